@@ -1,0 +1,61 @@
+"""The errors users meet. Each says which parameter, what was given, and what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+
+class InvalidRequest(ValueError):
+    """An unlearning request that cannot be served: nobody or everybody targeted, unknown client."""
+
+
+class UnsupportedModel(ValueError):
+    """A module that cannot be treated as one flat vector, e.g. because it keeps running statistics."""
+
+
+class UnsupportedTask(ValueError):
+    """A method asked to do what it is not defined for."""
+
+
+class NumericalFailure(RuntimeError):
+    """NaN or infinity in a parameter vector, a loss or an update."""
+
+
+class DataUnavailable(RuntimeError):
+    """A data set that is neither cached nor obtainable now; the message says how to get it."""
+
+
+class CorruptData(RuntimeError):
+    """A cache, archive or download whose size or checksum is not what it must be."""
+
+
+class ConfigError(ValueError):
+    """A parameter, profile or notebook that does not exist or has the wrong type."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`"; did you mean 'x'?"`, or an empty string if nothing is close."""
+    close = difflib.get_close_matches(str(name), list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def check_choice(parameter: str, given: Any, allowed: Iterable[Any], error: type[Exception] = ValueError) -> None:
+    """Raise unless `given` is one of `allowed`."""
+    options = list(allowed)
+    if given not in options:
+        listed = ", ".join(repr(option) for option in options)
+        raise error(f"{parameter} must be one of {listed}, got {given!r}{nearest(given, map(str, options))}")
+
+
+def check_positive(parameter: str, given: float, error: type[Exception] = ValueError) -> None:
+    """Raise unless `given` is a finite number above zero."""
+    if not (isinstance(given, (int, float)) and 0 < given < float("inf")):
+        raise error(f"{parameter} must be a finite number > 0, got {given!r}")
+
+
+def check_count(parameter: str, given: int, least: int = 1, error: type[Exception] = ValueError) -> None:
+    """Raise unless `given` is a whole number of at least `least`."""
+    if isinstance(given, bool) or not isinstance(given, int) or given < least:
+        raise error(f"{parameter} must be a whole number >= {least}, got {given!r}")

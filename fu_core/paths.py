@@ -1,0 +1,24 @@
+"""Where things lie. One module, so that no other file builds a path from scratch."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+ROOT = Path(os.environ.get("FU_HOME", Path(__file__).resolve().parent.parent))
+NOTEBOOKS = ROOT / "notebooks"
+
+
+def data_dir() -> Path:
+    """The folder of the data caches: `$FU_DATA`, else `data/` in the repository."""
+    return Path(os.environ.get("FU_DATA", ROOT / "data"))
+
+
+def runs_dir() -> Path:
+    """Working state that git ignores: records, checkpoints, models, executed notebooks. `$FU_RUNS` moves it."""
+    return Path(os.environ.get("FU_RUNS", ROOT / "runs"))
+
+
+def figures_dir(profile: str, paper: str = "") -> Path:
+    """What `make reproduce` shows: PNG, CSV and records. `$FU_FIGURES` moves it."""
+    return Path(os.environ.get("FU_FIGURES", ROOT / "figures")) / profile / paper
