@@ -31,6 +31,10 @@ class CorruptData(RuntimeError):
     """A cache, archive or download whose size or checksum is not what it must be."""
 
 
+class StorageError(RuntimeError):
+    """A full disk, or a folder that cannot be written; the message names the path."""
+
+
 class ConfigError(ValueError):
     """A parameter, profile or notebook that does not exist or has the wrong type."""
 

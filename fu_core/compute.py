@@ -1,0 +1,159 @@
+"""Map one function over many configs, on all cores, through joblib. Same bits whatever the number of processes."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import joblib
+import torch
+from joblib.externals.loky import get_reusable_executor
+from joblib.externals.loky.process_executor import TerminatedWorkerError
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from tqdm.auto import tqdm
+
+from fu_core.errors import ConfigError, check_choice, check_count
+from fu_core.records import Record, RecordStore, RunFunction, function_name, run_key
+
+BACKENDS = ("loky",)
+
+
+def map_runs(
+    fn: RunFunction,
+    configs: Iterable[Mapping[str, Any]],
+    *,
+    store: RecordStore,
+    jobs: int | None = None,
+    label: str = "",
+    data_hash: str | Callable[[Mapping[str, Any]], str] = "",
+) -> list[Record]:
+    """The records of `fn` for all `configs`, in their order. Finished runs are read, the others computed.
+
+    `fn` must be importable from a module. Every run has one thread, so that its bits do not depend on `jobs`
+    (default: `$FU_JOBS`, else the number of cores). `data_hash` may be a function of the config.
+    If a run fails, the others still finish and are kept; then RuntimeError names the failed ones. The same holds for
+    a worker that is killed and for Ctrl-C, except that the runs under way are resumed from their last checkpoint.
+    """
+    check_choice("FU_BACKEND", os.environ.get("FU_BACKEND", "loky"), BACKENDS, ConfigError)
+    jobs = default_jobs() if jobs is None else jobs
+    check_count("jobs", jobs, error=ConfigError)
+    label = label or function_name(fn).rpartition(".")[2]
+    tasks = [
+        _Task(fn, dict(config), data_hash if isinstance(data_hash, str) else data_hash(config)) for config in configs
+    ]
+    if store.read_only:
+        return [task.run(store, label) for task in tasks]
+
+    done = {task.key: store.get(task.key) for task in tasks}
+    missing = list({task.key: task for task in tasks if done[task.key] is None}.values())
+    failures = []
+    for task, outcome in _with_progress(_outcomes(missing, store, label, jobs), len(done), len(missing), jobs, label):
+        if isinstance(outcome, Record):
+            done[task.key] = outcome
+        else:
+            failures.append((task, outcome))
+    if failures:
+        raise _failure(failures, label, len(missing))
+    return [record for task in tasks if (record := done[task.key]) is not None]
+
+
+def default_jobs() -> int:
+    """How many processes to use: `$FU_JOBS`, else the cores this process may use."""
+    given = os.environ.get("FU_JOBS", "")
+    if not given:
+        return int(joblib.cpu_count())
+    if not given.isdecimal() or int(given) < 1:
+        raise ConfigError(f"FU_JOBS must be a whole number >= 1, got {given!r}")
+    return int(given)
+
+
+@contextmanager
+def single_threaded() -> Iterator[None]:
+    """One thread for torch and for NumPy's linear algebra: sums of floats depend on how they are split."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(limits=1):
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@dataclass(frozen=True)
+class _Task:
+    fn: RunFunction
+    config: dict[str, Any]
+    data_hash: str
+
+    @property
+    def key(self) -> str:
+        return run_key(function_name(self.fn), self.config, self.data_hash)
+
+    def run(self, store: RecordStore, label: str) -> Record:
+        return store.run(self.fn, self.config, data_hash=self.data_hash, label=f"{label} {self.config}")
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """An exception as text: not every exception survives the way between processes."""
+
+    message: str
+    traceback: str
+
+
+def _attempt(task: _Task, store: RecordStore, label: str) -> tuple[_Task, Record | _Failure]:
+    """One run in one thread; runs in a worker process, or here when `jobs` is 1."""
+    try:
+        with single_threaded():
+            return task, task.run(store, label)
+    except Exception as error:
+        return task, _Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
+
+
+def _outcomes(
+    tasks: Sequence[_Task], store: RecordStore, label: str, jobs: int
+) -> Iterator[tuple[_Task, Record | _Failure]]:
+    """Outcomes in the order in which they arrive."""
+    workers = min(jobs, len(tasks))
+    if workers <= 1:
+        yield from (_attempt(task, store, label) for task in tasks)
+        return
+    with joblib.parallel_config(backend="loky", n_jobs=workers, inner_max_num_threads=1):
+        # One run per message, so that a worker that dies takes down no run but its own.
+        parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1, max_nbytes=None)
+        try:
+            yield from parallel(joblib.delayed(_attempt)(task, store, label) for task in tasks)
+        except TerminatedWorkerError as error:
+            raise RuntimeError(
+                f"a worker process of {label} was killed, perhaps for lack of memory; finished runs are kept: "
+                "call again to continue, with a smaller FU_JOBS if memory is short"
+            ) from error
+        except (KeyboardInterrupt, GeneratorExit):
+            get_reusable_executor().shutdown(wait=True, kill_workers=True)
+            raise
+
+
+def _with_progress(
+    outcomes: Iterator[tuple[_Task, Record | _Failure]], total: int, missing: int, jobs: int, label: str
+) -> Iterator[tuple[_Task, Record | _Failure]]:
+    """Pass `outcomes` on behind a progress bar that starts at the runs already finished."""
+    with tqdm(total=total, initial=total - missing, desc=label, unit="run", disable=missing == 0) as bar:
+        for left in range(missing, 0, -1):
+            bar.set_postfix_str(f"{min(jobs, left)} running")
+            yield next(outcomes)
+            bar.update()
+
+
+def _failure(failures: Sequence[tuple[_Task, _Failure]], label: str, attempted: int) -> RuntimeError:
+    task, first = failures[0]
+    error = RuntimeError(
+        f"{len(failures)} of {attempted} runs of {label} failed; the others are kept. "
+        f"The first: config {task.config}: {first.message}"
+    )
+    for failed, failure in failures:
+        error.add_note(f"\nconfig {failed.config}\n{failure.traceback}")
+    return error
