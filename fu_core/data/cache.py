@@ -1,0 +1,132 @@
+"""One `<name>.npz` per data set: the only file that later loads touch.
+
+A cache holds `x_train, y_train, x_test, y_test` and a string `source`; where they apply also `columns` (names of raw
+table columns) and `site_train, site_test` (which hospital a slice comes from). Images are uint8 `(n, H, W)` or
+`(n, H, W, 3)`, labels int64 `(n,)`, masks uint8 `(n, H, W)`. A cache is complete or absent: it is written to a
+temporary file beside it, flushed to the disk and renamed. Its integrity is the CRC that every array in a zip carries,
+checked while the array is read, and the agreement of the shapes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fu_core.errors import CorruptData, DataUnavailable
+
+Arrays = dict[str, np.ndarray]
+
+SPLITS = ("train", "test")
+REQUIRED = ("x_train", "y_train", "x_test", "y_test", "source")
+UNREADABLE = (OSError, ValueError, EOFError, KeyError, SyntaxError, RuntimeError, zipfile.BadZipFile, zlib.error)
+
+
+def pack(train: tuple[Any, Any], test: tuple[Any, Any], source: str, **more: Any) -> Arrays:
+    """`(x, y)` of both splits in the layout of a cache; `more` are optional arrays such as `site_train`."""
+    (x_train, y_train), (x_test, y_test) = train, test
+    arrays = {"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test, "source": source, **more}
+    return {key: np.asarray(value) for key, value in arrays.items()}
+
+
+@contextlib.contextmanager
+def storage_errors(path: Path, needed: int | None = None) -> Iterator[None]:
+    """Turn a full disk or a read-only folder into one `DataUnavailable` that names the path and the bytes needed."""
+    try:
+        yield
+    except OSError as error:
+        amount = f" ({needed:,} bytes needed)" if needed else ""
+        raise DataUnavailable(
+            f"cannot write {path}{amount}: {error.strerror or error}; free some space, make the folder writable, "
+            "or let FU_DATA point to another folder"
+        ) from error
+
+
+def write_cache(path: Path, arrays: Arrays) -> None:
+    """Write `arrays` to `path`, completely or not at all. Raises `DataUnavailable` if the disk does not allow it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with storage_errors(path, sum(array.nbytes for array in arrays.values())):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("wb") as file:
+                np.savez(file, **arrays)  # type: ignore[arg-type]
+                file.flush()
+                os.fsync(file.fileno())  # else a power cut could leave the new name on old bytes
+            temporary.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def read_cache(path: Path) -> Arrays:
+    """All arrays of a cache, checked. Raises `CorruptData`, which names the file and the way out."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {key: archive[key] for key in archive.files}
+    except PermissionError as error:
+        raise DataUnavailable(f"{path} may not be read: {error.strerror}; change its permissions") from error
+    except (*UNREADABLE, AttributeError, TypeError) as error:  # the last two: a bare .npy under this name
+        raise _corrupt(path, f"it cannot be read ({error})") from error
+    problem = _problem(arrays)
+    if problem:
+        raise _corrupt(path, problem)
+    return arrays
+
+
+def _corrupt(path: Path, problem: str) -> CorruptData:
+    return CorruptData(
+        f"{path} is not a usable cache: {problem}; delete it and run `python -m fu_core.data {path.stem}`, "
+        "or put a good copy in its place"
+    )
+
+
+def _problem(arrays: Arrays) -> str:
+    """What is wrong with the arrays of a cache, or an empty string."""
+    missing = [key for key in REQUIRED if key not in arrays]
+    if missing:
+        return f"array {', '.join(missing)} missing"
+    if arrays["source"].dtype.kind != "U" or arrays["source"].shape != ():
+        return "source is not a single string"
+    if arrays["x_train"].shape[1:] != arrays["x_test"].shape[1:]:
+        return f"x_train is {arrays['x_train'].shape} but x_test {arrays['x_test'].shape}"
+    problems = (_split_problem(split, arrays) for split in SPLITS)
+    return next((problem for problem in problems if problem), "")
+
+
+def _split_problem(split: str, arrays: Arrays) -> str:
+    x, y, site = arrays[f"x_{split}"], arrays[f"y_{split}"], arrays.get(f"site_{split}")
+    if x.ndim == 0 or y.ndim == 0 or len(x) == 0 or len(x) != len(y):
+        return f"x_{split} is {x.shape} but y_{split} {y.shape}"
+    if site is not None and (site.dtype.kind not in "iu" or site.shape != (len(x),)):
+        return f"site_{split} is {site.dtype} {site.shape}, not {len(x)} whole numbers"
+    if not (_is_image(x) or _is_table(x) or _is_raw_table(x, arrays.get("columns"))):
+        return f"x_{split} is {x.dtype} {x.shape}, neither uint8 images nor a table of numbers or named columns"
+    if not (_is_label(y) or _is_mask(y, x)):
+        return f"y_{split} is {y.dtype} {y.shape}, neither labels >= 0 nor uint8 masks of the images' size"
+    return ""
+
+
+def _is_image(x: np.ndarray) -> bool:
+    return x.dtype == np.uint8 and (x.ndim == 3 or (x.ndim == 4 and x.shape[3] in (1, 3)))
+
+
+def _is_table(x: np.ndarray) -> bool:
+    return x.dtype.kind in "fiu" and x.ndim == 2 and bool(np.isfinite(x).all())
+
+
+def _is_raw_table(x: np.ndarray, columns: np.ndarray | None) -> bool:
+    return x.dtype.kind == "U" and x.ndim == 2 and columns is not None and columns.shape == x.shape[1:]
+
+
+def _is_label(y: np.ndarray) -> bool:
+    return y.dtype.kind in "iu" and y.ndim == 1 and bool((y >= 0).all())
+
+
+def _is_mask(y: np.ndarray, x: np.ndarray) -> bool:
+    return y.dtype == np.uint8 and y.ndim == 3 and y.shape == x.shape[:3]

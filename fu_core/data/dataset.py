@@ -1,0 +1,158 @@
+"""What `load` returns: the tensors of a data set, where they come from, and the two ways to take fewer of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fu_core.errors import check_count
+from fu_core.streams import stream
+
+# As printed in most papers that use these sets, ours included; our JPEG copy of CIFAR-10 is normalised by them as well.
+PUBLISHED_STATISTICS = {
+    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+}
+CHUNK = 4096  # rows per float64 copy while statistics are computed
+CONSTANT = 1e-6  # below this a feature counts as constant
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Images are uint8 `(n, C, H, W)`, tables float32 `(n, p)`, both contiguous; nothing is normalised.
+
+    Labels are int64 `(n,)`; the `y` of a segmentation set are uint8 masks `(n, H, W)`. `site_*` says which hospital
+    an image comes from, int64 `(n,)`, or is None. `source` belongs under every table and figure made from the data.
+    """
+
+    name: str
+    x_train: Tensor
+    y_train: Tensor
+    x_test: Tensor
+    y_test: Tensor
+    source: str
+    task: Literal["classification", "segmentation"] = "classification"
+    site_train: Tensor | None = None
+    site_test: Tensor | None = None
+    known_classes: int | None = None  # set by `subset` and `holdout`, whose labels may miss a class
+
+    @cached_property
+    def classes(self) -> int:
+        """How many classes the full data set has; 2 for masks of one organ."""
+        if self.known_classes is not None:
+            return self.known_classes
+        return 1 + int(max(self.y_train.max(), self.y_test.max()))
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of the content: dtype, shape and bytes of every tensor, whatever file it was read from."""
+        digest = hashlib.sha256()
+        for field in ("x_train", "y_train", "x_test", "y_test", "site_train", "site_test"):
+            tensor = getattr(self, field)
+            if tensor is not None:
+                digest.update(f"{field} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+                digest.update(tensor.contiguous().numpy())
+        return digest.hexdigest()
+
+    @cached_property
+    def mean(self) -> Tensor:
+        """float32 `(C,)` in units of 0..1 for images, `(p,)` in the table's own units; see `channel_statistics`."""
+        return self._statistics[0]
+
+    @cached_property
+    def std(self) -> Tensor:
+        """Like `mean`; 1 for a constant feature."""
+        return self._statistics[1]
+
+    @cached_property
+    def _statistics(self) -> tuple[Tensor, Tensor]:
+        return channel_statistics(self)
+
+    def subset(self, n_train: int | None = None, n_test: int | None = None, *, seed: int) -> Dataset:
+        """A uniform sample without replacement, in the original order; None keeps all. `source` says so.
+
+        The samples of one seed are nested: 100 images are among the 200 of a larger subset.
+        Raises `ValueError` if more are asked for than there are.
+        """
+        train = self._sample("n_train", n_train, len(self.x_train), seed)
+        test = self._sample("n_test", n_test, len(self.x_test), seed)
+        notes = [
+            f"{len(index)} of {total} {split} {self._noun}"
+            for split, index, total in (("training", train, len(self.x_train)), ("test", test, len(self.x_test)))
+            if len(index) < total
+        ]
+        return self._take(train, test, ", ".join(notes))
+
+    def holdout(self, n_val: int, *, seed: int) -> tuple[Dataset, Tensor, Tensor]:
+        """Take `n_val` random samples out of the training set for validation: `(data set without them, x, y)`."""
+        total = len(self.x_train)
+        check_count("n_val", n_val)
+        if n_val >= total:
+            raise ValueError(f"n_val must leave something to train on: got {n_val} of {total} training samples")
+        order = torch.randperm(total, generator=stream(seed, "holdout", self.name))
+        val, train = order[:n_val].sort().values, order[n_val:].sort().values
+        rest = self._take(
+            train, torch.arange(len(self.x_test)), f"{n_val} of {total} training {self._noun} held out for validation"
+        )
+        return rest, self.x_train[val], self.y_train[val]
+
+    @property
+    def _noun(self) -> str:
+        return "images" if self.x_train.ndim == 4 else "rows"
+
+    def _sample(self, parameter: str, n: int | None, available: int, seed: int) -> Tensor:
+        """Sorted indices of `n` samples."""
+        if n is None:
+            return torch.arange(available)
+        check_count(parameter, n)
+        if n > available:
+            raise ValueError(f"{parameter} must be at most {available} for {self.name!r}, got {n}")
+        order = torch.randperm(available, generator=stream(seed, "subset", self.name, parameter))
+        return order[:n].sort().values
+
+    def _take(self, train: Tensor, test: Tensor, note: str) -> Dataset:
+        return dataclasses.replace(
+            self,
+            x_train=self.x_train[train],
+            y_train=self.y_train[train],
+            x_test=self.x_test[test],
+            y_test=self.y_test[test],
+            site_train=None if self.site_train is None else self.site_train[train],
+            site_test=None if self.site_test is None else self.site_test[test],
+            source=f"{self.source} ({note})" if note else self.source,
+            known_classes=self.classes,
+        )
+
+
+def channel_statistics(dataset: Dataset) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation, float32: `(C,)` of pixels / 255 for images, `(p,)` of the raw values for a table.
+
+    The published constants for CIFAR-10 and CIFAR-100, else computed from the training set, in float64 and in two
+    passes. The deviation of a constant feature is 1: it carries nothing, and dividing by almost 0 would blow up a test
+    row that differs.
+    """
+    if dataset.name in PUBLISHED_STATISTICS:
+        mean, std = PUBLISHED_STATISTICS[dataset.name]
+        return torch.tensor(mean), torch.tensor(std)
+    scale = 255 if dataset.x_train.dtype == torch.uint8 else 1
+    average = _average(dataset.x_train, scale)
+    deviation = _average(dataset.x_train, scale, average).sqrt()
+    return average.float(), torch.where(deviation < CONSTANT, 1.0, deviation).float()
+
+
+def _average(x: Tensor, scale: int, centre: Tensor | None = None) -> Tensor:
+    """Float64 mean over all but axis 1 of `x / scale`, or of its squared distance from `centre`."""
+    axes = [axis for axis in range(x.ndim) if axis != 1]
+    total = torch.zeros(x.shape[1], dtype=torch.float64)
+    for chunk in x.split(CHUNK):
+        values = chunk.double() / scale
+        if centre is not None:
+            values = (values - centre.view(-1, *[1] * (x.ndim - 2))) ** 2
+        total += values.sum(axes)
+    return total / (x.numel() / x.shape[1])

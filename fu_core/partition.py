@@ -1,0 +1,225 @@
+"""Who holds what, and what is to be forgotten.
+
+A partition is a list of sorted int64 index tensors, one per client, that cover the training set exactly once. It is
+data: drawn from named streams, checked, and hashed into the records. A `Request` divides every client's part into what
+is to be forgotten and what is retained.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fu_core.errors import InvalidRequest, check_count
+from fu_core.streams import numpy_stream, stream
+
+Parts = Sequence[Tensor]
+
+
+def iid(n: int, clients: int, *, seed: int) -> list[Tensor]:
+    """`n` samples dealt uniformly at random; sizes differ by at most one."""
+    _check_clients(clients, n)
+    order = torch.randperm(n, generator=stream(seed, "partition iid"))
+    return [part.sort().values for part in order.tensor_split(clients)]
+
+
+def dirichlet(
+    labels: Tensor, clients: int, *, alpha: float, seed: int, min_size: int = 1, max_tries: int = 100
+) -> list[Tensor]:
+    """Label skew: the samples of each class are shared out by proportions q ~ Dir(alpha · 1_N).
+
+    Small `alpha` gives each client few classes, large `alpha` approaches `iid`. `labels`: int64 `(n,)`. All classes
+    are redrawn until every client has `min_size` samples. Raises `ValueError` after `max_tries` draws.
+    """
+    if not (isinstance(alpha, (int, float)) and 0 < alpha < math.inf):
+        raise ValueError(f"alpha must be > 0, got {alpha!r}")
+    check_count("min_size", min_size, least=0)
+    check_count("max_tries", max_tries)
+    if labels.ndim != 1:
+        raise ValueError(f"labels must have shape (n,), got {tuple(labels.shape)}")
+    _check_clients(clients, len(labels), max(min_size, 1))
+    best = 0
+    for attempt in range(max_tries):
+        parts = _dirichlet_draw(labels, clients, alpha, numpy_stream(seed, "partition dirichlet", attempt))
+        smallest = min(len(part) for part in parts)
+        if smallest >= min_size:
+            return parts
+        best = max(best, smallest)
+    raise ValueError(
+        f"no Dirichlet split in {max_tries} draws gave each of {clients} clients {min_size} of {len(labels)} samples "
+        f"(alpha={alpha}; at best the smallest client had {best}); raise alpha or max_tries, or lower min_size"
+    )
+
+
+def _dirichlet_draw(labels: Tensor, clients: int, alpha: float, rng: np.random.Generator) -> list[Tensor]:
+    owned: list[list[np.ndarray]] = [[] for _ in range(clients)]
+    for cls in labels.unique().tolist():
+        samples = rng.permutation((labels == cls).nonzero().flatten().numpy())
+        q = rng.dirichlet(np.full(clients, alpha))
+        # Cutting at rounded cumulative shares loses and duplicates nothing, unlike rounding the shares themselves.
+        cuts = np.rint(np.cumsum(q)[:-1] * len(samples)).astype(np.int64)
+        for client, share in enumerate(np.split(samples, cuts)):
+            owned[client].append(share)
+    return [torch.from_numpy(np.sort(np.concatenate(shares))) for shares in owned]
+
+
+def natural(site: Tensor) -> list[Tensor]:
+    """One client per hospital: the indices of each distinct value of `site` `(n,)`, in the order of the values."""
+    if site.ndim != 1 or len(site) == 0:
+        raise ValueError(f"site must have shape (n,) with n >= 1, got {tuple(site.shape)}")
+    return [(site == value).nonzero().flatten() for value in site.unique()]
+
+
+def vertical(shape: int | Sequence[int], parties: int, *, axis: int = -1) -> list[Tensor]:
+    """Features, not samples, divided: contiguous blocks of `shape[axis]`, whose sizes differ by at most one.
+
+    `shape` is that of one sample: `p` or `(p,)` for a table, `(C, H, W)` for an image. By default the last axis is
+    cut, so an image falls into vertical stripes; two parties get the left and the right half. A party's view is
+    `x.index_select(axis, block)`. Deterministic.
+    """
+    sample = (shape,) if isinstance(shape, int) else tuple(shape)
+    if not -len(sample) <= axis < 0:
+        raise ValueError(f"axis counts from the end: -{len(sample)} to -1 for a sample of shape {sample}, got {axis}")
+    check_count("parties", parties)
+    if parties > sample[axis]:
+        raise ValueError(f"parties must be at most {sample[axis]}, the size of axis {axis}, got {parties}")
+    return [block.clone() for block in torch.arange(sample[axis]).tensor_split(parties)]
+
+
+def label_counts(parts: Parts, labels: Tensor, classes: int) -> Tensor:
+    """How many samples of each class each client holds, int64 `(N, classes)`."""
+    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+        raise ValueError(f"classes must exceed every label, got {classes} for labels up to {int(labels.max())}")
+    return torch.stack([torch.bincount(labels[part], minlength=classes) for part in parts])
+
+
+def check_partition(parts: Parts, n: int) -> None:
+    """Raise `ValueError` unless the parts are disjoint and cover `0..n-1`."""
+    indices = torch.cat([*parts, torch.empty(0, dtype=torch.int64)])
+    if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < n:
+        raise ValueError(f"parts must hold indices 0..{n - 1}, found {int(indices.min())}..{int(indices.max())}")
+    times = torch.bincount(indices, minlength=n)
+    lost, repeated = int((times == 0).sum()), int((times > 1).sum())
+    if lost or repeated:
+        raise ValueError(f"parts must hold each of {n} samples once: {lost} are lost, {repeated} are repeated")
+
+
+def partition_hash(parts: Parts) -> str:
+    """SHA-256 of the sizes and indices, in client order."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(f"{len(part)}\n".encode())
+        digest.update(part.numpy().astype("<i8").tobytes())
+    return digest.hexdigest()
+
+
+def _check_clients(clients: int, n: int, each: int = 1) -> None:
+    check_count("clients", clients)
+    if clients * each > n:
+        needed = f"{each} samples for each of {clients} clients" if each > 1 else f"{clients} clients"
+        raise ValueError(f"clients must not ask for more than there is: {needed} of {n} samples")
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """What is to be forgotten. `targets`: bool `(N,)`, the clients concerned.
+
+    `forget[i]` and `retain[i]` are sorted indices into the training set, disjoint, and together client i's part;
+    `forget[i]` is empty for a client that is not a target.
+    """
+
+    granularity: Literal["client", "sample", "class"]
+    targets: Tensor
+    forget: tuple[Tensor, ...]
+    retain: tuple[Tensor, ...]
+
+    def __post_init__(self) -> None:
+        if not any(len(part) for part in self.retain):
+            raise InvalidRequest(f"nothing would be left to retain after forgetting by {self.granularity}")
+
+    @property
+    def forget_all(self) -> Tensor:
+        """All forgotten indices, sorted."""
+        return torch.cat(self.forget).sort().values
+
+    @property
+    def retain_all(self) -> Tensor:
+        """All retained indices, sorted."""
+        return torch.cat(self.retain).sort().values
+
+
+def forget_clients(parts: Parts, targets: int | Iterable[int]) -> Request:
+    """Forget everything that the target clients hold. At least one client must stay."""
+    chosen = _check_targets(parts, targets)
+    if len(chosen) == len(parts):
+        raise InvalidRequest(f"targets name all {len(parts)} clients; at least one must stay")
+    return _request("client", parts, {client: torch.ones(len(parts[client]), dtype=torch.bool) for client in chosen})
+
+
+def forget_samples(parts: Parts, targets: int | Iterable[int], *, fraction: float, seed: int) -> Request:
+    """Forget a uniformly random `fraction` of each target's samples, at least one and never all.
+
+    Each client draws from its own stream: what it forgets does not depend on the other targets.
+    """
+    chosen = _check_targets(parts, targets)
+    if not (isinstance(fraction, (int, float)) and 0 < fraction < 1):
+        raise InvalidRequest(f"fraction must lie between 0 and 1, got {fraction!r}")
+    return _request("sample", parts, {client: _draw(client, len(parts[client]), fraction, seed) for client in chosen})
+
+
+def forget_class(parts: Parts, labels: Tensor, cls: int) -> Request:
+    """Forget every sample of class `cls`; the targets are the clients that hold any."""
+    hits = {client: labels[part] == cls for client, part in enumerate(parts)}
+    hits = {client: hit for client, hit in hits.items() if hit.any()}
+    if not hits:
+        known = torch.cat([labels[part] for part in parts]).unique().tolist()
+        raise InvalidRequest(f"cls must be a class that some client holds, one of {known}, got {cls!r}")
+    return _request("class", parts, hits)
+
+
+def _request(granularity: Literal["client", "sample", "class"], parts: Parts, hits: dict[int, Tensor]) -> Request:
+    """`hits[i]`: bool `(len(parts[i]),)`, which samples of target i go. All index tensors are copies."""
+    nothing = [torch.zeros(len(part), dtype=torch.bool) for part in parts]
+    gone = [hits.get(client, none) for client, none in enumerate(nothing)]
+    return Request(
+        granularity,
+        targets=torch.tensor([client in hits for client in range(len(parts))]),
+        forget=tuple(part[mask] for part, mask in zip(parts, gone, strict=True)),
+        retain=tuple(part[~mask] for part, mask in zip(parts, gone, strict=True)),
+    )
+
+
+def _draw(client: int, n: int, fraction: float, seed: int) -> Tensor:
+    if n < 2:
+        raise InvalidRequest(f"targets: client {client} holds {n} samples, too few to forget some and retain some")
+    count = min(max(round(fraction * n), 1), n - 1)
+    mask = torch.zeros(n, dtype=torch.bool)
+    mask[torch.randperm(n, generator=stream(seed, "forget samples", client))[:count]] = True
+    return mask
+
+
+def _check_targets(parts: Parts, targets: int | Iterable[int]) -> list[int]:
+    """The targets as a sorted list of client numbers that exist and hold data."""
+    given = list(targets) if isinstance(targets, Iterable) else [targets]
+    try:
+        chosen = sorted(operator.index(target) for target in given)
+    except TypeError as error:
+        raise InvalidRequest(f"targets must be client numbers, got {targets!r}") from error
+    if not chosen:
+        raise InvalidRequest("targets must name at least one client, got none")
+    for client in chosen:
+        if not 0 <= client < len(parts):
+            raise InvalidRequest(f"targets must lie in 0..{len(parts) - 1}, got {client}")
+        if len(parts[client]) == 0:
+            raise InvalidRequest(f"targets: client {client} holds no data that could be forgotten")
+    if len(set(chosen)) < len(chosen):
+        raise InvalidRequest(f"targets must name each client once, got {chosen}")
+    return chosen
