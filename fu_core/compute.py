@@ -11,7 +11,6 @@ from typing import Any
 
 import joblib
 import torch
-from joblib.externals.loky import get_reusable_executor
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from tqdm.auto import tqdm
@@ -132,9 +131,6 @@ def _outcomes(
                 f"a worker process of {label} was killed, perhaps for lack of memory; finished runs are kept: "
                 "call again to continue, with a smaller FU_JOBS if memory is short"
             ) from error
-        except (KeyboardInterrupt, GeneratorExit):
-            get_reusable_executor().shutdown(wait=True, kill_workers=True)
-            raise
 
 
 def _with_progress(
@@ -142,10 +138,11 @@ def _with_progress(
 ) -> Iterator[tuple[_Task, Record | _Failure]]:
     """Pass `outcomes` on behind a progress bar that starts at the runs already finished."""
     with tqdm(total=total, initial=total - missing, desc=label, unit="run", disable=missing == 0) as bar:
-        for left in range(missing, 0, -1):
-            bar.set_postfix_str(f"{min(jobs, left)} running")
-            yield next(outcomes)
+        bar.set_postfix_str(f"{min(jobs, missing)} running")
+        for finished, outcome in enumerate(outcomes, start=1):
+            yield outcome
             bar.update()
+            bar.set_postfix_str(f"{min(jobs, missing - finished)} running")
 
 
 def _failure(failures: Sequence[tuple[_Task, _Failure]], label: str, attempted: int) -> RuntimeError:

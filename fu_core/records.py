@@ -210,7 +210,7 @@ class RecordStore:
     def _read(self, key: str) -> Record | None:
         try:
             text = self._record_path(key).read_text(encoding="utf-8")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except UnicodeDecodeError as error:
             raise CorruptData(str(error)) from error

@@ -1,0 +1,68 @@
+"""Run functions for the tests of records and compute. A module of its own, because runs must be importable.
+
+What a test wants to go wrong comes through the environment, not the config: the config is part of a run's key.
+"""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import torch
+
+from fu_core.streams import stream
+
+
+def walk(config, context):
+    """A checkpointed random walk whose sums depend on how many threads share them."""
+    position, start = torch.zeros(3), 0
+    if (saved := context.resume()) is not None:
+        position, start = saved[0]["position"], saved[1]["round"]
+    _note("walk", config)
+    for r in range(start, config["rounds"]):
+        with context.phase("walk"):
+            steps = torch.randn(400, 400, generator=stream(config["seed"], "walk", r))
+            position = position + (steps @ steps.T).sum(0)[:3] / 1e3
+            time.sleep(config.get("pause", 0))
+        context.log(round=r, length=position.norm())
+        context.checkpoint({"position": position}, {"round": r + 1})
+        if os.environ.get("TOY_KILL_AT") == str(r):
+            os.kill(os.getpid(), signal.SIGKILL)
+    return {"length": position.norm(), "position": position.tolist()}, {"position": position}
+
+
+def number(config, context):
+    """The config's `value` as the only metric."""
+    _note("number", config)
+    return {"value": config["value"]}, None
+
+
+def fails_on_odd(config, context):
+    """ValueError for an odd `value`."""
+    if config["value"] % 2:
+        raise ValueError(f"{config['value']} is odd")
+    return {"value": config["value"]}, None
+
+
+def dies_on_two(config, context):
+    """Kills its process if `value` is 2."""
+    if config["value"] == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"value": config["value"]}, None
+
+
+def not_a_number(config, context):
+    """A diverged run."""
+    return {"accuracy": {"test": float("nan")}}, None
+
+
+def threads(config, context):
+    """How many threads torch has inside a run."""
+    return {"threads": torch.get_num_threads()}, None
+
+
+def _note(name, config):
+    """Leave a line per computation in the file that $TOY_LOG names, so that a test can count."""
+    if "TOY_LOG" in os.environ:
+        with Path(os.environ["TOY_LOG"]).open("a") as log:
+            log.write(f"{name} {config}\n")
