@@ -1,0 +1,320 @@
+"""One look for every figure and table, and the verdicts on the papers' claims. Same records, same bytes.
+
+Everything shown carries a line that says which data it comes from; colours and dashes belong to a method, not to a
+figure.
+"""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from IPython.display import HTML
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fu_core.errors import check_choice, nearest
+from fu_core.records import written_atomically
+
+DPI = 150
+SOURCE_SIZE = 7.0  # points
+
+# Methods that meet in one figure (those of one paper) can be told apart by colour-blind readers, too; a test measures
+# it. The proposed method of each paper is a warm, strong colour.
+METHOD_COLOURS = {
+    "Original": "#6a6a6a",
+    "Retrain": "#000000",
+    "Natural": "#7cc7f2",
+    "NoT": "#d98cc0",
+    "PUF-Special": "#d55e00",
+    "PUF-Regular": "#e69f00",
+    "FedEraser": "#00b080",
+    "PGA": "#0072b2",
+    "MoDe": "#6b3e14",
+    "FedAU": "#4b1f7a",
+    "HF-KCU": "#c1272d",
+    "NaiveGA": "#3fb5dd",
+    "SISA": "#4b4e9e",
+    "FedORA": "#e3550f",
+    "GA": "#66b8d4",
+    "ICO": "#0b4a26",
+    "CVFU": "#7a52a8",
+    "PDUDT": "#5aa9dc",
+    "Certified": "#b22222",
+}
+_DASHED = {"Retrain": "--", "Original": ":", "Natural": "-.", "NaiveGA": "-.", "GA": "-.", "PDUDT": "-."}
+LINESTYLES = {method: _DASHED.get(method, "-") for method in METHOD_COLOURS}
+
+VERDICTS = ("holds", "holds in part", "does not hold", "not run")
+CLAIM_COLUMNS = ("id", "paper", "claim", "paper_value", "ours", "spread", "verdict", "records", "reason")
+NOT_RUN = "no verdict in this profile yet"
+
+
+# --- figures ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """The look of every figure: `with style(): fig, ax = plt.subplots()`."""
+    look = (
+        sns.axes_style("whitegrid")
+        | sns.plotting_context("notebook")
+        | {
+            "font.family": "DejaVu Sans",  # comes with matplotlib, hence the same bytes everywhere
+            "figure.constrained_layout.use": True,
+            "figure.dpi": 100,
+            "axes.titlesize": 12,
+            "axes.labelsize": 11,
+            "xtick.labelsize": 10,
+            "ytick.labelsize": 10,
+            "legend.fontsize": 10,
+            "lines.linewidth": 1.8,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+        }
+    )
+    with mpl.rc_context(look):
+        yield
+
+
+def colour(method: str) -> str:
+    """The colour of `method`, the same in every figure. Raises ValueError for an unknown one."""
+    check_choice("method", method, METHOD_COLOURS)
+    return METHOD_COLOURS[method]
+
+
+def linestyle(method: str) -> str:
+    """The dash pattern of `method`: dashed for Retrain, the line that all others are compared with."""
+    check_choice("method", method, LINESTYLES)
+    return LINESTYLES[method]
+
+
+def seed_band(ax: Axes, x: Sequence[float], runs: Any, method: str, **line: Any) -> None:
+    """Mean over seeds as a line, mean ± standard deviation as a band. `runs`: (seeds, len(x)).
+
+    `line` goes to `Axes.plot`, e.g. `label="PUF, IID"` in place of the method's name.
+    """
+    values = np.asarray(runs, dtype=float)
+    if values.ndim != 2 or values.shape[0] == 0 or values.shape[1] != len(x):
+        raise ValueError(f"runs must have shape (seeds, {len(x)}), one row per seed, got {values.shape}")
+    mean = values.mean(axis=0)
+    look = {"color": colour(method), "linestyle": linestyle(method), "label": method} | line
+    ax.plot(x, mean, **look)
+    if len(values) > 1:
+        spread = values.std(axis=0, ddof=1)
+        ax.fill_between(x, mean - spread, mean + spread, color=look["color"], alpha=0.2, linewidth=0)
+
+
+def save_figure(fig: Figure, path: Path, source: str) -> Path:
+    """Write `fig` as PNG with its data source in small print below everything else. Same figure, same bytes."""
+    path = _with_suffix(path, ".png")
+    note = _source_note(fig, source)
+    try:
+        with written_atomically(path) as part:
+            fig.savefig(
+                part,
+                format="png",
+                dpi=DPI,
+                bbox_inches="tight",
+                pad_inches=0.1,
+                facecolor="white",
+                metadata={"Software": None},  # would name the version of matplotlib
+            )
+    finally:
+        note.remove()
+    return path
+
+
+def _source_note(fig: Figure, source: str) -> Any:
+    """Text just below the drawn part of `fig`, as wide as that; a tight bounding box then includes it."""
+    fig.draw_without_rendering()
+    drawn = fig.get_tightbbox()  # inches
+    characters = int(drawn.width * 72 / (0.55 * SOURCE_SIZE))
+    width, height = fig.get_size_inches()
+    return fig.text(
+        drawn.x0 / width,
+        (drawn.y0 - 0.06) / height,
+        textwrap.fill(f"Data: {source}", max(characters, 20)),
+        va="top",
+        ha="left",
+        fontsize=SOURCE_SIZE,
+        fontfamily="DejaVu Sans",
+        color="#555555",
+        in_layout=True,
+    )
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+def mean_spread(values: Iterable[float], digits: int = 1) -> str:
+    """`"12.3 ± 0.4 (n=6)"`: mean and sample standard deviation; no spread for a single value."""
+    numbers = np.asarray(list(values), dtype=float)
+    if numbers.size == 0 or not np.isfinite(numbers).all():
+        raise ValueError(f"values must be finite numbers, at least one, got {numbers.tolist()}")
+    spread = f" ± {numbers.std(ddof=1):.{digits}f}" if numbers.size > 1 else ""
+    return f"{numbers.mean():.{digits}f}{spread} (n={numbers.size})"
+
+
+def save_table(frame: pd.DataFrame, path: Path, source: str) -> Path:
+    """Write `frame` as CSV (UTF-8, LF, six digits) whose first line says where the data comes from.
+
+    `pandas.read_csv(path, comment="#")` reads it back. A named index becomes the first columns.
+    """
+    path = _with_suffix(path, ".csv")
+    text = _csv(_without_index(frame))
+    if "#" in text:
+        text = _csv(_without_index(frame), quoting=csv.QUOTE_NONNUMERIC)  # a bare # would start a comment
+    with written_atomically(path) as part:
+        part.write_bytes(f"# source: {_one_line(source)}\n{text}".encode())
+    return path
+
+
+def show_table(frame: pd.DataFrame, source: str, caption: str = "") -> HTML:
+    """`frame` for a notebook: numbers in four digits, missing ones as –, caption above, data source below."""
+    styler = _without_index(frame).style.hide(axis="index").format(_cell, na_rep="–")
+    styler = styler.set_caption(html.escape(caption)) if caption else styler
+    below = f'<p style="font-size: 80%; color: #555555">Data: {html.escape(_one_line(source))}</p>'
+    # A fixed id: a random one would change the notebook every time.
+    return HTML(styler.to_html(table_uuid="table") + below)
+
+
+def published(table: str) -> pd.DataFrame:
+    """The numbers that a paper prints, e.g. `published("puf_table_iii")`. Raises ValueError for an unknown table."""
+    folder = resources.files("fu_core.papers") / "published"
+    known = sorted(file.name.removesuffix(".csv") for file in folder.iterdir() if file.name.endswith(".csv"))
+    if table not in known:
+        raise ValueError(f"no published table {table!r}{nearest(table, known)}. There are: {', '.join(known)}")
+    return pd.read_csv(io.StringIO((folder / f"{table}.csv").read_text(encoding="utf-8")))
+
+
+def _without_index(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame if isinstance(frame.index, pd.RangeIndex) else frame.reset_index()
+
+
+def _csv(frame: pd.DataFrame, **how: Any) -> str:
+    return str(frame.to_csv(index=False, lineterminator="\n", float_format="%.6g", **how))
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, (float, np.floating)):
+        return f"{value:.4g}"
+    return html.escape(str(value))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _with_suffix(path: Path, suffix: str) -> Path:
+    path = Path(path)
+    if path.suffix != suffix:
+        raise ValueError(f"path must end in {suffix}, got {path.name!r}")
+    return path
+
+
+# --- claims ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ClaimResult:
+    """What our records say about one claim of a paper. `records`: the keys the verdict was computed from."""
+
+    id: str
+    verdict: str
+    ours: str = ""
+    spread: str = ""
+    records: Sequence[str] = ()
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        check_choice(f"verdict of {self.id}", self.verdict, VERDICTS)
+        if self.verdict == "not run" and not self.reason:
+            raise ValueError(f"claim {self.id} is not run; say why in `reason`")
+        if self.verdict != "not run" and not self.records:
+            raise ValueError(f"the verdict on claim {self.id} needs the keys of the records it was computed from")
+
+
+def claims() -> pd.DataFrame:
+    """All claims of the four papers: id, paper, where, claim, paper_value, measured_as, holds_if. All text."""
+    file = resources.files("fu_core.papers") / "claims.csv"
+    return _read_text_csv(io.StringIO(file.read_text(encoding="utf-8")))
+
+
+def claims_table(results: Iterable[ClaimResult]) -> pd.DataFrame:
+    """`results` beside the claims and the papers' values; one row each, columns as in claims.csv."""
+    known = {row["id"]: row for row in claims().to_dict("records")}
+    rows = []
+    for result in results:
+        if result.id not in known:
+            raise ValueError(f"unknown claim {result.id!r}{nearest(result.id, known)}")
+        rows.append(
+            {
+                "id": result.id,
+                **{column: known[result.id][column] for column in ("paper", "claim", "paper_value")},
+                "ours": result.ours,
+                "spread": result.spread,
+                "verdict": result.verdict,
+                "records": " ".join(result.records),
+                "reason": _one_line(result.reason),
+            }
+        )
+    return pd.DataFrame(rows, columns=list(CLAIM_COLUMNS))
+
+
+def read_claims(profile_dir: Path) -> dict[str, ClaimResult]:
+    """The verdict on every claim by id, in the papers' order; "not run" where `profile_dir`/claims.csv has none."""
+    path = Path(profile_dir) / "claims.csv"
+    written = _read_text_csv(path).to_dict("records") if path.exists() else []
+    verdicts = {name: ClaimResult(name, "not run", reason=NOT_RUN) for name in claims()["id"]}
+    for row in written:
+        if row["id"] in verdicts:
+            verdicts[row["id"]] = ClaimResult(
+                row["id"], row["verdict"], row["ours"], row["spread"], row["records"].split(), row["reason"]
+            )
+    return verdicts
+
+
+def write_claims(results: Iterable[ClaimResult], paper: str, profile_dir: Path) -> Path:
+    """Replace the verdicts on `paper` in `profile_dir`/claims.csv, which lists all claims of all papers in order.
+
+    A claim of `paper` without a result is "not run". Raises ValueError for a claim of another paper, or one given
+    twice.
+    """
+    paper_of: dict[str, str] = dict(claims()[["id", "paper"]].itertuples(index=False))
+    check_choice("paper", paper, dict.fromkeys(paper_of.values()))
+    verdicts = read_claims(profile_dir)
+    verdicts |= {name: ClaimResult(name, "not run", reason=NOT_RUN) for name in paper_of if paper_of[name] == paper}
+    given = list(results)
+    for name, count in Counter(result.id for result in given).items():
+        if paper_of.get(name) != paper or count > 1:
+            raise ValueError(f"each result must be for one claim of {paper}, got {count} for {name!r}")
+    verdicts |= {result.id: result for result in given}
+    path = Path(profile_dir) / "claims.csv"
+    with written_atomically(path) as part:
+        part.write_bytes(_csv(claims_table(verdicts.values())).encode())
+    return path
+
+
+def claims_tally(profile_dir: Path) -> pd.DataFrame:
+    """How many claims of each paper have which verdict: papers as rows, verdicts as columns."""
+    table = claims_table(read_claims(profile_dir).values())
+    counts = pd.crosstab(table["paper"], table["verdict"])
+    return counts.reindex(index=table["paper"].unique(), columns=list(VERDICTS), fill_value=0)
+
+
+def _read_text_csv(file: Any) -> pd.DataFrame:
+    return pd.read_csv(file, dtype=str, keep_default_na=False)
