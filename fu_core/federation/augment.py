@@ -1,0 +1,42 @@
+"""Augmentation of whole batches of raw uint8 images, on whatever device they lie.
+
+Applied before the model's own standardisation; empty space is filled with the batch's mean pixel,
+which is what zero padding after normalisation amounts to.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+AUGMENTATIONS = ("none", "flip_crop", "rotate_flip_crop")
+LARGEST_TURN = 0.06 * 2 * math.pi  # 21.6 degrees, as in PUF's released code
+
+
+def augment(x: Tensor, kind: str, generator: torch.Generator) -> Tensor:
+    """Random variants of the images `x` (n, C, H, W), same shape and dtype.
+
+    flip_crop: shift by up to 2 pixels and mirror half of them; rotate_flip_crop: turn by up to 21.6
+    degrees first (PUF's training augmentation). Draws 4 numbers per image from `generator`.
+    """
+    if kind == "none":
+        return x
+    n, _, height, width = x.shape
+    draws = torch.rand((4, n), generator=generator, device=generator.device).to(x.device)
+    turn = (2 * draws[0] - 1) * (LARGEST_TURN if kind == "rotate_flip_crop" else 0.0)
+    mirror = torch.where(draws[1] < 0.5, -1.0, 1.0)
+    # whole-pixel shifts in {-2, ..., 2}, in the units of affine_grid, where the image spans [-1, 1]
+    shift_x = ((draws[2] * 5).floor() - 2) * 2 / width
+    shift_y = ((draws[3] * 5).floor() - 2) * 2 / height
+    cos, sin = turn.cos(), turn.sin()
+    theta = torch.stack(
+        [torch.stack([mirror * cos, -sin, shift_x], dim=1), torch.stack([mirror * sin, cos, shift_y], dim=1)], dim=1
+    )  # (n, 2, 3)
+    grid = F.affine_grid(theta, [n, 1, height, width], align_corners=False)
+    pixels = x.float()
+    fill = pixels.mean(dim=(0, 2, 3), keepdim=True)
+    moved = F.grid_sample(pixels - fill, grid, mode="nearest", padding_mode="zeros", align_corners=False) + fill
+    return moved if x.is_floating_point() else moved.round_().to(x.dtype)

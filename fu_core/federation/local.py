@@ -1,0 +1,227 @@
+"""What a client does in a round: ClientOpt (PUF, Algorithm 1, lines 19-26), for one client or for all.
+
+`train_client` is the plain version. `train_round` trains every client of a round, either as a loop of
+`train_client` or as one matrix with `vmap`; both see the same batches and agree to rounding.
+Updates are new minus old throughout: `delta = w_client - w`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from fu_core.errors import NumericalFailure, check_choice, check_count, check_positive
+from fu_core.federation.augment import AUGMENTATIONS, augment
+from fu_core.federation.meter import Meter
+from fu_core.federation.optim import OPTIMISERS, FlatOptimiser
+from fu_core.models.flat import FlatModel
+from fu_core.streams import stream
+
+Client = tuple[Tensor, Tensor]  # x (n_i, ...), y (n_i,)
+
+
+@dataclass(frozen=True)
+class ClientOpt:
+    """A client's local training. `lr_decay` multiplies the rate once per federated round (1-based)."""
+
+    optimiser: str = "sgd"
+    lr: float = 0.1  # eta
+    lr_decay: float = 1.0  # per round; PUF: 0.998
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    epochs: float = 1.0  # E; 0.5 stops after the first half of the batches
+    batch_size: int = 32  # B
+    augmentation: str = "none"
+
+    def __post_init__(self) -> None:
+        check_choice("optimiser", self.optimiser, OPTIMISERS)
+        check_choice("augmentation", self.augmentation, AUGMENTATIONS)
+        check_positive("lr", self.lr)
+        check_positive("lr_decay", self.lr_decay)
+        check_positive("epochs", self.epochs)
+        check_count("batch_size", self.batch_size)
+        if self.momentum < 0 or self.weight_decay < 0:
+            raise ValueError(f"momentum and weight_decay must be >= 0, got {self.momentum} and {self.weight_decay}")
+
+    def fresh(self, round: int) -> FlatOptimiser:
+        """A new optimiser with the learning rate of this round."""
+        lr = self.lr * self.lr_decay ** (round - 1)
+        return FlatOptimiser(self.optimiser, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay)
+
+
+def batches(n: int, opt: ClientOpt, *, seed: int, round: int, client: int) -> list[Tensor]:
+    """Index tensors of a client's batches, in order: shuffled anew per epoch, last partial batch kept.
+
+    Each epoch has its stream `(seed, "batch", round, client, epoch)`.
+    """
+    per_epoch = math.ceil(n / opt.batch_size)
+    total = max(1, round_half_up(opt.epochs * per_epoch))
+    plan: list[Tensor] = []
+    for epoch in range(math.ceil(total / per_epoch)):
+        order = torch.randperm(n, generator=stream(seed, "batch", round, client, epoch))
+        plan.extend(order.split(opt.batch_size))
+    return plan[:total]
+
+
+def round_half_up(value: float) -> int:
+    """Nearest whole number; halves go up (Python's round would take them to the even neighbour)."""
+    return math.floor(value + 0.5)
+
+
+def train_client(
+    model: FlatModel,
+    w: Tensor,
+    client: Client,
+    opt: ClientOpt,
+    *,
+    seed: int,
+    round: int,
+    client_id: int,
+    meter: Meter | None = None,
+) -> Tensor:
+    """Local training from `w` (d,), which is left untouched; returns the client's new vector (d,).
+
+    Random: batch order and augmentation, from streams of `(seed, round, client_id)`.
+    """
+    x, y = client
+    w_local = w.detach().clone().requires_grad_()
+    optimiser = opt.fresh(round)
+    draws = stream(seed, "augment", round, client_id)
+    for b in batches(len(y), opt, seed=seed, round=round, client=client_id):
+        x_b = model.arrange(augment(x[b], opt.augmentation, draws))
+        loss = model.loss(w_local, x_b, y[b])
+        (g,) = torch.autograd.grad(loss, w_local)
+        optimiser.step(w_local, g)  # w <- w - eta * grad loss(w; b)
+        if meter is not None:
+            meter.train(len(b))
+    return w_local.detach()
+
+
+def train_round(
+    model: FlatModel,
+    w: Tensor,
+    clients: Sequence[Client] | Mapping[int, Client],
+    opt: ClientOpt,
+    *,
+    seed: int,
+    round: int,
+    ids: Sequence[int],
+    how: str = "auto",
+    meter: Meter | None = None,
+) -> Tensor:
+    """Train the clients `ids` from `w`; returns their updates (K, d) in that order, new minus old.
+
+    how: "loop", "vmap", or "auto" (the faster one by our benchmark: `vmap` for models without
+    convolutions and on accelerators, `loop` for convolutions on the CPU). Raises `NumericalFailure`
+    naming the client whose update is not finite.
+    """
+    ids = list(ids)
+    train = _implementation(how, model, w, len(ids))
+    deltas = train(model, w, [clients[i] for i in ids], opt, ids, seed, round, meter)
+    finite = deltas.isfinite().all(dim=1)
+    if not finite.all():
+        culprit = ids[int((~finite).nonzero()[0])]
+        raise NumericalFailure(f"client {culprit}, round {round}: its update is not finite; lower lr (now {opt.lr})")
+    if meter is not None:
+        meter.exchange(w, deltas)
+    return deltas
+
+
+TrainAll = Callable[[FlatModel, Tensor, list[Client], ClientOpt, list[int], int, int, Meter | None], Tensor]
+
+
+def _implementation(how: str, model: FlatModel, w: Tensor, clients: int) -> TrainAll:
+    check_choice("how", how, ("auto", "loop", "vmap"))
+    if how == "auto":
+        convolutional = any(isinstance(part, nn.Conv2d) for part in model.module.modules())
+        how = "loop" if clients == 1 or (convolutional and w.device.type == "cpu") else "vmap"
+    return _train_loop if how == "loop" else _train_vmap
+
+
+def _train_loop(
+    model: FlatModel,
+    w: Tensor,
+    clients: list[Client],
+    opt: ClientOpt,
+    ids: list[int],
+    seed: int,
+    round: int,
+    meter: Meter | None,
+) -> Tensor:
+    deltas = torch.empty((len(ids), model.d), dtype=w.dtype, device=w.device)
+    for row, (i, client) in enumerate(zip(ids, clients, strict=True)):
+        w_i = train_client(model, w, client, opt, seed=seed, round=round, client_id=i, meter=meter)
+        torch.sub(w_i, w, out=deltas[row])  # Delta_i = w_i - w
+    return deltas
+
+
+def _train_vmap(
+    model: FlatModel,
+    w: Tensor,
+    clients: list[Client],
+    opt: ClientOpt,
+    ids: list[int],
+    seed: int,
+    round: int,
+    meter: Meter | None,
+) -> Tensor:
+    """All clients step together as W (K, d). Those with more batches come first, so that the clients
+    still at work are always a prefix and finished ones simply drop off the end.
+    """
+    plans = [batches(len(y), opt, seed=seed, round=round, client=i) for i, (_, y) in zip(ids, clients, strict=True)]
+    order = sorted(range(len(ids)), key=lambda k: -len(plans[k]))
+    x_all, y_all, offsets = _stack(clients)
+    draws = [stream(seed, "augment", round, ids[k]) for k in order]
+    W = w.detach().repeat(len(ids), 1)  # (K, d)
+    result = torch.empty_like(W)
+    optimiser = opt.fresh(round)
+    for step in range(len(plans[order[0]])):
+        active = [k for k in order if len(plans[k]) > step]
+        if len(active) < len(W):
+            result[order[len(active) : len(W)]] = W[len(active) :]
+            W = W[: len(active)]
+            optimiser.keep(len(active))
+        own = [plans[k][step] + offsets[k] for k in active]
+        index, weights = _pad(own, W)
+        if opt.augmentation == "none":
+            x = x_all[index]  # (K, B, ...)
+        else:  # each client's batch by itself, from its own stream, before padding
+            moved = [augment(x_all[b], opt.augmentation, draws[row]) for row, b in enumerate(own)]
+            x = nn.utils.rnn.pad_sequence(moved, batch_first=True)
+        optimiser.step(W, _gradients(model, W, x, y_all[index], weights))
+        if meter is not None:
+            meter.train(sum(len(plans[k][step]) for k in active))
+    result[order[: len(W)]] = W
+    return result.sub_(w)
+
+
+def _stack(clients: list[Client]) -> tuple[Tensor, Tensor, list[int]]:
+    """All samples in one tensor, and where each client's begin."""
+    offsets = [0]
+    for _, y in clients[:-1]:
+        offsets.append(offsets[-1] + len(y))
+    return torch.cat([x for x, _ in clients]), torch.cat([y for _, y in clients]), offsets
+
+
+def _pad(indices: list[Tensor], like: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Batches of unequal length as one (K, B) index and weights (K, B), None if nothing is padded."""
+    longest = max(len(b) for b in indices)
+    if all(len(b) == longest for b in indices):
+        return torch.stack(indices), None
+    index = nn.utils.rnn.pad_sequence(indices, batch_first=True)
+    lengths = torch.tensor([len(b) for b in indices])
+    return index, (torch.arange(longest) < lengths[:, None]).to(like.device, like.dtype)
+
+
+def _gradients(model: FlatModel, W: Tensor, x: Tensor, y: Tensor, weights: Tensor | None) -> Tensor:
+    """Row k: the gradient of client k's batch loss at W[k]. The sum couples nothing between rows."""
+    leaf = W.detach().requires_grad_()
+    batch = (x, y) if weights is None else (x, y, weights)
+    losses = vmap(model.loss)(leaf, *batch)
+    (g,) = torch.autograd.grad(losses.sum(), leaf)
+    return g

@@ -1,0 +1,202 @@
+"""A model is a vector: `FlatModel` binds a torch module to one flat parameter tensor `w` of shape (d,).
+
+Everything is a pure function of `w`; the module itself only supplies the wiring. Parameters follow
+the order of `module.named_parameters()`, each flattened row by row.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, jvp, vmap
+from torch.nn import functional as F
+
+from fu_core.errors import UnsupportedModel, check_choice
+
+TASKS = ("classification", "segmentation", "regression")
+
+
+class Standardize(nn.Module):
+    """`(x / scale - mean) / std` per channel or feature, so that every model takes raw pixels.
+
+    Keeping it inside the model means that attacks, triggers and evaluations all see the same input:
+    raw values. `mean`, `std`: (channels,) for images (n, C, H, W), (features,) for tables (n, p).
+    """
+
+    def __init__(self, mean: Tensor, std: Tensor, scale: float = 1.0) -> None:
+        super().__init__()
+        self.register_buffer("shift", mean * scale, persistent=False)
+        self.register_buffer("gain", 1.0 / (std * scale), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Raw `x` in, standardised `x` of the same shape out."""
+        shift, gain = cast(Tensor, self.shift), cast(Tensor, self.gain)
+        per_channel = (-1,) + (1,) * (x.dim() - 2)  # broadcasts over height and width
+        return (x.to(gain.dtype) - shift.view(per_channel)) * gain.view(per_channel)
+
+
+class FlatModel:
+    """Pure functions of a flat parameter vector `w` (d,) around `module`.
+
+    `task` fixes the loss: "classification" (mean cross-entropy; logits (n, C), labels (n,)),
+    "segmentation" (cross-entropy plus soft Dice per image; logits (n, 2, H, W), masks (n, H, W)),
+    "regression" (half the mean squared error; outputs (n, 1) or (n,), targets (n,)).
+    `l2` adds `l2/2 * |w|^2` to the loss. Raises `UnsupportedModel` for modules that keep running
+    statistics: a method that negates or extrapolates parameters would leave those behind.
+    """
+
+    def __init__(self, module: nn.Module, task: str = "classification", l2: float = 0.0) -> None:
+        check_choice("task", task, TASKS)
+        _refuse_running_statistics(module)
+        self.module = copy.deepcopy(module)
+        self.task = task
+        self.l2 = float(l2)
+        named = dict(self.module.named_parameters())
+        self.names = list(named)
+        self.shapes = [tuple(p.shape) for p in named.values()]
+        self.sizes = [p.numel() for p in named.values()]
+        self.d = sum(self.sizes)
+        self._buffers: dict[tuple[torch.dtype, torch.device], dict[str, Tensor]] = {}
+
+    def init(self, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Fresh parameters (d,): the modules' own initialisers, drawn from `seed` alone."""
+        fresh = copy.deepcopy(self.module)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            reset = _reset(fresh)
+        for name in self.names:
+            if name not in reset:
+                raise UnsupportedModel(f"no initialiser for parameter {name!r}: give its module reset_parameters()")
+        with torch.no_grad():
+            return torch.cat([p.reshape(-1) for p in fresh.parameters()]).to(dtype)
+
+    def views(self, w: Tensor) -> dict[str, Tensor]:
+        """Named tensors that share storage with `w`, in module order."""
+        # split, not slicing: its backward is one concatenation instead of a zero-filled (d,) per layer
+        pieces = w.split(self.sizes)
+        return {n: p.view(s) for n, p, s in zip(self.names, pieces, self.shapes, strict=True)}
+
+    def logits(self, w: Tensor, x: Tensor) -> Tensor:
+        """The module's output for raw inputs `x` (n, ...)."""
+        return functional_call(self.module, {**self.views(w), **self._constants(w)}, (x,))
+
+    def arrange(self, x: Tensor) -> Tensor:
+        """`x` in the memory order its convolutions run fastest in: 1.5x on small colour images, one core."""
+        return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
+
+    def loss(self, w: Tensor, x: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Mean loss over the samples, a scalar; `weights` (n,) makes it a weighted mean."""
+        per_sample = self.sample_losses(self.logits(w, x), y)
+        if weights is None:
+            data_term = per_sample.mean()
+        else:  # clamp: an all-zero row of padding contributes nothing instead of NaN
+            data_term = (weights * per_sample).sum() / weights.sum().clamp(min=1e-12)
+        return data_term + 0.5 * self.l2 * w.dot(w) if self.l2 else data_term
+
+    def sample_losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Loss of each sample (n,), without the l2 term."""
+        if self.task == "classification":
+            return F.cross_entropy(outputs, y, reduction="none")
+        if self.task == "regression":
+            return 0.5 * (outputs.reshape(y.shape) - y) ** 2
+        pixel_loss = F.cross_entropy(outputs, y.long(), reduction="none").mean(dim=(1, 2))
+        return pixel_loss + soft_dice_loss(outputs, y)
+
+    def grad(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Gradient of the mean loss (d,)."""
+        leaf = w.detach().requires_grad_()
+        (g,) = torch.autograd.grad(self.loss(leaf, x, y), leaf)
+        return g
+
+    def hvp(self, w: Tensor, v: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Hessian of the mean loss times `v` (d,), exact (forward over reverse); memory O(d)."""
+        gradient: Callable[[Tensor], Tensor] = grad(lambda p: self.loss(p, x, y))
+        return jvp(gradient, (w,), (v,))[1]
+
+    def per_sample_grads(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """One gradient per sample (n, d); their mean is `grad`."""
+
+        def one(p: Tensor, xi: Tensor, yi: Tensor) -> Tensor:
+            return self.loss(p, xi.unsqueeze(0), yi.unsqueeze(0))
+
+        return vmap(grad(one), in_dims=(None, 0, 0))(w, x, y)
+
+    @torch.no_grad()
+    def predict(self, w: Tensor, x: Tensor, batch_size: int = 1000) -> Tensor:
+        """`logits` in batches, without gradients: for evaluation over whole data sets."""
+        return torch.cat([self.logits(w, self.arrange(part)) for part in x.split(batch_size)])
+
+    @torch.no_grad()
+    def predict_losses(self, w: Tensor, x: Tensor, y: Tensor, batch_size: int = 1000) -> Tensor:
+        """`sample_losses` (n,) over a whole data set, in batches."""
+        parts = zip(x.split(batch_size), y.split(batch_size), strict=True)
+        return torch.cat([self.sample_losses(self.logits(w, self.arrange(xb)), yb) for xb, yb in parts])
+
+    def first_layer(self, example: Tensor) -> str:
+        """Name of the module with parameters that a forward pass of `example` (1, ...) reaches first."""
+        order: list[str] = []
+        probe = copy.deepcopy(self.module)
+        hooks = [
+            module.register_forward_pre_hook(lambda *_, name=name: order.append(name))
+            for name, module in probe.named_modules()
+            if any(True for _ in module.parameters(recurse=False))
+        ]
+        with torch.no_grad():
+            probe(example)
+        for hook in hooks:
+            hook.remove()
+        if not order:
+            raise UnsupportedModel(f"{type(self.module).__name__} has no layer with parameters")
+        return order[0]
+
+    def _constants(self, w: Tensor) -> dict[str, Tensor]:
+        """The module's buffers (normalisation constants) in the dtype and on the device of `w`."""
+        key = (w.dtype, w.device)
+        if key not in self._buffers:
+            self._buffers[key] = {
+                name: b.to(w.device, w.dtype if b.is_floating_point() else b.dtype)
+                for name, b in self.module.named_buffers()
+            }
+        return self._buffers[key]
+
+
+def soft_dice_loss(outputs: Tensor, masks: Tensor) -> Tensor:
+    """`1 - (2 sum pg + 1) / (sum p + sum g + 1)` per image (n,); p = softmax of the foreground channel."""
+    p = outputs.softmax(dim=1)[:, 1]  # (n, H, W)
+    g = masks.to(p.dtype)
+    overlap, total = (p * g).sum(dim=(1, 2)), (p + g).sum(dim=(1, 2))
+    return 1 - (2 * overlap + 1) / (total + 1)
+
+
+def he_normal_(weight: Tensor) -> None:
+    """He et al.'s initialisation with fan-out, in place: the convolutions of our residual nets."""
+    fan_out = weight.shape[0] * math.prod(weight.shape[2:])
+    nn.init.normal_(weight, std=math.sqrt(2.0 / fan_out))
+
+
+def _refuse_running_statistics(module: nn.Module) -> None:
+    for name, part in module.named_modules():
+        if getattr(part, "track_running_stats", False):
+            raise UnsupportedModel(
+                f"layer {name!r} ({type(part).__name__}) keeps running statistics, which are not parameters; "
+                "use GroupNorm or LayerNorm"
+            )
+
+
+def _reset(module: nn.Module) -> set[str]:
+    """Re-draw all parameters, children before parents so that a net's own initialiser has the last word.
+
+    Returns the names of the parameters that some initialiser covers.
+    """
+    covered: set[str] = set()
+    for name, part in reversed(list(module.named_modules())):
+        initialise = getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
+        if callable(initialise):
+            initialise()
+            covered.update(f"{name}.{p}" if name else p for p, _ in part.named_parameters())
+    return covered

@@ -1,0 +1,226 @@
+"""PUF: unlearning with negated pseudo-gradients (Mora et al., Sec. IV-B, Algorithm 1).
+
+The leaving clients S- train once more, like everyone else. The server negates and scales their part:
+
+    Delta+ = 1/n sum_{i in S+} n_i Delta_i                                             (5)
+    Delta- = 1/n sum_{j in S-} n_j Delta_j                                             (6)
+    Delta  = eta_r Delta+ - eta_u Delta-            PUF-Regular, everybody takes part   (7)
+    w_u    = w_t + eta_s Delta                      PUF-Special: S+ is empty         (8, 9)
+
+`n` counts only who takes part. A single Special target therefore has weight 1 and a Regular one about
+p_u = n_u / n: eta_u = 2 (Special) and eta_u = 20 (Regular) push equally hard when p_u = 0.1. The step
+that matters is `effective_step`.
+
+Algorithm 1 prints the sums without n_i (lines 15-16); read to the letter, the step is about |D_i|
+times too small (errata P6). `form="printed"` is that reading.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from fu_core.errors import InvalidRequest, check_choice, check_positive
+from fu_core.federation.horizontal import FedOpt, ServerState, aggregate, server_step, sizes_of
+from fu_core.federation.local import Client, ClientOpt, train_round
+from fu_core.federation.meter import Meter
+from fu_core.models.flat import FlatModel
+
+MODES = ("special", "regular")
+FORMS = ("corrected", "printed")
+
+
+@dataclass(frozen=True)
+class PUF:
+    """Hyper-parameters of an unlearning round; the defaults are the paper's for PUF-Special."""
+
+    mode: str = "special"
+    eta_u: float = 2.0  # the paper: 2 (Special), 20 (Regular)
+    eta_r: float = 1.0
+    epochs_u: float = 1.0  # E_u
+    augment: bool = False  # the paper only normalises; its released code augments as in training
+    special_sample_norm: str = "forget"  # "full": divide by the target's full size, as the released code does
+    form: str = "corrected"
+    allow_adaptive_special: bool = False
+
+    def __post_init__(self) -> None:
+        check_choice("mode", self.mode, MODES)
+        check_choice("form", self.form, FORMS)
+        check_choice("special_sample_norm", self.special_sample_norm, ("forget", "full"))
+        check_positive("eta_u", self.eta_u, InvalidRequest)
+        check_positive("epochs_u", self.epochs_u)
+
+
+def pseudo_gradient(
+    deltas: Tensor,
+    sizes: Tensor,
+    targets: Tensor,
+    *,
+    mode: str = "special",
+    eta_u: float,
+    eta_r: float = 1.0,
+    form: str = "corrected",
+    n: float | None = None,
+) -> Tensor:
+    """`Delta = eta_r Delta+ - eta_u Delta-` (d,), Eqs. (5)-(7). Arguments as for `puf`.
+
+    Here eta_u = 0 is allowed (nobody is negated). `n`: what Eqs. (5)-(6) divide by; by default the
+    samples of all who take part.
+    """
+    plus, minus = _shares(sizes, targets, mode, form, n)
+    delta_plus = aggregate(deltas, plus)  # Delta+ = 1/n sum_{S+} n_i Delta_i
+    delta_minus = aggregate(deltas, minus)  # Delta- = 1/n sum_{S-} n_j Delta_j
+    return eta_r * delta_plus - eta_u * delta_minus
+
+
+def puf(
+    w: Tensor,
+    deltas: Tensor,
+    sizes: Tensor,
+    targets: Tensor,
+    *,
+    mode: str = "special",
+    eta_u: float,
+    eta_r: float = 1.0,
+    eta_s: float = 1.0,
+    form: str = "corrected",
+) -> Tensor:
+    """The unlearned model (d,) from one round of ordinary updates. PUF, Eqs. (4)-(9). Deterministic.
+
+    w (d,): the global model; deltas (N, d): each participant's update, new minus old, *not* negated;
+    sizes (N,): samples each trained on; targets (N,) bool: who leaves. Rows of non-targets are ignored
+    in mode "special". Raises `InvalidRequest` if nobody is targeted, if a Regular round has nobody
+    else, or if eta_u <= 0.
+    """
+    check_positive("eta_u", eta_u, InvalidRequest)
+    step = pseudo_gradient(deltas, sizes, targets, mode=mode, eta_u=eta_u, eta_r=eta_r, form=form)
+    return w + eta_s * step  # w_u = w_t + eta_s Delta
+
+
+def effective_step(sizes: Tensor, targets: Tensor, *, mode: str, eta_u: float) -> float:
+    """`eta_u |D_u| / n`: how many times the targets' mean update is subtracted (errata P7)."""
+    _, minus = _shares(sizes, targets, mode, "corrected", None)
+    return eta_u * float(minus.sum())
+
+
+def puf_round(
+    model: FlatModel,
+    w: Tensor,
+    clients: Sequence[Client],
+    targets: Sequence[int],
+    config: PUF,
+    *,
+    local: ClientOpt,
+    seed: int,
+    round: int,
+    forget: Mapping[int, Client] | None = None,
+    server: FedOpt | None = None,
+    how: str = "auto",
+    meter: Meter | None = None,
+) -> Tensor:
+    """One PUF round on a real federation: train, negate, apply. Returns the unlearned model (d,).
+
+    Client unlearning: `clients[j]` of a target j is all that is to be forgotten. Sample unlearning:
+    `clients[j]` is what the target keeps and `forget[j]` what it wants forgotten; in a Regular round it
+    takes part twice, once on either side.
+
+    The server's moments start afresh, since the old ones contain the targets' updates. Adam and Yogi
+    normalise the step, so a Special round would hardly depend on eta_u: `InvalidRequest` unless
+    `config.allow_adaptive_special`. Warns if the step is longer than the model itself.
+    """
+    server = server or FedOpt()
+    if config.mode == "special" and server.kind != "sgd" and not config.allow_adaptive_special:
+        raise InvalidRequest(
+            f"server optimiser {server.kind!r} normalises a Special round, so that eta_u={config.eta_u} would hardly "
+            "matter; use mode='regular' or server 'sgd', or set allow_adaptive_special=True"
+        )
+    pool, minus_ids, plus_ids = _participants(clients, targets, forget, config.mode)
+    at_targets = replace(local, epochs=config.epochs_u, augmentation=local.augmentation if config.augment else "none")
+
+    updates = [train_round(model, w, pool, at_targets, seed=seed, round=round, ids=minus_ids, how=how, meter=meter)]
+    if plus_ids:
+        updates += [train_round(model, w, pool, local, seed=seed, round=round, ids=plus_ids, how=how, meter=meter)]
+    if meter is not None:
+        meter.rounds = 1  # both groups train in the same round
+        meter.keep("global model", w)
+
+    sizes = sizes_of([pool[i] for i in (*minus_ids, *plus_ids)])
+    leaving = torch.arange(len(sizes)) < len(minus_ids)
+    n = None
+    if config.mode == "special" and config.special_sample_norm == "full" and forget is not None:
+        n = float(sizes.sum() + sizes_of([clients[j] for j in targets]).sum())
+    delta = pseudo_gradient(
+        torch.cat(updates),
+        sizes,
+        leaving,
+        mode=config.mode,
+        eta_u=config.eta_u,
+        eta_r=config.eta_r,
+        form=config.form,
+        n=n,
+    )
+    w_unlearned, _ = server_step(w, delta, server, ServerState())
+    _warn_if_far(w, w_unlearned)
+    return w_unlearned
+
+
+def _shares(sizes: Tensor, targets: Tensor, mode: str, form: str, n: float | None) -> tuple[Tensor, Tensor]:
+    """Weights (N,) of every update in Delta+ and in Delta-."""
+    check_choice("mode", mode, MODES)
+    check_choice("form", form, FORMS)
+    targets = torch.as_tensor(targets, dtype=torch.bool)
+    sizes = torch.as_tensor(sizes, dtype=torch.float64)
+    if targets.shape != sizes.shape:
+        raise InvalidRequest(f"targets must have one entry per participant ({len(sizes)}), got {tuple(targets.shape)}")
+    if not targets.any():
+        raise InvalidRequest("targets names nobody: at least one participant must leave")
+    if mode == "regular" and targets.all():
+        raise InvalidRequest("targets names every participant: a Regular round needs somebody who stays")
+    takes_part = targets if mode == "special" else torch.ones_like(targets)
+    total = float(sizes[takes_part].sum()) if n is None else n
+    if total <= 0:
+        raise InvalidRequest(f"the participants hold {total:g} samples; at least one is needed")
+    per_update = sizes if form == "corrected" else torch.ones_like(sizes)  # lines 15-16 as printed lack n_i
+    share = per_update / total
+    return torch.where(takes_part & ~targets, share, 0.0), torch.where(targets, share, 0.0)
+
+
+def _participants(
+    clients: Sequence[Client], targets: Sequence[int], forget: Mapping[int, Client] | None, mode: str
+) -> tuple[dict[int, Client], list[int], list[int]]:
+    """Everybody's data by id, the ids of S- and the ids of S+.
+
+    The forget part of target j is a participant of its own, N + j, so that it has its own random stream.
+    """
+    N = len(clients)
+    if not targets:
+        raise InvalidRequest("targets names nobody: at least one client must leave")
+    unknown = [j for j in targets if not 0 <= j < N]
+    if unknown:
+        raise InvalidRequest(f"targets names client {unknown[0]}, but clients are 0 to {N - 1}")
+    if len(set(targets)) != len(targets):
+        raise InvalidRequest(f"targets names a client twice: {list(targets)}")
+    pool = dict(enumerate(clients))
+    if forget is None:
+        if len(targets) == N:
+            raise InvalidRequest(f"targets names all {N} clients: nobody would be left")
+        minus, plus = sorted(targets), [i for i in range(N) if i not in set(targets)]
+    else:
+        missing = sorted(set(targets) ^ set(forget))
+        if missing:
+            raise InvalidRequest(
+                f"forget must hold data for exactly the targets {sorted(targets)}, got {sorted(forget)}"
+            )
+        pool |= {N + j: forget[j] for j in forget}
+        minus, plus = [N + j for j in sorted(targets)], list(range(N))
+    return pool, minus, plus if mode == "regular" else []
+
+
+def _warn_if_far(w: Tensor, w_unlearned: Tensor) -> None:
+    moved = float((w_unlearned - w).norm() / w.norm().clamp(min=1e-12))
+    if moved > 1:
+        warnings.warn(f"the PUF step is {moved:.2f} times as long as the model; eta_u may be too large", stacklevel=3)

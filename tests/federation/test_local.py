@@ -1,0 +1,178 @@
+"""Local training: the plain loop, the batched version, and the optimisers against torch's own."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from fu_core.errors import NumericalFailure
+from fu_core.federation.augment import augment
+from fu_core.federation.local import ClientOpt, batches, train_client, train_round
+from fu_core.federation.meter import Meter
+from fu_core.federation.optim import FlatOptimiser
+from fu_core.models.cnn import simple_cnn
+from fu_core.models.flat import FlatModel, Standardize
+from fu_core.models.linear import mlp
+from fu_core.streams import stream
+
+
+@pytest.fixture
+def federation():
+    """Three clients of different size, raw uint8 images, so that the last batches are partial."""
+    g = torch.Generator().manual_seed(0)
+    clients = [
+        (torch.randint(0, 256, (n, 1, 8, 8), generator=g, dtype=torch.uint8), torch.randint(0, 3, (n,), generator=g))
+        for n in (23, 7, 40)
+    ]
+    scale = Standardize(torch.tensor([0.5]), torch.tensor([0.25]), 255)
+    return clients, FlatModel(nn.Sequential(scale, mlp(64, 3, (8,))))
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])
+def test_optimisers_equal_torch(kind):
+    g = torch.Generator().manual_seed(1)
+    w = torch.randn(6, generator=g, dtype=torch.float64)
+    theirs_w = nn.Parameter(w.clone())
+    if kind == "sgd":
+        theirs = torch.optim.SGD([theirs_w], lr=0.05, momentum=0.9, weight_decay=0.01)
+    else:
+        theirs = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[kind]([theirs_w], lr=0.05, weight_decay=0.01)
+    ours = FlatOptimiser(kind, lr=0.05, momentum=0.9, weight_decay=0.01)
+    for _ in range(5):
+        gradient = torch.randn(6, generator=g, dtype=torch.float64)
+        theirs_w.grad = gradient.clone()
+        theirs.step()
+        ours.step(w, gradient)
+    torch.testing.assert_close(w, theirs_w.detach(), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("opt", [
+    ClientOpt(lr=0.1, epochs=2, batch_size=8, momentum=0.9, weight_decay=1e-3),
+    ClientOpt("adamw", lr=0.01, batch_size=8, weight_decay=0.1),
+    ClientOpt("adam", lr=0.01, batch_size=8, epochs=0.5, augmentation="rotate_flip_crop"),
+])  # fmt: skip
+def test_vmap_equals_loop(federation, opt):
+    clients, model = federation
+    w = model.init(0, torch.float64)
+    meters = Meter(), Meter()
+    loop, matrix = (
+        train_round(model, w, clients, opt, seed=3, round=2, ids=[0, 1, 2], how=how, meter=meter)
+        for how, meter in zip(("loop", "vmap"), meters, strict=True)
+    )
+    torch.testing.assert_close(matrix, loop, rtol=1e-9, atol=1e-12)
+    assert loop.norm() > 0.01
+    assert meters[0] == meters[1]
+
+
+def test_vmap_equals_loop_for_convolutions(federation):
+    clients, _ = federation
+    model = FlatModel(nn.Sequential(Standardize(torch.tensor([0.5]), torch.tensor([0.25]), 255), simple_cnn(1, 8, 3)))
+    w = model.init(0, torch.float64)
+    opt = ClientOpt(lr=0.05, batch_size=16)
+    loop, matrix = (train_round(model, w, clients, opt, seed=0, round=1, ids=[2, 0], how=h) for h in ("loop", "vmap"))
+    torch.testing.assert_close(matrix, loop, rtol=1e-8, atol=1e-11)
+
+
+def test_one_client_with_E_epochs_is_plain_sgd(federation):
+    clients, model = federation
+    opt = ClientOpt(lr=0.1, epochs=2, batch_size=8)
+    module = nn.Sequential(*model.module)
+    w = model.init(0)
+    module.load_state_dict(model.views(w), strict=False)
+    sgd = torch.optim.SGD(module.parameters(), lr=0.1)
+    x, y = clients[0]
+    for b in batches(len(y), opt, seed=0, round=1, client=0):
+        sgd.zero_grad()
+        nn.functional.cross_entropy(module(x[b]), y[b]).backward()
+        sgd.step()
+    theirs = torch.cat([p.detach().reshape(-1) for p in module.parameters()])
+    ours = train_client(model, w, clients[0], opt, seed=0, round=1, client_id=0)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_training_one_client_leaves_server_and_sibling_alone(federation):
+    clients, model = federation
+    w = model.init(0)
+    before, data = w.clone(), clients[1][0].clone()
+    alone = train_round(model, w, clients, ClientOpt(), seed=0, round=1, ids=[1])
+    together = train_round(model, w, clients, ClientOpt(), seed=0, round=1, ids=[0, 1, 2], how="loop")
+    assert torch.equal(w, before)
+    assert torch.equal(clients[1][0], data)
+    torch.testing.assert_close(together[1], alone[0], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("epochs", "expected"), [(1, 4), (2, 8), (0.5, 2), (0.01, 1)])
+def test_number_of_batches(epochs, expected):
+    """23 samples in batches of 6: three full ones and one of 5."""
+    plan = batches(23, ClientOpt(epochs=epochs, batch_size=6), seed=0, round=1, client=0)
+    assert len(plan) == expected
+    if epochs == 1:
+        assert sorted(torch.cat(plan).tolist()) == list(range(23))
+
+
+def test_streams_do_not_depend_on_who_else_takes_part():
+    opt = ClientOpt(batch_size=4)
+    first = batches(10, opt, seed=0, round=1, client=3)
+    assert all(torch.equal(a, b) for a, b in zip(first, batches(10, opt, seed=0, round=1, client=3), strict=True))
+    assert not torch.equal(torch.cat(first), torch.cat(batches(10, opt, seed=0, round=1, client=4)))
+    assert not torch.equal(torch.cat(first), torch.cat(batches(10, opt, seed=0, round=2, client=3)))
+
+
+def test_learning_rate_decays_once_per_round():
+    opt = ClientOpt(lr=0.1, lr_decay=0.998)
+    assert opt.fresh(1).lr == 0.1
+    assert opt.fresh(201).lr == pytest.approx(0.0670, abs=5e-5)  # PUF's unlearning round
+
+
+def test_divergence_names_the_client(federation):
+    clients, model = federation
+    broken = [clients[0], (clients[1][0].float() * float("nan"), clients[1][1])]
+    with pytest.raises(NumericalFailure, match="client 1, round 4"):
+        train_round(model, model.init(0), broken, ClientOpt(), seed=0, round=4, ids=[0, 1])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"lr": 0.0}, "lr must be a finite number > 0, got 0.0"),
+        ({"epochs": -1}, "epochs must be"),
+        ({"batch_size": 0}, "batch_size must be a whole number >= 1, got 0"),
+        ({"optimiser": "sdg"}, "did you mean 'sgd'"),
+        ({"augmentation": "flip"}, "augmentation must be one of"),
+        ({"momentum": -0.1}, "momentum"),
+    ],
+)
+def test_bad_settings_are_named(change, message):
+    with pytest.raises(ValueError, match=message):
+        ClientOpt(**change)
+
+
+def test_augmentation_keeps_shape_dtype_and_is_seeded():
+    x = torch.randint(0, 256, (5, 3, 12, 12), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    once, again, other = (augment(x, "rotate_flip_crop", stream(s, "augment")) for s in (0, 0, 1))
+    assert once.shape == x.shape
+    assert once.dtype == x.dtype
+    assert torch.equal(once, again)
+    assert not torch.equal(once, other)
+    assert augment(x, "none", stream(0, "augment")) is x
+
+
+def test_flip_crop_moves_by_whole_pixels():
+    """Every output image is a mirrored or plain copy of the input, shifted by at most two pixels."""
+    x = torch.randint(1, 256, (20, 1, 8, 8), generator=torch.Generator().manual_seed(0)).float()
+    moved = augment(x, "flip_crop", stream(0, "augment"))
+    for before, after in zip(x, moved, strict=True):
+        inner = after[0, 2:-2, 2:-2]
+        windows = [
+            image[0, 2 + dy : 6 + dy, 2 + dx : 6 + dx]
+            for image in (before, before.flip(-1))
+            for dy in range(-2, 3)
+            for dx in range(-2, 3)
+        ]
+        assert any(torch.allclose(inner, window, atol=1e-3) for window in windows)
+
+
+def test_epochs_may_not_be_infinite():
+    with pytest.raises(ValueError, match="epochs"):
+        ClientOpt(epochs=math.inf)

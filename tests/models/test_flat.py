@@ -1,0 +1,134 @@
+"""FlatModel: one vector, and derivatives that equal the dense truth."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fu_core.errors import UnsupportedModel
+from fu_core.models.cnn import simple_cnn, tiny_cnn
+from fu_core.models.flat import FlatModel, Standardize, soft_dice_loss
+from fu_core.models.linear import mlp, softmax_regression
+from fu_core.models.resnet import ResNet18, SmallResNet
+
+
+@pytest.mark.parametrize(
+    ("module", "parameters"),
+    [
+        (softmax_regression(784, 10), 7_850),
+        (mlp(64, 10, (32,)), 64 * 32 + 32 + 32 * 10 + 10),
+        (simple_cnn(3, 32, 10), 188_810),  # HF-KCU, Table 8: "188K"
+        (tiny_cnn(3, 32, 10), 47_818),
+        (ResNet18(3, 100), 11_220_132),  # PUF: 4P = 4.488e7 bytes, errata P4
+        (ResNet18(3, 10), 11_173_962),
+        (SmallResNet(3, 10), 78_042),
+    ],
+)
+def test_parameter_counts(module, parameters):
+    assert FlatModel(module).d == parameters
+
+
+@pytest.fixture
+def small():
+    model = FlatModel(mlp(4, 3, (5,)), l2=0.1)
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(7, 4, generator=g, dtype=torch.float64)
+    y = torch.randint(0, 3, (7,), generator=g)
+    return model, model.init(0, torch.float64), x, y
+
+
+def test_logits_equal_the_plain_module():
+    module = simple_cnn(1, 8, 10)
+    model = FlatModel(module)
+    w = torch.cat([p.detach().reshape(-1) for p in module.parameters()])
+    x = torch.rand(5, 1, 8, 8)
+    torch.testing.assert_close(model.logits(w, x), module(x))
+
+
+def test_gradient_and_hessian_product_equal_the_dense_ones(small):
+    model, w, x, y = small
+    gradient = torch.func.grad(lambda p: model.loss(p, x, y))(w)
+    hessian = torch.autograd.functional.hessian(lambda p: model.loss(p, x, y), w)
+    v = torch.linspace(-1, 1, model.d, dtype=torch.float64)
+    torch.testing.assert_close(model.grad(w, x, y), gradient)
+    torch.testing.assert_close(model.hvp(w, v, x, y), hessian @ v, rtol=1e-9, atol=1e-12)
+
+
+def test_per_sample_gradients_average_to_the_gradient(small):
+    model, w, x, y = small
+    rows = model.per_sample_grads(w, x, y)
+    assert rows.shape == (7, model.d)
+    torch.testing.assert_close(rows.mean(dim=0), model.grad(w, x, y))
+
+
+def test_weighted_loss_ignores_padding(small):
+    model, w, x, y = small
+    weights = torch.tensor([1.0, 1, 1, 0, 0, 0, 0], dtype=torch.float64)
+    torch.testing.assert_close(model.loss(w, x, y, weights), model.loss(w, x[:3], y[:3]))
+
+
+def test_views_share_storage_and_cover_the_vector(small):
+    model, w, *_ = small
+    views = model.views(w)
+    assert sum(v.numel() for v in views.values()) == model.d
+    views["1.bias"].fill_(7.0)
+    assert (w == 7.0).sum() == 5
+
+
+def test_init_depends_on_the_seed_alone_and_leaves_the_global_generator():
+    model = FlatModel(SmallResNet(3, 10))
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    first, again, other = model.init(1), model.init(1), model.init(2)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_residual_nets_start_with_a_quiet_head():
+    """PUF's released code: head N(0, 0.01^2), He-normal convolutions."""
+    views = FlatModel(ResNet18(3, 100)).views(FlatModel(ResNet18(3, 100)).init(0))
+    assert views["fc.weight"].std() == pytest.approx(0.01, rel=0.02)
+    assert views["layer4.1.conv2.weight"].std() == pytest.approx((2 / (512 * 9)) ** 0.5, rel=0.02)
+
+
+def test_standardize_takes_raw_pixels():
+    layer = Standardize(torch.tensor([0.5, 0.25]), torch.tensor([0.5, 0.25]), scale=255)
+    x = torch.tensor([[[[0]], [[255]]]], dtype=torch.uint8)
+    assert layer(x).flatten().tolist() == pytest.approx([-1.0, 3.0])
+
+
+def test_running_statistics_are_refused_by_name():
+    with pytest.raises(UnsupportedModel, match=r"layer '1' \(BatchNorm2d\) keeps running statistics"):
+        FlatModel(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)))
+
+
+def test_parameters_without_initialiser_are_refused():
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(2))
+
+    with pytest.raises(UnsupportedModel, match="'scale'"):
+        FlatModel(Odd()).init(0)
+
+
+def test_first_layer_is_the_first_in_forward_order_not_in_name_order():
+    class Backwards(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a_last, self.z_first = nn.Linear(3, 2), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.a_last(self.z_first(x))
+
+    assert FlatModel(Backwards()).first_layer(torch.zeros(1, 4)) == "z_first"
+
+
+def test_segmentation_loss_by_hand():
+    """One image, two pixels, logits 0: cross-entropy log 2, Dice 1 - (2*0.5 + 1)/(1 + 1 + 1) = 1/3."""
+    outputs = torch.zeros(1, 2, 1, 2, dtype=torch.float64)
+    mask = torch.tensor([[[0, 1]]])
+    assert float(soft_dice_loss(outputs, mask)) == pytest.approx(1 / 3)
+    model = FlatModel(nn.Conv2d(1, 2, 1), task="segmentation")
+    assert float(model.sample_losses(outputs, mask)) == pytest.approx(np.log(2) + 1 / 3)
