@@ -208,9 +208,9 @@ def _draw(client: int, n: int, fraction: float, seed: int) -> Tensor:
 
 def _check_targets(parts: Parts, targets: int | Iterable[int]) -> list[int]:
     """The targets as a sorted list of client numbers that exist and hold data."""
-    given = list(targets) if isinstance(targets, Iterable) else [targets]
     try:
-        chosen = sorted(operator.index(target) for target in given)
+        given = list(targets) if isinstance(targets, Iterable) else [targets]
+        chosen = sorted(_client_number(target) for target in given)
     except TypeError as error:
         raise InvalidRequest(f"targets must be client numbers, got {targets!r}") from error
     if not chosen:
@@ -223,3 +223,10 @@ def _check_targets(parts: Parts, targets: int | Iterable[int]) -> list[int]:
     if len(set(chosen)) < len(chosen):
         raise InvalidRequest(f"targets must name each client once, got {chosen}")
     return chosen
+
+
+def _client_number(target: object) -> int:
+    """Any whole number, also from NumPy or torch. A bool would pass for 0 or 1, so a mask is refused."""
+    if isinstance(target, bool) or (isinstance(target, Tensor) and target.dtype == torch.bool):
+        raise TypeError("a mask is not a list of clients")
+    return operator.index(target)  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from fu_core.errors import CorruptData, DataUnavailable
 ATTEMPTS = 3
 PAUSE_SECONDS = 1.0
 TIMEOUT_SECONDS = (10, 60)  # to connect, and between two pieces
-CHUNK = 1 << 18
+CHUNK = 1 << 16  # what a broken connection loses at most
 
 
 @dataclass(frozen=True)
