@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,7 @@ class PhaseClock:
             raise RuntimeError(f"phase {name!r} is already being measured")
         self._open[name] = time.perf_counter()
         try:
-            with _PeakMemory() as peak:
+            with PeakMemory() as peak:
                 yield
         finally:
             self._add(name, time.perf_counter() - self._open.pop(name), peak.mib)
@@ -91,16 +91,20 @@ class PhaseClock:
         cost["peak_mib"] = max(cost["peak_mib"], mib)
 
 
-class _PeakMemory:
-    """The largest resident memory inside a `with` block, in `mib`.
+class PeakMemory:
+    """The largest resident memory inside a `with` block, in `mib`; with `children`, of the whole process tree.
 
-    The kernel's high-water mark is exact but covers the whole life of the process, so it tells only
-    when it rises inside the block; otherwise the largest of regular samples is taken.
+    The kernel's high-water mark is exact but covers the whole life of one process, so it tells only when it rises
+    inside the block; otherwise the largest of regular samples is taken.
     """
 
-    def __enter__(self) -> _PeakMemory:
+    def __init__(self, children: bool = False) -> None:
+        self.children = children
+        self.mib = 0.0
+
+    def __enter__(self) -> PeakMemory:
         self._mark = _high_water()
-        self._sampled = _resident()
+        self._sampled = _resident(self.children)
         self._stop = threading.Event()
         self._sampler = threading.Thread(target=self._sample, daemon=True)
         self._sampler.start()
@@ -109,17 +113,24 @@ class _PeakMemory:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._sampler.join()
-        self._sampled = max(self._sampled, _resident())
+        self._sampled = max(self._sampled, _resident(self.children))
         mark = _high_water()
-        self.mib = (mark if mark > self._mark else self._sampled) / MIB
+        exact = not self.children and mark > self._mark
+        self.mib = (mark if exact else self._sampled) / MIB
 
     def _sample(self) -> None:
-        while not self._stop.wait(SAMPLE_SECONDS):
-            self._sampled = max(self._sampled, _resident())
+        while not self._stop.wait(10 * SAMPLE_SECONDS if self.children else SAMPLE_SECONDS):
+            self._sampled = max(self._sampled, _resident(self.children))
 
 
-def _resident() -> int:
-    return int(psutil.Process().memory_info().rss)
+def _resident(children: bool = False) -> int:
+    """Bytes in memory now. Pages that processes share count once for each."""
+    this = psutil.Process()
+    total = 0
+    for process in [this, *(this.children(recursive=True) if children else [])]:
+        with suppress(psutil.NoSuchProcess):
+            total += int(process.memory_info().rss)
+    return total
 
 
 def _high_water() -> int:
