@@ -49,8 +49,11 @@ def storage_errors(path: Path, needed: int | None = None) -> Iterator[None]:
 
 
 def write_cache(path: Path, arrays: Arrays) -> None:
-    """Write `arrays` to `path`, completely or not at all. Raises `DataUnavailable` if the disk does not allow it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Write `arrays` to `path`, completely or not at all. Raises `DataUnavailable` if the disk does not allow it.
+
+    One process at a time: `prepare` holds the lock.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")  # always the same: what a killed process left is overwritten
     try:
         with storage_errors(path, sum(array.nbytes for array in arrays.values())):
             path.parent.mkdir(parents=True, exist_ok=True)

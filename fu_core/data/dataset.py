@@ -90,7 +90,10 @@ class Dataset:
         return self._take(train, test, ", ".join(notes))
 
     def holdout(self, n_val: int, *, seed: int) -> tuple[Dataset, Tensor, Tensor]:
-        """Take `n_val` random samples out of the training set for validation: `(data set without them, x, y)`."""
+        """Take `n_val` random samples out of the training set for validation: `(data set without them, x, y)`.
+
+        Uniform over samples: slices of one patient may fall on both sides.
+        """
         total = len(self.x_train)
         check_count("n_val", n_val)
         if n_val >= total:

@@ -34,14 +34,15 @@ class Archive:
     md5: str | None = None
 
     def fetch(self, folder: Path) -> Path:
-        """The verified file in `folder`, downloaded from the first mirror that answers."""
-        failures = []
+        """The verified file in `folder`, downloaded from the first mirror that delivers it."""
+        failures: list[DataUnavailable | CorruptData] = []
         for url in self.urls:
             try:
                 return fetch(url, folder / self.filename, size=self.size, sha256=self.sha256, md5=self.md5)
-            except DataUnavailable as error:
-                failures.append(str(error))
-        raise DataUnavailable("; ".join(failures))
+            except (DataUnavailable, CorruptData) as error:
+                failures.append(error)
+        reasons = dict.fromkeys(str(error) for error in failures)  # a bad file already here is one reason, not several
+        raise type(failures[-1])("; ".join(reasons)) from failures[-1]
 
 
 def fetch(
@@ -59,33 +60,38 @@ def fetch(
     from there) or the disk is full, and `CorruptData` when the bytes are not the published ones.
     """
     if path.exists():
-        verify(path, size=size, sha256=sha256, md5=md5)
+        problem = mismatch(path, size=size, sha256=sha256, md5=md5)
+        if problem:
+            raise CorruptData(f"{path} {problem}; delete it and try again")
         return path
     partial = path.with_name(f"{path.name}.partial")
     with storage_errors(path, size):
         path.parent.mkdir(parents=True, exist_ok=True)
         _download(url, partial, size, progress)
-    try:
-        verify(partial, size=size, sha256=sha256, md5=md5)
-    except CorruptData:
+    problem = mismatch(partial, size=size, sha256=sha256, md5=md5)
+    if problem:
         partial.unlink()  # resuming wrong bytes could never succeed
-        raise
+        raise CorruptData(
+            f"what {url} delivered {problem}; it has been removed, try again or copy {path} from elsewhere"
+        )
     with storage_errors(path, size):
         partial.replace(path)
     return path
 
 
-def verify(path: Path, *, size: int | None = None, sha256: str | None = None, md5: str | None = None) -> None:
-    """Raise `CorruptData` unless the file has the given size and checksums; what is None is not compared."""
-    if size is not None and path.stat().st_size != size:
-        raise CorruptData(f"{path} has {path.stat().st_size:,} bytes, expected {size:,}; delete it and try again")
+def mismatch(path: Path, *, size: int | None = None, sha256: str | None = None, md5: str | None = None) -> str:
+    """How the file differs from the given size and checksums, or an empty string; what is None is not compared."""
+    found_size = path.stat().st_size
+    if size is not None and found_size != size:
+        return f"has {found_size:,} bytes, expected {size:,}"
     for algorithm, expected in (("sha256", sha256), ("md5", md5)):
         if expected is None:
             continue
         with path.open("rb") as file:
             found = hashlib.file_digest(file, algorithm).hexdigest()
         if found != expected:
-            raise CorruptData(f"{path} has {algorithm} {found}, expected {expected}; delete it and try again")
+            return f"has {algorithm} {found}, expected {expected}"
+    return ""
 
 
 def _download(url: str, partial: Path, size: int | None, progress: bool) -> None:

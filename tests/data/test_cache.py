@@ -150,6 +150,13 @@ def test_a_failed_write_leaves_the_old_cache_and_nothing_else(tmp_path, monkeypa
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_what_a_killed_process_left_is_cleared_away(tmp_path, monkeypatch):
+    (tmp_path / ".mnist.npz.tmp").write_bytes(b"half a cache")
+    monkeypatch.setitem(CACHED, "mnist", Entry(lambda raw: tiny_arrays()))
+    assert len(load("mnist", tmp_path).x_train) == 6
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mnist.npz", "raw"]
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a limit on the size of files")
 def test_a_write_that_the_system_cuts_off_leaves_nothing(tmp_path):
     """A real failing write, in a process that may write files of 10 kB only."""

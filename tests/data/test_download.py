@@ -105,7 +105,7 @@ def test_a_partial_longer_than_the_file_is_thrown_away(server, target):
 @pytest.mark.parametrize("check", [{"sha256": "0" * 64}, {"md5": "0" * 32}, {"size": 10}])
 def test_wrong_bytes_are_refused_and_removed(server, target, check):
     server.files["/file.bin"] = CONTENT
-    with pytest.raises(CorruptData, match="expected"):
+    with pytest.raises(CorruptData, match=r"what http://.*/file\.bin delivered has .*, expected .*removed"):
         fetch(server.url + "file.bin", target, **check)
     assert not target.exists()
     assert not _partial(target).exists()
@@ -138,8 +138,9 @@ def test_a_full_disk_is_one_clear_error(server, target, monkeypatch):
 
 
 def test_the_next_mirror_is_tried_when_one_fails(server, tmp_path):
-    server.files["/good/file.bin"] = CONTENT
-    urls = (server.url + "bad/file.bin", server.url + "good/file.bin")
+    """The first has nothing, the second a page that says so in place of the file."""
+    server.files |= {"/good/file.bin": CONTENT, "/moved/file.bin": b"<html>moved</html>"}
+    urls = tuple(f"{server.url}{mirror}/file.bin" for mirror in ("bad", "moved", "good"))
     assert Archive("file.bin", urls, sha256=SHA256).fetch(tmp_path).read_bytes() == CONTENT
     with pytest.raises(DataUnavailable, match=r"bad/other.*worse/other"):
         Archive("other", (server.url + "bad/other", server.url + "worse/other")).fetch(tmp_path)
