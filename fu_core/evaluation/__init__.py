@@ -1,0 +1,5 @@
+"""Has it forgotten, does it still work, what did it cost?"""
+
+from fu_core.evaluation import accuracy, costs, equivalence, membership
+
+__all__ = ["accuracy", "costs", "equivalence", "membership"]

@@ -165,19 +165,22 @@ def recovery_path(
     first_round: int,
     exclude: Sequence[int] = (),
     cap: int = 30,
+    start: int = 0,
     server: FedOpt | None = None,
     how: str = "auto",
     meter: Meter | None = None,
 ) -> Iterator[tuple[int, Tensor]]:
     """Yield (k, w_k) for k = 0, 1, ..., cap: the unlearned model, then each recovery round's.
 
+    With `start` > 0, `w` is the model after that many rounds, and the path goes on from there.
+
     Plain FedAvg on the remaining clients; `first_round` continues the training's count and with it the
     learning-rate schedule. Server moments start afresh: the old ones hold the target's updates.
     """
     ids = participants(len(clients), exclude)
     state = ServerState()
-    yield 0, w
-    for k in range(1, cap + 1):
+    yield start, w
+    for k in range(start + 1, cap + 1):
         w, state = fedavg_round(
             model,
             w,

@@ -1,0 +1,42 @@
+"""Models as flat vectors. `build(name, dataset)` makes the net of a profile for a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+
+from fu_core.data import Dataset
+from fu_core.errors import UnsupportedModel, check_choice
+from fu_core.models.cnn import simple_cnn, tiny_cnn
+from fu_core.models.flat import FlatModel, Standardize
+from fu_core.models.linear import mlp, softmax_regression
+from fu_core.models.resnet import ResNet18, SmallResNet
+
+__all__ = ["MODELS", "FlatModel", "Standardize", "build"]
+
+# name -> module for (channels or features, side of the image or 1, classes)
+MODELS: dict[str, Callable[[int, int, int], nn.Module]] = {
+    "softmax_regression": lambda c, side, k: softmax_regression(c * side**2, k),
+    "mlp": lambda c, side, k: mlp(c * side**2, k, (128,)),
+    "tiny_cnn": tiny_cnn,
+    "simple_cnn": simple_cnn,
+    "small_resnet": lambda c, side, k: SmallResNet(c, k),
+    "resnet18": lambda c, side, k: ResNet18(c, k),
+}
+TABULAR = ("softmax_regression", "mlp")
+
+
+def build(name: str, dataset: Dataset) -> FlatModel:
+    """The net `name` for the shape and classes of `dataset`, with its normalisation built in.
+
+    Raises ValueError for an unknown name, `UnsupportedModel` for a convolutional net on a table.
+    """
+    check_choice("model", name, MODELS)
+    images = dataset.x_train.dim() == 4
+    if not images and name not in TABULAR:
+        raise UnsupportedModel(f"model {name!r} needs images; {dataset.name} is a table: use one of {TABULAR}")
+    side = dataset.x_train.shape[-1] if images else 1
+    net = MODELS[name](dataset.x_train.shape[1], side, dataset.classes)
+    scale = 255.0 if images else 1.0  # mean and std of images are in units of 0 to 1
+    return FlatModel(nn.Sequential(Standardize(dataset.mean, dataset.std, scale), net), dataset.task)

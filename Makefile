@@ -1,0 +1,68 @@
+# Every target sets up what it needs and can be called again. `make` alone lists them.
+# Written for GNU make 3.81 (macOS) and later.
+
+PYTHON  ?= python3
+PROFILE ?= quick
+PAPER   ?= all
+JOBS    ?=
+DATA    ?=
+
+VENV  := .venv
+PY    := $(VENV)/bin/python
+READY := $(VENV)/.ready
+SETTINGS := $(if $(DATA),FU_DATA="$(DATA)") $(if $(JOBS),FU_JOBS="$(JOBS)")
+
+.DEFAULT_GOAL := help
+.PHONY: help setup reproduce figures test data lab lint bench clean distclean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo "  Variables: PROFILE=$(PROFILE) (quick, laptop, paper)  PAPER=$(PAPER) (puf, hf_kcu, ...)"
+	@echo "             JOBS=$(JOBS) (processes; all cores)  DATA=$(DATA) (folder of the data caches)"
+
+setup: $(READY) ## Make .venv with the pinned packages (once; again when they change)
+
+# The stamp comes last, so that an interrupted installation is done again.
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info; \
+	  ok = (3, 11) <= v < (3, 14); \
+	  ok or sys.exit("fu_core needs Python 3.11, 3.12 or 3.13, but $(PYTHON) is %d.%d; call make PYTHON=python3.12" % v[:2])'
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --require-hashes -r requirements.lock
+	$(PY) -m pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+reproduce: $(READY) ## Make all figures and tables (PROFILE, PAPER, JOBS, DATA)
+	$(SETTINGS) $(PY) -m fu_core.reproduce --profile $(PROFILE) --paper $(PAPER)
+
+figures: $(READY) ## Draw them again from the committed records, computing nothing
+	$(SETTINGS) $(PY) -m fu_core.reproduce --profile $(PROFILE) --paper $(PAPER) --figures-only
+
+# One thread each: the test processes share the cores, and sums keep their order.
+TEST := OMP_NUM_THREADS=1 $(PY) -m pytest $(if $(JOBS),-n $(JOBS) --dist loadscope)
+NOTEBOOKS := $(wildcard notebooks/*.ipynb)
+
+test: $(READY) ## Run the tests and check the notebooks' tagged cells (JOBS)
+	$(TEST) tests $(if $(NOTEBOOKS),--nbval-lax --nbval-cell-timeout=1200 $(NOTEBOOKS))
+
+data: $(READY) ## Download the data sets of a profile into DATA (default: data/)
+	$(SETTINGS) $(PY) -m fu_core.data --profile $(PROFILE)
+
+lab: $(READY) ## Open the notebooks in JupyterLab
+	$(SETTINGS) $(PY) -m jupyterlab notebooks
+
+lint: $(READY) ## Check style and types
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+	$(PY) -m mypy
+
+bench: $(READY) ## Measure seconds per round and write benchmarks/
+	$(SETTINGS) $(PY) benchmarks/bench_rounds.py
+
+clean: ## Remove working state and caches; figures, data and .venv stay
+	rm -rf runs build .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean ## The same, and .venv, too
+	rm -rf $(VENV)
