@@ -6,6 +6,7 @@ PROFILE ?= quick
 PAPER   ?= all
 JOBS    ?=
 DATA    ?=
+SETS    ?=
 
 VENV  := .venv
 PY    := $(VENV)/bin/python
@@ -19,7 +20,7 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "  Variables: PROFILE=$(PROFILE) (quick, laptop, paper)  PAPER=$(PAPER) (puf, hf_kcu, ...)"
-	@echo "             JOBS=$(JOBS) (processes; all cores)  DATA=$(DATA) (folder of the data caches)"
+	@echo "             JOBS=$(JOBS) (processes; all cores)  DATA=$(DATA) (folder of the data caches; data/)"
 
 setup: $(READY) ## Make .venv with the pinned packages (once; again when they change)
 
@@ -44,10 +45,10 @@ TEST := OMP_NUM_THREADS=1 $(PY) -m pytest $(if $(JOBS),-n $(JOBS) --dist loadsco
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 
 test: $(READY) ## Run the tests and check the notebooks' tagged cells (JOBS)
-	$(TEST) tests $(if $(NOTEBOOKS),--nbval-lax --nbval-cell-timeout=1200 $(NOTEBOOKS))
+	$(TEST) tests $(if $(NOTEBOOKS),--nbval-lax --nbval-current-env --nbval-cell-timeout=1200 $(NOTEBOOKS))
 
-data: $(READY) ## Download the data sets of a profile into DATA (default: data/)
-	$(SETTINGS) $(PY) -m fu_core.data --profile $(PROFILE)
+data: $(READY) ## Download SETS="mnist adult ..." into DATA; without SETS, list them
+	$(SETTINGS) $(PY) -m fu_core.data $(SETS)
 
 lab: $(READY) ## Open the notebooks in JupyterLab
 	$(SETTINGS) $(PY) -m jupyterlab notebooks

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import logging
 import os
 import re
 import sys
@@ -22,6 +23,7 @@ from typing import Any
 import nbformat
 import papermill
 import yaml
+from ipykernel.kernelspec import get_kernel_dict
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from nbclient.exceptions import DeadKernelError
@@ -195,8 +197,7 @@ class OwnKernel(AsyncKernelManager):
     @property
     def kernel_spec(self) -> KernelSpec:
         """The kernel of the running interpreter."""
-        command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-        return KernelSpec(argv=command, display_name="Python 3", language="python")
+        return KernelSpec(**get_kernel_dict())
 
 
 @dataclass(frozen=True)
@@ -308,6 +309,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 if failure := outcomes[-1].failure:
                     print(f"error: {each.notebook.name}, {failure}", file=sys.stderr)
     except KeyboardInterrupt:
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # it would show the kernel's traceback, too
         print("interrupted; finished runs are kept, call again to continue", file=sys.stderr)
         return 130
     print(*(outcome.line() for outcome in outcomes), sep="\n")
