@@ -28,6 +28,7 @@ from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from nbclient.exceptions import DeadKernelError
 from papermill.exceptions import PapermillExecutionError
+from traitlets import default
 
 from fu_core import paths
 from fu_core.errors import ConfigError, check_choice, nearest
@@ -76,7 +77,8 @@ def notebooks() -> dict[str, Path]:
 
 def profiles(paper: str) -> list[str]:
     """The profiles that exist for `paper`."""
-    names = (file.name for file in _profile_folder().iterdir())
+    folder = _profile_folder()
+    names = [file.name for file in folder.iterdir()] if folder.is_dir() else []
     return sorted(name.split(".")[1] for name in names if re.fullmatch(rf"{re.escape(paper)}\.\w+\.yaml", name))
 
 
@@ -193,6 +195,10 @@ def _yaml(text: str, where: str) -> Any:
 
 class OwnKernel(AsyncKernelManager):
     """A kernel in this very Python, whatever kernels the user has registered under the name of `python3`."""
+
+    @default("transport_encryption")
+    def _encrypt(self) -> str:
+        return "auto"  # without it, every user of the machine can read the kernel's messages, and it warns of that
 
     @property
     def kernel_spec(self) -> KernelSpec:

@@ -133,6 +133,14 @@ def test_overrides_win_over_the_profile_and_both_over_the_notebook(lab):
     }
 
 
+def test_a_paper_without_profiles_is_an_error(lab, capsys):
+    root = lab()
+    (root / "profiles" / "toy.quick.yaml").unlink()
+    assert "there are: none yet" in wrong(capsys)
+    (root / "profiles").rmdir()
+    assert "there are: none yet" in wrong(capsys)
+
+
 def test_no_notebooks_is_an_error(lab, capsys):
     assert "there are no notebooks" in wrong(capsys)
 
