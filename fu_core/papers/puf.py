@@ -130,7 +130,10 @@ class Experiment:
     def training(self, setting: str, seed: int, exclude: Sequence[int] = ()) -> dict[str, Any]:
         """The config of one `train` run."""
         s = Setting.parse(setting)
-        shared = asdict(self)
+        # 2 and 2.0 must name the same run
+        shared = {
+            f.name: float(getattr(self, f.name)) if f.type == "float" else getattr(self, f.name) for f in fields(self)
+        }
         for name in ("profile", "settings", "targets", "seeds", "eta_u_special", "eta_u_regular", "recovery_cap"):
             del shared[name]
         return {**asdict(s), **shared, "seed": seed, "exclude": list(exclude)}
@@ -210,14 +213,14 @@ def train(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
     Resumes after the last finished round. Original and Retrain of one seed start from the same weights.
     """
     p, seed = problem(config), config["seed"]
-    w, done = p.model.init(stream_seed(seed, "init")), 0
+    w, done, meter = p.model.init(stream_seed(seed, "init")), 0, Meter()
     if (saved := context.resume()) is not None:
-        w, done = saved[0]["w"], saved[1]["round"]
+        w, done, meter = saved[0]["w"], saved[1]["round"], Meter(**saved[1]["meter"])
 
     def after_round(t: int, w_t: Tensor, _: object) -> None:
         if t % EVALUATE_EVERY == 0 or t in (1, config["rounds"]):
             context.log(round=t, test=accuracy(p.model, w_t, *p.test), validation=accuracy(p.model, w_t, *p.validation))
-        context.checkpoint({"w": w_t}, {"round": t})
+        context.checkpoint({"w": w_t}, {"round": t, "meter": asdict(meter)})
 
     w = fedavg(
         p.model,
@@ -228,10 +231,12 @@ def train(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
         seed=seed,
         exclude=config["exclude"],
         first_round=done + 1,
+        meter=meter,
         after_round=after_round,
     )
     last = context.rounds[-1]
-    return {"test": last["test"], "validation": last["validation"]}, {"w": w}
+    counted = {"bytes": meter.bytes, "images": meter.images}
+    return {"test": last["test"], "validation": last["validation"], **counted}, {"w": w}
 
 
 def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
