@@ -34,8 +34,9 @@ def map_runs(
 
     `fn` must be importable from a module. Every run has one thread, so that its bits do not depend on `jobs`
     (default: `$FU_JOBS`, else the number of cores). `data_hash` may be a function of the config.
-    If a run fails, the others still finish and are kept; then RuntimeError names the failed ones. The same holds for
-    a worker that is killed and for Ctrl-C, except that the runs under way are resumed from their last checkpoint.
+    If a run fails, the others still finish; then RuntimeError names the failed ones. A killed worker (RuntimeError)
+    and Ctrl-C end the map at once. Finished runs are always kept, and the next call resumes the others from their
+    last checkpoint.
     """
     check_choice("FU_BACKEND", os.environ.get("FU_BACKEND", "loky"), BACKENDS, ConfigError)
     jobs = default_jobs() if jobs is None else jobs
