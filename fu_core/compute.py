@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from tqdm.auto import tqdm
 
 from fu_core.errors import ConfigError, check_choice, check_count
-from fu_core.records import Record, RecordStore, RunFunction, function_name, run_key
+from fu_core.records import Record, RecordStore, RunFunction, config_key, function_name, run_key
 
 BACKENDS = ("loky",)
 
@@ -42,11 +42,12 @@ def map_runs(
     jobs = default_jobs() if jobs is None else jobs
     check_count("jobs", jobs, error=ConfigError)
     label = label or function_name(fn).rpartition(".")[2]
+    configs = list(configs)
+    if store.read_only:  # before any data_hash: the data may not be here
+        return _committed(fn, configs, store, label)
     tasks = [
         _Task(fn, dict(config), data_hash if isinstance(data_hash, str) else data_hash(config)) for config in configs
     ]
-    if store.read_only:
-        return [task.run(store, label) for task in tasks]
 
     done = {task.key: store.get(task.key) for task in tasks}
     missing = list({task.key: task for task in tasks if done[task.key] is None}.values())
@@ -59,6 +60,17 @@ def map_runs(
     if failures:
         raise _failure(failures, label, len(missing))
     return [record for task in tasks if (record := done[task.key]) is not None]
+
+
+def _committed(fn: RunFunction, configs: Sequence[Mapping[str, Any]], store: RecordStore, label: str) -> list[Record]:
+    finished = store.finished(fn)
+    missing = [config for config in configs if config_key(config) not in finished]
+    if missing:
+        raise RuntimeError(
+            f"{len(missing)} of {len(configs)} runs of {label} have no record in {store.root}, which is read only "
+            f"here; run `make reproduce` with the same profile to make them. The first: {dict(missing[0])}"
+        )
+    return [finished[config_key(config)] for config in configs]
 
 
 def default_jobs() -> int:

@@ -32,6 +32,7 @@ from safetensors.torch import save_file
 from tqdm.auto import tqdm
 
 from fu_core.errors import ConfigError, CorruptData, NumericalFailure, StorageError
+from fu_core.paths import figures_dir, runs_dir
 from fu_core.provenance import PhaseClock, code_state, machine
 from fu_core.version import __version__
 
@@ -56,6 +57,11 @@ def run_key(function_name: str, config: Mapping[str, Any], data_hash: str = "") 
         "version": __version__,
     }
     return _sha256(_canonical(identity))[:KEY_LENGTH]
+
+
+def config_key(config: Mapping[str, Any]) -> str:
+    """The same text for the same config. Raises ConfigError as `run_key` does."""
+    return _canonical(_checked_config(config))
 
 
 def function_name(fn: Callable[..., Any]) -> str:
@@ -157,6 +163,14 @@ class RecordStore:
         with self._lock(key, label):
             # Somebody else may have finished it while we waited.
             return self._read_or_move_aside(key) or self._compute(fn, name, key, config, data_hash)
+
+    def finished(self, fn: RunFunction) -> dict[str, Record]:
+        """All finished runs of `fn` by `config_key`, whatever data they were made from.
+
+        For read-only stores: committed records can be drawn where the data itself is missing.
+        """
+        records = (self.get(path.stem) for path in sorted(self.root.glob("*.json")))
+        return {config_key(r.config): r for r in records if r is not None and r.function == function_name(fn)}
 
     def tensors(self, key: str) -> Tensors:
         """The tensors that run `key` returned, on the CPU.
@@ -261,6 +275,13 @@ class RecordStore:
 
     def _checkpoint_path(self, key: str) -> Path:
         return self.root / "checkpoints" / f"{key}.safetensors"
+
+
+def open_store(profile: str, paper: str) -> RecordStore:
+    """Where a notebook keeps its runs: working records, or with $FU_FIGURES_ONLY the committed ones, read only."""
+    if os.environ.get("FU_FIGURES_ONLY"):
+        return RecordStore(figures_dir(profile, paper) / "records", read_only=True)
+    return RecordStore(runs_dir() / "records")
 
 
 class RunContext:

@@ -1,0 +1,255 @@
+"""PUF's figures and tables, drawn from run records only. Numbers as in the paper: Figs. 3 and 4, Table III.
+
+Every function takes the experiment and the records of puf.run_training or puf.run_unlearning and
+returns a matplotlib figure or a DataFrame; nothing here trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fu_core.evaluation.costs import NOMINAL_FLOPS
+from fu_core.papers.puf import STOP_RULES
+from fu_core.papers.puf_experiment import METHODS, REFERENCES, Experiment, Setting
+from fu_core.records import Record
+from fu_core.report import colour, linestyle, mean_spread, published, seed_band
+
+Descriptions = Mapping[str, Record]
+Trainings = Mapping[tuple[str, int, int | None], Record]
+Unlearnings = Mapping[tuple[str, int, int, str], Record]
+
+# The paper's nearest setting: it has no IID results on CIFAR-10, and no other data set of ours.
+PAPER_SETTING = {"iid": "CIFAR-100, IID, ResNet-18, E=1", "dirichlet": "CIFAR-10, Non-IID, ResNet-18, E=1"}
+ATTACKS = {"forget": "forget acc. %", "song": "Song MIA %", "yeom": "Yeom MIA %"}
+
+
+def title(text: str) -> str:
+    """The heading of a setting written as `dataset/split/model`."""
+    return Setting.parse(text).title
+
+
+def source(descriptions: Descriptions, settings: Sequence[str] | None = None) -> str:
+    """The line under every table and figure: which data, which net. `settings`: only those (default: all)."""
+    lines = [
+        f"{record.metrics['source']}; net: {Setting.parse(text).model}"
+        for text, record in descriptions.items()
+        if settings is None or text in settings
+    ]
+    return " | ".join(dict.fromkeys(lines))
+
+
+# --- figures ---------------------------------------------------------------------------------------------------------
+
+
+def label_distribution(e: Experiment, descriptions: Descriptions) -> Figure:
+    """Fig. 3: how many samples of each class each client holds; the targets are marked."""
+    fig, axes = _row(len(e.settings), height=3.6, width=4.6)
+    for ax, text in zip(axes, e.settings, strict=True):
+        counts = np.array(descriptions[text].metrics["label_counts"])  # (clients, classes)
+        client, label = np.nonzero(counts)
+        held = counts[client, label]
+        ax.scatter(client, label, s=320 * held / counts.max(), c=held, cmap="viridis_r", vmin=0)
+        for target in e.targets:
+            ax.axvspan(target - 0.45, target + 0.45, color=colour("PUF-Special"), alpha=0.12, linewidth=0)
+        ax.set(title=title(text), xlabel="client (shaded: asks to be forgotten)", ylabel="class")
+        ax.set(xticks=range(e.clients), yticks=range(0, counts.shape[1], max(1, counts.shape[1] // 10)))
+    return fig
+
+
+def training_curves(e: Experiment, trainings: Trainings) -> Figure:
+    """Test accuracy per round of the original model (all seeds) and of the retrained ones (seeds and targets)."""
+    fig, axes = _row(len(e.settings), height=3.4, width=4.4)
+    for ax, text in zip(axes, e.settings, strict=True):
+        for method in REFERENCES:
+            runs = [r for (s, _, out), r in trainings.items() if s == text and (out is None) == (method == "Original")]
+            rounds = [row["round"] for row in runs[0].rounds]
+            seed_band(ax, rounds, [[row["test"] for row in run.rounds] for run in runs], method)
+        ax.set(title=title(text), xlabel="federated round", ylabel="test accuracy (%)")
+    axes[-1].legend(loc="lower right")
+    return fig
+
+
+def forget_gap(e: Experiment, unlearnings: Unlearnings) -> Figure:
+    """Is there something to forget? Forget accuracy of the original and the retrained model, per run."""
+    fig, axes = _row(len(e.settings), height=3.4, width=3.6)
+    for ax, text in zip(axes, e.settings, strict=True):
+        for seed in e.seeds:
+            for target in e.targets:
+                pair = [unlearnings[text, seed, target, m].metrics["final"]["forget"] for m in REFERENCES]
+                ax.plot([0, 1], pair, color="#999999", linewidth=1, zorder=1)
+                for x, (method, value) in enumerate(zip(REFERENCES, pair, strict=True)):
+                    ax.scatter(x, value, color=colour(method), zorder=2, s=30)
+        ax.set(title=title(text), ylabel="forget accuracy (%)", xticks=[0, 1], xlim=(-0.4, 1.4))
+        ax.set_xticklabels(["Original\n(saw the data)", "Retrain\n(never saw it)"])
+    return fig
+
+
+def recovery_curves(e: Experiment, unlearnings: Unlearnings, setting: str, methods: Sequence[str] = METHODS) -> Figure:
+    """Fig. 4: test accuracy (left) and forget accuracy (right) per recovery round, mean and spread over runs.
+
+    Round 0 is right after the unlearning step. A run that has stopped keeps its last value; the mark is
+    the mean round at which the paper's stop rule (test accuracy reaches Retrain's) would end recovery.
+    """
+    fig, axes = _row(2, height=3.8, width=5.2)
+    last = max(len(r.rounds) for (s, _, _, m), r in unlearnings.items() if s == setting and m in methods)
+    for ax, metric, label in zip(axes, ("test", "forget"), ("test accuracy (%)", "forget accuracy (%)"), strict=True):
+        for method in methods:
+            runs = _of(unlearnings, setting, method)
+            paths = np.array([_extended([row[metric] for row in run.rounds], last) for run in runs])
+            seed_band(ax, range(last), paths, method)
+            stop = float(np.mean([run.metrics["test"]["rounds"] for run in runs]))
+            height = float(np.interp(stop, range(last), paths.mean(axis=0)))
+            ax.plot(stop, height, "o", color=colour(method), markersize=7, markeredgecolor="white")
+        for reference in REFERENCES:
+            values = [run.metrics["final"][metric] for run in _of(unlearnings, setting, reference)]
+            ax.axhline(np.mean(values), color=colour(reference), linestyle=linestyle(reference), label=reference)
+        ax.set(xlabel="recovery round (0: right after unlearning)", ylabel=label)
+    axes[0].set_title(title(setting), loc="left")
+    axes[1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    return fig
+
+
+def live_figure(
+    curve: Sequence[Mapping[str, float]], references: Mapping[str, Mapping[str, float]], head: str
+) -> Figure:
+    """The recovery curve behind the notebook's sliders, for one run; `references`: method -> metrics."""
+    fig, axes = _row(2, height=3.2, width=4.6)
+    for ax, metric in zip(axes, ("test", "forget"), strict=True):
+        ax.plot([row["round"] for row in curve], [row[metric] for row in curve], "o-", color=colour("PUF-Special"))
+        for method, values in references.items():
+            ax.axhline(values[metric], color=colour(method), linestyle=linestyle(method), label=method)
+        ax.set(xlabel="recovery round", ylabel=f"{metric} accuracy (%)", ylim=(0, 102))
+    axes[0].set_title(head, loc="left")
+    axes[1].legend(loc="lower right")
+    return fig
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+def tidy(e: Experiment, unlearnings: Unlearnings, trainings: Trainings) -> pd.DataFrame:
+    """One row per run and stop rule, with differences to the retrained model of the same seed and target."""
+    rows = []
+    for (text, seed, target, method), record in unlearnings.items():
+        retrain = unlearnings[text, seed, target, "Retrain"].metrics["final"]
+        training = trainings[text, seed, target].metrics
+        for stop in STOP_RULES:
+            m: dict[str, Any] = dict(record.metrics.get("final") or record.metrics[stop])
+            if method == "Retrain":
+                m |= {"bytes": training["bytes"], "images": training["images"]}
+            spent = [cost for cost in ("bytes", "images") if m.get(cost)]  # none where nothing was sent
+            gains = {f"{cost}_gain": training[cost] / m[cost] for cost in spent}
+            deltas = {f"delta_{name}": abs(m[name] - retrain[name]) for name in ("test", *ATTACKS)}
+            step = {f"unlearned_{k}": v for k, v in record.metrics.get("unlearned", {}).items() if k != "sha256"}
+            cell = {"setting": text, "seed": seed, "target": target, "method": method, "stop": stop}
+            rows.append({**cell, **m, **deltas, **gains, **step, "record": record.key})
+    return pd.DataFrame(rows)
+
+
+def table_iii(e: Experiment, runs: pd.DataFrame, setting: str, stop: str = "validation") -> pd.DataFrame:
+    """Table III for one setting: mean (Δ: mean |difference to Retrain| ± std over runs), costs, the paper's Δ."""
+    paper = published("puf_table_iii").set_index(["setting", "method"])
+    rows = []
+    for method in (*REFERENCES, *METHODS):
+        r = runs[(runs.setting == setting) & (runs.method == method) & (runs.stop == stop)]
+        row = {"method": method, "test acc. %": mean_spread(r.test)}
+        for name, heading in ATTACKS.items():
+            delta = "" if method == "Retrain" else f" (Δ {_plain_spread(r[f'delta_{name}'])})"
+            row[heading] = (mean_spread(r[name]) if method in REFERENCES else f"{r[name].mean():.1f}") + delta
+        printed = (PAPER_SETTING[Setting.parse(setting).split], method)
+        headings = {"forget_acc": "paper: Δ forget", "mia_song": "Δ Song", "mia_yeom": "Δ Yeom"}
+        for name, heading in headings.items():
+            row[heading] = _printed_delta(paper, printed, name)
+        if method in METHODS:
+            stopped = r.reached.mean()
+            row["recovery rounds"] = _plain_spread(r.rounds) + ("" if stopped == 1 else f" ({stopped:.0%} reached)")
+        row |= _costs(r, method)
+        row["paper: ×"] = f"{paper.comm_gain[printed]:g}" if printed in paper.index and method in METHODS else "–"
+        rows.append(row)
+    return pd.DataFrame(rows).fillna("–")
+
+
+def summary(runs: pd.DataFrame) -> pd.DataFrame:
+    """Numbers behind every table: mean, sample standard deviation and count per setting, method and stop rule."""
+    numeric = [c for c in runs.columns if c not in ("setting", "seed", "target", "method", "stop", "record", "reached")]
+    groups = runs.groupby(["setting", "method", "stop"], sort=False)[numeric]
+    wide = groups.agg(["mean", "std"])
+    wide.columns = ["_".join(column) for column in wide.columns.to_list()]
+    wide.insert(0, "n", groups.size())
+    return wide.dropna(axis=1, how="all").reset_index()
+
+
+def forms_table(e: Experiment, runs: pd.DataFrame, printed: pd.DataFrame) -> pd.DataFrame:
+    """PUF with n_i (corrected) and without (Algorithm 1 to the letter), first setting: what hangs on it."""
+    rows = []
+    for method in ("PUF-Special", "PUF-Regular"):
+        for form, frame in (("corrected", runs), ("as printed", printed)):
+            r = frame[(frame.setting == e.settings[0]) & (frame.method == method) & (frame.stop == "validation")]
+            rows.append(
+                {
+                    "method": method,
+                    "form": form,
+                    "step / |w|": f"{r.unlearned_step.mean():.2g}",
+                    "forget acc. % right after": mean_spread(r.unlearned_forget),
+                    "Δ forget after recovery": mean_spread(r.delta_forget),
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def printed_runs(e: Experiment, printed: Unlearnings, unlearnings: Unlearnings, trainings: Trainings) -> pd.DataFrame:
+    """`tidy` for the runs of puf.run_printed."""
+    references = {key: record for key, record in unlearnings.items() if key[3] == "Retrain"}
+    frame = tidy(e, {**references, **printed}, trainings)
+    return frame[frame.method != "Retrain"]
+
+
+# --- helpers ---------------------------------------------------------------------------------------------------------
+
+
+def _row(n: int, *, height: float, width: float) -> tuple[Figure, list[Axes]]:
+    """`n` axes side by side."""
+    fig, axes = plt.subplots(1, n, figsize=(width * n, height), squeeze=False)
+    return fig, list(axes[0])
+
+
+def _of(unlearnings: Unlearnings, setting: str, method: str) -> list[Record]:
+    return [record for (s, _, _, m), record in unlearnings.items() if s == setting and m == method]
+
+
+def _extended(values: Sequence[float], length: int) -> list[float]:
+    return [*values, *[values[-1]] * (length - len(values))]
+
+
+def _plain_spread(values: pd.Series) -> str:
+    return mean_spread(values).rpartition(" (n=")[0]
+
+
+def _printed_delta(paper: pd.DataFrame, row: tuple[str, str], name: str) -> str:
+    if row not in paper.index or pd.isna(paper[f"{name}_delta"][row]):
+        return "–"
+    return f"{paper[f'{name}_delta'][row]:g} ± {paper[f'{name}_delta_std'][row]:g}"
+
+
+def _costs(r: pd.DataFrame, method: str) -> dict[str, str]:
+    """Bytes and nominal FLOPs with their gains over Retrain, as the table prints them, and storage."""
+    if method == "Original":
+        return {}
+    flops = r.images.mean() * NOMINAL_FLOPS["ResNet-18"]
+    shown = {
+        "bytes (×)": f"{r.bytes.mean():.2e} ({_gain(r.bytes_gain)})",
+        "FLOPs, nominal (×)": f"{flops:.2e} ({_gain(r.images_gain)})",
+    }
+    return shown | ({"bytes kept": f"{r.storage.mean():.2e}"} if method in METHODS else {})
+
+
+def _gain(values: pd.Series) -> str:
+    """Retrain's mean cost over the method's; infinite where recovery took no round at all in any run."""
+    return f"{1 / (1 / values).mean():.1f}×" if values.notna().all() else "∞ in some runs"
