@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import vmap
 
 from fu_core.errors import NumericalFailure, check_choice, check_count, check_positive
 from fu_core.federation.augment import AUGMENTATIONS, augment
@@ -221,7 +220,5 @@ def _pad(indices: list[Tensor], like: Tensor) -> tuple[Tensor, Tensor | None]:
 def _gradients(model: FlatModel, W: Tensor, x: Tensor, y: Tensor, weights: Tensor | None) -> Tensor:
     """Row k: the gradient of client k's batch loss at W[k]. The sum couples nothing between rows."""
     leaf = W.detach().requires_grad_()
-    batch = (x, y) if weights is None else (x, y, weights)
-    losses = vmap(model.loss)(leaf, *batch)
-    (g,) = torch.autograd.grad(losses.sum(), leaf)
+    (g,) = torch.autograd.grad(model.losses(leaf, x, y, weights).sum(), leaf)
     return g

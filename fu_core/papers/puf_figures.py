@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from fu_core.evaluation.costs import NOMINAL_FLOPS
 from fu_core.papers.puf import STOP_RULES
@@ -27,6 +28,7 @@ Unlearnings = Mapping[tuple[str, int, int, str], Record]
 
 # The paper's nearest setting: it has no IID results on CIFAR-10, and no other data set of ours.
 PAPER_SETTING = {"iid": "CIFAR-100, IID, ResNet-18, E=1", "dirichlet": "CIFAR-10, Non-IID, ResNet-18, E=1"}
+SHOWN_BELOW_RETRAIN = 40  # points of accuracy; deeper falls leave the frame, so that the end stays readable
 ATTACKS = {"forget": "forget acc. %", "song": "Song MIA %", "yeom": "Yeom MIA %"}
 
 
@@ -55,10 +57,12 @@ def label_distribution(e: Experiment, descriptions: Descriptions) -> Figure:
         counts = np.array(descriptions[text].metrics["label_counts"])  # (clients, classes)
         client, label = np.nonzero(counts)
         held = counts[client, label]
-        ax.scatter(client, label, s=320 * held / counts.max(), c=held, cmap="viridis_r", vmin=0)
+        dots = ax.scatter(client, label, s=300 * held / counts.max(), c=held, cmap="viridis_r", vmin=0)
+        fig.colorbar(dots, ax=ax, label="samples", pad=0.02)
         for target in e.targets:
             ax.axvspan(target - 0.45, target + 0.45, color=colour("PUF-Special"), alpha=0.12, linewidth=0)
         ax.set(title=title(text), xlabel="client (shaded: asks to be forgotten)", ylabel="class")
+        ax.set(xlim=(-0.6, e.clients - 0.4), ylim=(-0.6, counts.shape[1] - 0.4))
         ax.set(xticks=range(e.clients), yticks=range(0, counts.shape[1], max(1, counts.shape[1] // 10)))
     return fig
 
@@ -72,13 +76,14 @@ def training_curves(e: Experiment, trainings: Trainings) -> Figure:
             rounds = [row["round"] for row in runs[0].rounds]
             seed_band(ax, rounds, [[row["test"] for row in run.rounds] for run in runs], method)
         ax.set(title=title(text), xlabel="federated round", ylabel="test accuracy (%)")
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[-1].legend(loc="lower right")
     return fig
 
 
 def forget_gap(e: Experiment, unlearnings: Unlearnings) -> Figure:
     """Is there something to forget? Forget accuracy of the original and the retrained model, per run."""
-    fig, axes = _row(len(e.settings), height=3.4, width=3.6)
+    fig, axes = _row(len(e.settings), height=3.4, width=3.6, sharey=True)
     for ax, text in zip(axes, e.settings, strict=True):
         for seed in e.seeds:
             for target in e.targets:
@@ -86,8 +91,9 @@ def forget_gap(e: Experiment, unlearnings: Unlearnings) -> Figure:
                 ax.plot([0, 1], pair, color="#999999", linewidth=1, zorder=1)
                 for x, (method, value) in enumerate(zip(REFERENCES, pair, strict=True)):
                     ax.scatter(x, value, color=colour(method), zorder=2, s=30)
-        ax.set(title=title(text), ylabel="forget accuracy (%)", xticks=[0, 1], xlim=(-0.4, 1.4))
+        ax.set(title=title(text), xticks=[0, 1], xlim=(-0.4, 1.4))
         ax.set_xticklabels(["Original\n(saw the data)", "Retrain\n(never saw it)"])
+    axes[0].set_ylabel("forget accuracy (%)")
     return fig
 
 
@@ -111,6 +117,8 @@ def recovery_curves(e: Experiment, unlearnings: Unlearnings, setting: str, metho
             values = [run.metrics["final"][metric] for run in _of(unlearnings, setting, reference)]
             ax.axhline(np.mean(values), color=colour(reference), linestyle=linestyle(reference), label=reference)
         ax.set(xlabel="recovery round (0: right after unlearning)", ylabel=label)
+        ax.set_ylim(bottom=max(-2.0, float(np.mean(values)) - SHOWN_BELOW_RETRAIN))
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[0].set_title(title(setting), loc="left")
     axes[1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     return fig
@@ -214,9 +222,9 @@ def printed_runs(e: Experiment, printed: Unlearnings, unlearnings: Unlearnings, 
 # --- helpers ---------------------------------------------------------------------------------------------------------
 
 
-def _row(n: int, *, height: float, width: float) -> tuple[Figure, list[Axes]]:
+def _row(n: int, *, height: float, width: float, sharey: bool = False) -> tuple[Figure, list[Axes]]:
     """`n` axes side by side."""
-    fig, axes = plt.subplots(1, n, figsize=(width * n, height), squeeze=False)
+    fig, axes = plt.subplots(1, n, figsize=(width * n, height), squeeze=False, sharey=sharey)
     return fig, list(axes[0])
 
 

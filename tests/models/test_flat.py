@@ -132,3 +132,23 @@ def test_segmentation_loss_by_hand():
     assert float(soft_dice_loss(outputs, mask)) == pytest.approx(1 / 3)
     model = FlatModel(nn.Conv2d(1, 2, 1), task="segmentation")
     assert float(model.sample_losses(outputs, mask)) == pytest.approx(np.log(2) + 1 / 3)
+
+
+def test_losses_of_many_models_equal_the_losses_of_each(small):
+    model, w, x, y = small
+    W = torch.stack([w, 2 * w, -w])
+    xs, ys = torch.stack([x, x.flip(0), 3 * x]), torch.stack([y, y.flip(0), y])
+    weights = (torch.arange(7) < torch.tensor([[7], [3], [1]])).double()
+    each = torch.stack([model.loss(W[k], xs[k], ys[k]) for k in range(3)])
+    weighted = torch.stack([model.loss(W[k], xs[k], ys[k], weights[k]) for k in range(3)])
+    torch.testing.assert_close(model.losses(W, xs, ys), each)
+    torch.testing.assert_close(model.losses(W, xs, ys, weights), weighted)
+
+
+def test_tied_weights_stay_tied():
+    """A net whose second layer is its first: one copy in `w`, used twice."""
+    first = nn.Linear(3, 3, bias=False)
+    model = FlatModel(nn.Sequential(first, first))
+    w, x = model.init(0), torch.randn(2, 3, generator=torch.Generator().manual_seed(0))
+    assert model.d == 9
+    torch.testing.assert_close(model.logits(w, x), x @ w.view(3, 3).T @ w.view(3, 3).T)
