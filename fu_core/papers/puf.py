@@ -101,16 +101,15 @@ def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, A
         state = _Recovering(saved[0]["w"], **{**saved[1], "recovery": Meter(**saved[1]["recovery"])})
     with context.phase("recover"):
         for k, w_k in state.path(config, p):
-            if k < len(context.rounds):
-                continue  # this state was evaluated before the interruption
-            scores = {rule: accuracy(p.model, w_k, *getattr(p, rule)) for rule in STOP_RULES}
-            context.log(round=k, **scores, forget=accuracy(p.model, w_k, *p.clients[target]))
-            for rule in STOP_RULES:
-                reached = scores[rule] >= reference[rule]
-                if rule not in state.metrics and (reached or k == config["cap"]):
-                    final = evaluate(p, w_k, target, config["seed"], retrained)
-                    state.metrics[rule] = {"rounds": k, "reached": reached, **final, **state.costs()}
-            context.checkpoint({"w": w_k}, state.meta(k))
+            if k == len(context.rounds):  # else it was evaluated before the interruption
+                scores = {rule: accuracy(p.model, w_k, *getattr(p, rule)) for rule in STOP_RULES}
+                context.log(round=k, **scores, forget=accuracy(p.model, w_k, *p.clients[target]))
+                for rule in STOP_RULES:
+                    reached = scores[rule] >= reference[rule]
+                    if rule not in state.metrics and (reached or k == config["cap"]):
+                        final = evaluate(p, w_k, target, config["seed"], retrained)
+                        state.metrics[rule] = {"rounds": k, "reached": reached, **final, **state.costs()}
+                context.checkpoint({"w": w_k}, state.meta(k))
             if all(rule in state.metrics for rule in STOP_RULES):
                 break
     return state.metrics, None

@@ -54,6 +54,8 @@ class Setting:
             alpha = float(number) if kind == "dirichlet" else 0.0
         except ValueError:
             raise ConfigError(f"alpha of {text!r} must be a number, got {number!r}") from None
+        if split.startswith("iid-"):
+            raise ConfigError(f"split of {text!r} must be 'iid' alone, which takes no alpha, got {split!r}")
         if kind == "dirichlet":
             check_positive(f"alpha of {text!r}", alpha, ConfigError)
         return cls(dataset, kind, alpha, model)
@@ -98,7 +100,8 @@ class Experiment:
             values = list(getattr(self, name))
             if not values or len(set(values)) != len(values):
                 raise ConfigError(f"{name} must list at least one value, each once, got {values}")
-        for name in ("clients", "rounds", "recovery_cap", "n_val"):
+        check_count("clients", self.clients, least=2, error=ConfigError)  # one leaves, and somebody must stay
+        for name in ("rounds", "recovery_cap", "n_val"):
             check_count(name, getattr(self, name), error=ConfigError)
         for name in ("n_train", "n_test"):
             check_count(name, getattr(self, name), least=0, error=ConfigError)
@@ -117,10 +120,7 @@ class Experiment:
     def training(self, setting: str, seed: int, exclude: Sequence[int] = ()) -> dict[str, Any]:
         """The config of one `train` run."""
         s = Setting.parse(setting)
-        # 2 and 2.0 must name the same run
-        shared = {
-            f.name: float(getattr(self, f.name)) if f.type == "float" else getattr(self, f.name) for f in fields(self)
-        }
+        shared = _plain(self)
         for name in ("profile", "settings", "targets", "seeds", "eta_u_special", "eta_u_regular", "recovery_cap"):
             del shared[name]
         return {**asdict(s), **shared, "seed": seed, "exclude": list(exclude)}
@@ -132,12 +132,19 @@ class Experiment:
         if method.startswith("PUF"):
             mode = method.removeprefix("PUF-").lower()
             eta_u = self.eta_u_special if mode == "special" else self.eta_u_regular
-            config["puf"] = asdict(PUF(**{"mode": mode, "eta_u": eta_u, "epochs_u": self.epochs, **change}))
+            config["puf"] = _plain(PUF(**{"mode": mode, "eta_u": eta_u, "epochs_u": self.epochs, **change}))
         return config
 
     def cells(self) -> Iterator[tuple[str, int, int]]:
         """Every (setting, seed, target)."""
         return ((s, seed, t) for s in self.settings for seed in self.seeds for t in self.targets)
+
+
+def _plain(values: Experiment | PUF) -> dict[str, Any]:
+    """The fields by name, for a config: 2 and 2.0 must name the same run."""
+    return {
+        f.name: float(getattr(values, f.name)) if f.type == "float" else getattr(values, f.name) for f in fields(values)
+    }
 
 
 @dataclass(frozen=True)
