@@ -14,7 +14,7 @@ READY := $(VENV)/.ready
 SETTINGS := $(if $(DATA),FU_DATA="$(DATA)") $(if $(JOBS),FU_JOBS="$(JOBS)")
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce figures test data lab lint bench clean distclean
+.PHONY: help setup reproduce figures test notebooks data lab lint bench clean distclean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -46,6 +46,10 @@ NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 
 test: $(READY) ## Run the tests and check the notebooks' tagged cells (JOBS)
 	$(TEST) tests $(if $(NOTEBOOKS),--nbval-lax --nbval-current-env --nbval-cell-timeout=1200 $(NOTEBOOKS))
+
+notebooks: $(READY) ## Run the notebooks in place at their defaults, to commit them with their figures
+	$(SETTINGS) $(PY) -m jupyter nbconvert --to notebook --execute --inplace \
+	  --ExecutePreprocessor.record_timing=False $(NOTEBOOKS)
 
 data: $(READY) ## Download SETS="mnist adult ..." into DATA; without SETS, list them
 	$(SETTINGS) $(PY) -m fu_core.data $(SETS)

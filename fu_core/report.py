@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import html
 import io
+import os
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,10 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
-from IPython.display import HTML
+from IPython.display import HTML, Image
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -30,6 +32,7 @@ from fu_core.errors import check_choice, nearest
 from fu_core.records import written_atomically
 
 DPI = 150
+SCREEN_DPI = 90  # pictures keep their print resolution and are shown at this one
 SOURCE_SIZE = 7.0  # points
 
 # Methods that meet in one figure (those of one paper) can be told apart by colour-blind readers, too; a test measures
@@ -138,6 +141,15 @@ def save_figure(fig: Figure, path: Path, source: str) -> Path:
     return path
 
 
+def show_figure(fig: Figure, path: Path, source: str) -> Image:
+    """`save_figure`, and the saved picture itself for the notebook, so that both show the same."""
+    save_figure(fig, path, source)
+    plt.close(fig)  # or the inline backend would show it a second time, without its source
+    picture = Path(path).read_bytes()
+    pixels = int.from_bytes(picture[16:20], "big")  # PNG header: width
+    return Image(data=picture, width=round(pixels * SCREEN_DPI / DPI), alt=f"{Path(path).stem}. Data: {source}")
+
+
 def _source_note(fig: Figure, source: str) -> Any:
     """Text just below the drawn part of `fig`, as wide as that; a tight bounding box then includes it."""
     fig.draw_without_rendering()
@@ -183,9 +195,23 @@ def save_table(frame: pd.DataFrame, path: Path, source: str) -> Path:
     return path
 
 
+def sliders_wanted(interactive: bool | None) -> bool:
+    """Whether to show widgets: as told, or if `None`, when a notebook server with a person before it runs the kernel.
+
+    Papermill, nbval and nbconvert start kernels themselves; none of them can move a slider.
+    """
+    if interactive is not None:
+        return interactive
+    return any(name in os.environ for name in ("JPY_SESSION_NAME", "VSCODE_PID"))
+
+
 def show_table(frame: pd.DataFrame, source: str, caption: str = "") -> HTML:
     """`frame` for a notebook: numbers in four digits, missing ones as –, caption above, data source below."""
-    styler = _without_index(frame).style.hide(axis="index").format(_cell, na_rep="–")
+    columns = _without_index(frame)
+    styler = columns.style.hide(axis="index").format(_cell, na_rep="–")
+    text = [name for name in columns if not pd.api.types.is_numeric_dtype(columns[name])]
+    styler = styler.set_properties(subset=text, **{"text-align": "left"})
+    styler = styler.set_table_styles([{"selector": "th", "props": "text-align: left; vertical-align: bottom"}])
     styler = styler.set_caption(html.escape(caption)) if caption else styler
     below = f'<p style="font-size: 80%; color: #555555">Data: {html.escape(_one_line(source))}</p>'
     # A fixed id: a random one would change the notebook every time.

@@ -48,7 +48,7 @@ def verdicts(
         _modes_agree(equivalence),
     ]
     waiting = [ClaimResult(name, "not run", reason=reason) for name, reason in NOT_YET.items()]
-    return [*judged, *waiting]
+    return sorted([*judged, *waiting], key=lambda result: int(result.id.removeprefix("P")))
 
 
 def _cheaper(e: Experiment, runs: pd.DataFrame) -> ClaimResult:

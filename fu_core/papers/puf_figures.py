@@ -29,7 +29,8 @@ Unlearnings = Mapping[tuple[str, int, int, str], Record]
 # The paper's nearest setting: it has no IID results on CIFAR-10, and no other data set of ours.
 PAPER_SETTING = {"iid": "CIFAR-100, IID, ResNet-18, E=1", "dirichlet": "CIFAR-10, Non-IID, ResNet-18, E=1"}
 SHOWN_BELOW_RETRAIN = 40  # points of accuracy; deeper falls leave the frame, so that the end stays readable
-ATTACKS = {"forget": "forget acc. %", "song": "Song MIA %", "yeom": "Yeom MIA %"}
+# our name -> heading, the published table's name
+ATTACKS = {"forget": ("forget acc.", "forget_acc"), "song": ("Song", "mia_song"), "yeom": ("Yeom", "mia_yeom")}
 
 
 def title(text: str) -> str:
@@ -161,25 +162,41 @@ def tidy(e: Experiment, unlearnings: Unlearnings, trainings: Trainings) -> pd.Da
     return pd.DataFrame(rows)
 
 
-def table_iii(e: Experiment, runs: pd.DataFrame, setting: str, stop: str = "validation") -> pd.DataFrame:
-    """Table III for one setting: mean (Δ: mean |difference to Retrain| ± std over runs), costs, the paper's Δ."""
-    paper = published("puf_table_iii").set_index(["setting", "method"])
+def forgetting_table(e: Experiment, runs: pd.DataFrame, setting: str, stop: str = "validation") -> pd.DataFrame:
+    """Table III, efficacy: mean ± standard deviation over runs, and Δ, the mean ± standard deviation of the
+    absolute difference to the retrained model of the same seed and target, with the paper's Δ beside it."""
+    paper = _paper_rows(setting)
     rows = []
     for method in (*REFERENCES, *METHODS):
-        r = runs[(runs.setting == setting) & (runs.method == method) & (runs.stop == stop)]
-        row = {"method": method, "test acc. %": mean_spread(r.test)}
-        for name, heading in ATTACKS.items():
-            delta = "" if method == "Retrain" else f" (Δ {_plain_spread(r[f'delta_{name}'])})"
-            row[heading] = (mean_spread(r[name]) if method in REFERENCES else f"{r[name].mean():.1f}") + delta
-        printed = (PAPER_SETTING[Setting.parse(setting).split], method)
-        headings = {"forget_acc": "paper: Δ forget", "mia_song": "Δ Song", "mia_yeom": "Δ Yeom"}
-        for name, heading in headings.items():
-            row[heading] = _printed_delta(paper, printed, name)
+        r = _cell(runs, setting, method, stop)
+        row = {"method": method, "test acc. %": _spread(r.test)}
+        for name, (heading, printed) in ATTACKS.items():
+            row[f"{heading} %"] = _spread(r[name])
+            row[f"Δ {heading}"] = "–" if method == "Retrain" else _spread(r[f"delta_{name}"])
+            row[f"paper's Δ {heading}"] = _printed_delta(paper, method, printed)
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def cost_table(e: Experiment, runs: pd.DataFrame, setting: str, stop: str = "validation") -> pd.DataFrame:
+    """Table III, efficiency: both phases together, counted, with the gain over retraining and the paper's."""
+    paper = _paper_rows(setting)
+    rows = []
+    for method in ("Retrain", *METHODS):
+        r = _cell(runs, setting, method, stop)
+        row = {"method": method}
         if method in METHODS:
-            stopped = r.reached.mean()
-            row["recovery rounds"] = _plain_spread(r.rounds) + ("" if stopped == 1 else f" ({stopped:.0%} reached)")
-        row |= _costs(r, method)
-        row["paper: ×"] = f"{paper.comm_gain[printed]:g}" if printed in paper.index and method in METHODS else "–"
+            missed = f" ({(~r.reached.astype(bool)).sum()} of {len(r)} gave up)" if not r.reached.all() else ""
+            row["recovery rounds"] = _spread(r.rounds) + missed
+        row |= {
+            "bytes sent": f"{r.bytes.mean():.2e}",
+            "fewer, ×": _gain(r.bytes_gain),
+            "paper's ×": f"{paper.comm_gain[method]:g}" if method in paper.index else "–",
+            "FLOPs (nominal F)": f"{r.images.mean() * NOMINAL_FLOPS['ResNet-18']:.2e}",
+            "fewer FLOPs, ×": _gain(r.images_gain),
+        }
+        if method in METHODS:
+            row["bytes kept"] = f"{r.storage.mean():.2e}"
         rows.append(row)
     return pd.DataFrame(rows).fillna("–")
 
@@ -212,6 +229,13 @@ def forms_table(e: Experiment, runs: pd.DataFrame, printed: pd.DataFrame) -> pd.
     return pd.DataFrame(rows)
 
 
+def equivalence_table(equivalence: Mapping[tuple[str, int, int], Record]) -> pd.DataFrame:
+    """Claim P14: |Special - Regular| in percent of the Special step, per setting."""
+    rows = [(title(s), 100 * record.metrics["relative_difference"]) for (s, _, _), record in equivalence.items()]
+    frame = pd.DataFrame(rows, columns=["setting", "difference"])
+    return frame.groupby("setting", sort=False).difference.agg(["mean", "std", "max", "count"]).reset_index()
+
+
 def printed_runs(e: Experiment, printed: Unlearnings, unlearnings: Unlearnings, trainings: Trainings) -> pd.DataFrame:
     """`tidy` for the runs of puf.run_printed."""
     references = {key: record for key, record in unlearnings.items() if key[3] == "Retrain"}
@@ -236,28 +260,28 @@ def _extended(values: Sequence[float], length: int) -> list[float]:
     return [*values, *[values[-1]] * (length - len(values))]
 
 
-def _plain_spread(values: pd.Series) -> str:
+def _cell(runs: pd.DataFrame, setting: str, method: str, stop: str) -> pd.DataFrame:
+    return runs[(runs.setting == setting) & (runs.method == method) & (runs.stop == stop)]
+
+
+def _spread(values: pd.Series) -> str:
+    """mean ± standard deviation; how many runs that are stands in the caption."""
     return mean_spread(values).rpartition(" (n=")[0]
 
 
-def _printed_delta(paper: pd.DataFrame, row: tuple[str, str], name: str) -> str:
-    if row not in paper.index or pd.isna(paper[f"{name}_delta"][row]):
+def _paper_rows(setting: str) -> pd.DataFrame:
+    """Table III's rows of the nearest setting, by method."""
+    table = published("puf_table_iii")
+    return table[table.setting == PAPER_SETTING[Setting.parse(setting).split]].set_index("method")
+
+
+def _printed_delta(paper: pd.DataFrame, method: str, name: str) -> str:
+    if method not in paper.index or pd.isna(paper[f"{name}_delta"][method]):
         return "–"
-    return f"{paper[f'{name}_delta'][row]:g} ± {paper[f'{name}_delta_std'][row]:g}"
-
-
-def _costs(r: pd.DataFrame, method: str) -> dict[str, str]:
-    """Bytes and nominal FLOPs with their gains over Retrain, as the table prints them, and storage."""
-    if method == "Original":
-        return {}
-    flops = r.images.mean() * NOMINAL_FLOPS["ResNet-18"]
-    shown = {
-        "bytes (×)": f"{r.bytes.mean():.2e} ({_gain(r.bytes_gain)})",
-        "FLOPs, nominal (×)": f"{flops:.2e} ({_gain(r.images_gain)})",
-    }
-    return shown | ({"bytes kept": f"{r.storage.mean():.2e}"} if method in METHODS else {})
+    return f"{paper[f'{name}_delta'][method]:.1f} ± {paper[f'{name}_delta_std'][method]:.1f}"
 
 
 def _gain(values: pd.Series) -> str:
-    """Retrain's mean cost over the method's; infinite where recovery took no round at all in any run."""
-    return f"{1 / (1 / values).mean():.1f}×" if values.notna().all() else "∞ in some runs"
+    """Retrain's cost over the method's mean cost; infinite where nothing was sent in any run."""
+    cost = (1 / values).fillna(0.0).mean()  # in units of Retrain's; missing: nothing was sent
+    return f"{1 / cost:.1f}" if cost else "∞"
