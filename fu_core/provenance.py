@@ -124,12 +124,15 @@ class PeakMemory:
 
 
 def _resident(children: bool = False) -> int:
-    """Bytes in memory now. Pages that processes share count once for each."""
+    """Bytes in memory now. In a process tree, pages that processes share count once where the system can tell."""
     this = psutil.Process()
+    if not children:
+        return int(this.memory_info().rss)
     total = 0
-    for process in [this, *(this.children(recursive=True) if children else [])]:
-        with suppress(psutil.NoSuchProcess):
-            total += int(process.memory_info().rss)
+    for process in [this, *this.children(recursive=True)]:
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            memory = process.memory_full_info()
+            total += int(getattr(memory, "pss", memory.rss))  # Linux: a share of each shared page
     return total
 
 

@@ -238,7 +238,7 @@ def _csv(frame: pd.DataFrame, **how: Any) -> str:
 def _cell(value: Any) -> str:
     if isinstance(value, (float, np.floating)):
         return f"{value:.4g}"
-    return html.escape(str(value))
+    return html.escape(str(value)).replace(" ± ", "&nbsp;±&nbsp;")  # a mean stays with its spread
 
 
 def _one_line(text: str) -> str:
