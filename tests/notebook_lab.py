@@ -1,0 +1,65 @@
+"""A folder of its own for a small run of notebook 01_puf, and what the tests of tests/notebooks compare."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from fu_core import paths
+
+DIGITS, PATTERNS = "digits/iid/softmax_regression", "mnist/dirichlet-1/softmax_regression"
+PARAMETERS = {
+    "settings": [DIGITS, PATTERNS],
+    "targets": [1],
+    "seeds": [0],
+    "clients": 4,
+    "n_train": 200,
+    "n_val": 100,
+    "n_test": 100,
+    "rounds": 2,
+    "epochs": 1.0,
+    "recovery_cap": 2,
+}
+RECORDS = 2 * (1 + 2 + 6 + 1) + 2  # per setting: description, two trainings, six methods, one equivalence; printed form
+
+
+class Lab:
+    """`root` with the working state and the figures of its own runs of the notebook."""
+
+    def __init__(self, root, data):
+        self.root, self.data = Path(root), Path(data)
+        self.runs, self.figures = self.root / "runs", self.root / "figures"
+        self.out = self.figures / "quick" / "puf"
+
+    def command(self, *options):
+        overrides = [word for name, value in PARAMETERS.items() for word in ("-p", name, json.dumps(value))]
+        return [sys.executable, "-m", "fu_core.reproduce", "--profile", "quick", "--paper", "puf", *overrides, *options]
+
+    def environment(self):
+        """Everything in this folder; one thread each, as the tests do."""
+        ours = {"FU_RUNS": self.runs, "FU_FIGURES": self.figures, "FU_DATA": self.data, "OMP_NUM_THREADS": 1}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("FU_")}
+        return kept | {name: str(value) for name, value in ours.items()}
+
+    def reproduce(self, *options):
+        return subprocess.run(
+            self.command(*options),
+            env=self.environment(), cwd=paths.ROOT, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+
+    def shown(self):
+        """sha256 of every PNG and CSV by its name."""
+        files = [path for path in sorted(self.figures.rglob("*")) if path.suffix in (".png", ".csv")]
+        return {str(path.relative_to(self.figures)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+    def records(self):
+        """The exported record files by key."""
+        files = sorted((self.out / "records").glob("*.json"))
+        return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in files}
+
+
+def results(records):
+    """What must be the same bits whatever happened on the way."""
+    return {key: (record["metrics"], record["rounds"], record["tensors"]) for key, record in records.items()}
