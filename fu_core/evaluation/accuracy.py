@@ -13,8 +13,13 @@ def accuracy(model: FlatModel, w: Tensor, x: Tensor, y: Tensor) -> float:
 
     On test data this is test accuracy, on the forgotten training data forget accuracy.
     """
-    predicted = model.predict(w, x).argmax(dim=1)
-    if model.task == "segmentation":
+    return outputs_accuracy(model.task, model.predict(w, x), y)
+
+
+def outputs_accuracy(task: str, outputs: Tensor, y: Tensor) -> float:
+    """`accuracy` from outputs (n, C, ...) already computed, for when several metrics share them."""
+    predicted = outputs.argmax(dim=1)
+    if task == "segmentation":
         return 100 * float(hard_dice(predicted, y).mean())
     return 100 * float((predicted == y).double().mean())
 

@@ -15,8 +15,13 @@ def parameter_gap(w_unlearned: Tensor, w_retrained: Tensor) -> float:
 
 def kl_divergence(model: FlatModel, w_unlearned: Tensor, w_retrained: Tensor, x: Tensor) -> float:
     """`E_x KL(p_r || p_u)` in nats over the inputs `x` (n, ...); 0 iff the predictions agree."""
-    log_p = F.log_softmax(model.predict(w_retrained, x).double(), dim=1)
-    log_q = F.log_softmax(model.predict(w_unlearned, x).double(), dim=1)
+    return logits_kl(model.predict(w_unlearned, x), model.predict(w_retrained, x))
+
+
+def logits_kl(unlearned: Tensor, retrained: Tensor) -> float:
+    """`kl_divergence` from logits (n, C) already computed."""
+    log_p = F.log_softmax(retrained.double(), dim=1)
+    log_q = F.log_softmax(unlearned.double(), dim=1)
     return float((log_p.exp() * (log_p - log_q)).sum(dim=1).mean())
 
 

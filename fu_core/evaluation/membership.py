@@ -11,17 +11,14 @@ import torch
 from sklearn.svm import SVC
 from torch import Tensor
 
-from fu_core.models.flat import FlatModel
 from fu_core.streams import stream
 
 GRID = np.linspace(0.0, 1.0, 2001)
 
 
-@torch.no_grad()
-def confidences(model: FlatModel, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Softmax probability of the true class (n,): the one feature Song's attack sees."""
-    probabilities = model.predict(w, x).double().softmax(dim=1)
-    return probabilities.gather(1, y[:, None]).squeeze(1)
+def confidences(logits: Tensor, y: Tensor) -> Tensor:
+    """Softmax probability of the true class (n,) from logits (n, C): the one feature Song's attack sees."""
+    return logits.double().softmax(dim=1).gather(1, y[:, None]).squeeze(1)
 
 
 def song(

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from fu_core import partition
 from fu_core.compute import map_runs
-from fu_core.evaluation.accuracy import accuracy
-from fu_core.evaluation.equivalence import kl_divergence, parameter_gap, relative_step_difference
+from fu_core.evaluation.accuracy import accuracy, outputs_accuracy
+from fu_core.evaluation.equivalence import logits_kl, parameter_gap, relative_step_difference
 from fu_core.evaluation.membership import confidences, song, yeom
 from fu_core.federation.horizontal import fedavg, recovery_path
 from fu_core.federation.meter import Meter
@@ -208,14 +208,16 @@ def reference_models(config: Mapping[str, Any], store: RecordStore) -> tuple[Ten
 
 def evaluate(p: Problem, w: Tensor, target: int, seed: int, retrained: Tensor) -> dict[str, float]:
     """Utility, forgetting, both attacks, and the distance to the retrained model."""
-    forget, retain = p.clients[target], p.retained(target)
-    conf = {side: confidences(p.model, w, *xy) for side, xy in (("f", forget), ("r", retain), ("t", p.test))}
+    sides = {"forget": p.clients[target], "retain": p.retained(target), "test": p.test}
+    logits = {side: p.model.predict(w, x) for side, (x, _) in sides.items()}
+    conf = {side: confidences(logits[side], y) for side, (_, y) in sides.items()}
+    losses = {side: p.model.sample_losses(logits[side], sides[side][1]) for side in ("forget", "retain")}
     return {
-        "test": accuracy(p.model, w, *p.test),
-        "forget": accuracy(p.model, w, *forget),
-        "song": song(conf["f"], conf["r"], conf["t"], seed=seed),
-        "yeom": yeom(p.model.predict_losses(w, *forget), p.model.predict_losses(w, *retain)),
-        "kl": kl_divergence(p.model, w, retrained, p.dataset.x_test),
+        "test": outputs_accuracy(p.model.task, logits["test"], sides["test"][1]),
+        "forget": outputs_accuracy(p.model.task, logits["forget"], sides["forget"][1]),
+        "song": song(conf["forget"], conf["retain"], conf["test"], seed=seed),
+        "yeom": yeom(losses["forget"], losses["retain"]),
+        "kl": logits_kl(logits["test"], p.model.predict(retrained, p.dataset.x_test)),
         "gap": parameter_gap(w, retrained),
     }
 
@@ -257,9 +259,9 @@ def run_printed(e: Experiment, store: RecordStore, jobs: int | None = None) -> d
 
 
 def run_equivalence(e: Experiment, store: RecordStore, jobs: int | None = None) -> dict[tuple[str, int, int], Record]:
-    """Claim P14, measured after training, on every cell."""
+    """Claim P14, measured after training, on every cell. The updates cancel only if all train E epochs: E_u = E."""
     keys = list(e.cells())
-    configs = [e.unlearning(*key, "PUF-Regular") for key in keys]
+    configs = [e.unlearning(*key, "PUF-Regular", epochs_u=e.epochs) for key in keys]
     return dict(zip(keys, _map(mode_equivalence, configs, store, jobs, "Regular against Special"), strict=True))
 
 

@@ -68,6 +68,11 @@ class Setting:
         )
 
 
+_NOT_FOR_TRAINING = (
+    "profile", "settings", "targets", "seeds", "eta_u_special", "eta_u_regular", "epochs_u", "recovery_cap"
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Experiment:
     """All parameters of notebook 01_puf, with the same names. Checked when made."""
@@ -91,6 +96,7 @@ class Experiment:
     augmentation: str = "none"
     eta_u_special: float = 2.0
     eta_u_regular: float = 20.0
+    epochs_u: float = 1.0  # E_u, the target's epochs in the unlearning round
     recovery_cap: int = 30
 
     def __post_init__(self) -> None:
@@ -105,7 +111,7 @@ class Experiment:
             check_count(name, getattr(self, name), error=ConfigError)
         for name in ("n_train", "n_test"):
             check_count(name, getattr(self, name), least=0, error=ConfigError)
-        for name in ("eta_u_special", "eta_u_regular"):
+        for name in ("eta_u_special", "eta_u_regular", "epochs_u"):
             check_positive(name, getattr(self, name), ConfigError)
         outside = [t for t in self.targets if not 0 <= t < self.clients]
         if outside:
@@ -121,7 +127,7 @@ class Experiment:
         """The config of one `train` run."""
         s = Setting.parse(setting)
         shared = _plain(self)
-        for name in ("profile", "settings", "targets", "seeds", "eta_u_special", "eta_u_regular", "recovery_cap"):
+        for name in _NOT_FOR_TRAINING:
             del shared[name]
         return {**asdict(s), **shared, "seed": seed, "exclude": list(exclude)}
 
@@ -132,7 +138,7 @@ class Experiment:
         if method.startswith("PUF"):
             mode = method.removeprefix("PUF-").lower()
             eta_u = self.eta_u_special if mode == "special" else self.eta_u_regular
-            config["puf"] = _plain(PUF(**{"mode": mode, "eta_u": eta_u, "epochs_u": self.epochs, **change}))
+            config["puf"] = _plain(PUF(**{"mode": mode, "eta_u": eta_u, "epochs_u": self.epochs_u, **change}))
         return config
 
     def cells(self) -> Iterator[tuple[str, int, int]]:
