@@ -144,11 +144,11 @@ def test_an_unlearning_config_is_the_original_training_with_target_method_and_ca
         assert expected["exclude"] == []
 
 
-def test_puf_configs_carry_the_rate_of_their_mode_and_as_many_epochs_as_training():
-    e = experiment(eta_u_special=3.0, eta_u_regular=30.0, epochs=2.0)
+def test_puf_configs_carry_the_rate_of_their_mode_and_their_own_epochs():
+    e = experiment(eta_u_special=3.0, eta_u_regular=30.0, epochs=2.0, epochs_u=3.0)
     special = e.unlearning(IID, 0, 0, "PUF-Special")["puf"]
     regular = e.unlearning(IID, 0, 0, "PUF-Regular")["puf"]
-    assert (special["mode"], special["eta_u"], special["epochs_u"]) == ("special", 3.0, 2.0)
+    assert (special["mode"], special["eta_u"], special["epochs_u"]) == ("special", 3.0, 3.0)
     assert (regular["mode"], regular["eta_u"], regular["eta_r"]) == ("regular", 30.0, 1.0)
     assert (special["form"], regular["form"]) == ("corrected", "corrected")
     assert e.unlearning(IID, 0, 0, "PUF-Special", form="printed")["puf"] == {**special, "form": "printed"}

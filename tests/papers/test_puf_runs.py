@@ -205,18 +205,18 @@ def test_images_are_the_formulas_of_table_viii_for_equal_clients(tiny):
     for (setting, _, _, method), record in recovered(tiny).items():
         for rule in puf.STOP_RULES:
             counted = record.metrics[rule]
-            formula = total_cost(method, f, recovery_rounds=counted["rounds"], epochs_u=TINY.epochs)
+            formula = total_cost(method, f, recovery_rounds=counted["rounds"], epochs_u=TINY.epochs_u)
             assert setting != EVEN or counted["images"] == formula.comp_flops
 
 
 def test_images_are_the_sizes_of_those_who_trained_for_unequal_clients(tiny):
     n = sizes(SKEWED)
     for (setting, _, target, method), record in recovered(tiny).items():
-        unlearning = {"PUF-Special": n[target], "PUF-Regular": sum(n)}.get(method, 0)
+        at_target, at_others = TINY.epochs_u * n[target], TINY.epochs * (sum(n) - n[target])
+        unlearning = {"PUF-Special": at_target, "PUF-Regular": at_target + at_others}.get(method, 0)
         for rule in puf.STOP_RULES:
             counted = record.metrics[rule]
-            recovery = (sum(n) - n[target]) * counted["rounds"]
-            assert setting != SKEWED or counted["images"] == TINY.epochs * (unlearning + recovery)
+            assert setting != SKEWED or counted["images"] == unlearning + at_others * counted["rounds"]
 
 
 def test_every_method_keeps_one_model(tiny):
