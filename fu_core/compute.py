@@ -73,6 +73,11 @@ def _committed(fn: RunFunction, configs: Sequence[Mapping[str, Any]], store: Rec
     return [finished[config_key(config)] for config in configs]
 
 
+def device() -> torch.device:
+    """Where runs compute: `$FU_DEVICE`, else the first GPU if there is one, else the CPU."""
+    return torch.device(os.environ.get("FU_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
 def default_jobs() -> int:
     """How many processes to use: `$FU_JOBS`, else the cores this process may use."""
     given = os.environ.get("FU_JOBS", "")

@@ -64,7 +64,7 @@ def prepare(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path:
 
 def _remedy(name: str, path: Path) -> str:
     return (
-        f"Data set {name!r} has no cache at {path} yet. When the above is solved, run `make data DATA={name}` "
+        f"Data set {name!r} has no cache at {path} yet. When the above is solved, run `make data SETS={name}` "
         f"(or `python -m fu_core.data {name}`); or copy a ready {path.name} from another machine into {path.parent}."
     )
 

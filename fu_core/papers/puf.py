@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from fu_core import partition
-from fu_core.compute import map_runs
+from fu_core.compute import device, map_runs
 from fu_core.evaluation.accuracy import accuracy, outputs_accuracy
 from fu_core.evaluation.equivalence import logits_kl, parameter_gap, relative_step_difference
 from fu_core.evaluation.membership import confidences, song, yeom
@@ -54,9 +54,9 @@ def train(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
     Resumes after the last finished round. Original and Retrain of one seed start from the same weights.
     """
     p, seed = problem(config), config["seed"]
-    w, done, meter = p.model.init(stream_seed(seed, "init")), 0, Meter()
+    w, done, meter = p.model.init(stream_seed(seed, "init")).to(device()), 0, Meter()
     if (saved := context.resume()) is not None:
-        w, done, meter = saved[0]["w"], saved[1]["round"], Meter(**saved[1]["meter"])
+        w, done, meter = saved[0]["w"].to(device()), saved[1]["round"], Meter(**saved[1]["meter"])
 
     def after_round(t: int, w_t: Tensor, _: object) -> None:
         if t % EVALUATE_EVERY == 0 or t in (1, config["rounds"]):
@@ -98,7 +98,7 @@ def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, A
         with context.phase("unlearn"):
             state = _Recovering.begin(config, p, original)
     else:
-        state = _Recovering(saved[0]["w"], **{**saved[1], "recovery": Meter(**saved[1]["recovery"])})
+        state = _Recovering(saved[0]["w"].to(device()), **{**saved[1], "recovery": Meter(**saved[1]["recovery"])})
     with context.phase("recover"):
         for k, w_k in state.path(config, p):
             if k == len(context.rounds):  # else it was evaluated before the interruption
@@ -134,7 +134,7 @@ class _Recovering:
             "test": accuracy(p.model, w, *p.test),
             "forget": accuracy(p.model, w, *p.clients[config["target"]]),
             "step": parameter_gap(w, original),
-            "sha256": hashlib.sha256(w.numpy().tobytes()).hexdigest(),
+            "sha256": hashlib.sha256(w.cpu().numpy().tobytes()).hexdigest(),
         }
         spent = {name: getattr(meter, name) for name in ("bytes", "images", "storage", "rounds")}
         return cls(w, 0, {"unlearned": unlearned}, spent, Meter())
@@ -202,7 +202,7 @@ def reference_models(config: Mapping[str, Any], store: RecordStore) -> tuple[Ten
     models = []
     for exclude in ([], [config["target"]]):
         record = store.run(train, {**training, "exclude": exclude}, data_hash=data_hash)
-        models.append(store.tensors(record.key)["w"])
+        models.append(store.tensors(record.key)["w"].to(device()))
     return models[0], models[1]
 
 
@@ -217,7 +217,7 @@ def evaluate(p: Problem, w: Tensor, target: int, seed: int, retrained: Tensor) -
         "forget": outputs_accuracy(p.model.task, logits["forget"], sides["forget"][1]),
         "song": song(conf["forget"], conf["retain"], conf["test"], seed=seed),
         "yeom": yeom(losses["forget"], losses["retain"]),
-        "kl": logits_kl(logits["test"], p.model.predict(retrained, p.dataset.x_test)),
+        "kl": logits_kl(logits["test"], p.model.predict(retrained, p.test[0])),
         "gap": parameter_gap(w, retrained),
     }
 

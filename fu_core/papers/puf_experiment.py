@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fu_core import partition
+from fu_core.compute import device
 from fu_core.data import Dataset, load
 from fu_core.errors import ConfigError, check_choice, check_count, check_positive
 from fu_core.federation.local import Client, ClientOpt
@@ -24,6 +25,7 @@ from fu_core.unlearning.puf import PUF
 
 REFERENCES = ("Original", "Retrain")
 METHODS = ("Natural", "NoT", "PUF-Special", "PUF-Regular")
+SMALLEST_CLIENT = 10
 DATASET_TITLES = {"digits": "Digits", "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10",
                   "cifar100": "CIFAR-100", "tiny_imagenet_100": "Tiny-ImageNet-100"}  # fmt: skip
 
@@ -155,18 +157,17 @@ def _plain(values: Experiment | PUF) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Problem:
-    """A data set dealt out to clients, with the net that is to learn it."""
+    """A data set dealt out to clients, with the net that is to learn it.
+
+    What is trained and evaluated on lies on the computing device; `dataset` and `parts` stay on the CPU.
+    """
 
     dataset: Dataset
     parts: tuple[Tensor, ...]
     clients: list[Client]
     validation: Client
+    test: Client
     model: FlatModel
-
-    @property
-    def test(self) -> Client:
-        """Test inputs and labels."""
-        return self.dataset.x_test, self.dataset.y_test
 
     @property
     def data_hash(self) -> str:
@@ -188,14 +189,25 @@ def problem(config: Mapping[str, Any]) -> Problem:
 def _problem(
     name: str, split: str, alpha: float, model: str, clients: int, n_train: int, n_val: int, n_test: int
 ) -> Problem:
-    rest, x_val, y_val = load(name).holdout(n_val, seed=0)
+    rest, *held_out = load(name).holdout(n_val, seed=0)
     dataset = rest.subset(n_train or None, n_test or None, seed=0)
     if split == "iid":
         parts = partition.iid(len(dataset.y_train), clients, seed=0)
     else:
-        parts = partition.dirichlet(dataset.y_train, clients, alpha=alpha, seed=0, min_size=10)
-    holdings = [(dataset.x_train[p], dataset.y_train[p]) for p in parts]
-    return Problem(dataset, tuple(parts), holdings, (x_val, y_val), build(model, dataset))
+        # a client with a handful of samples would have nothing to forget that could be measured
+        parts = partition.dirichlet(dataset.y_train, clients, alpha=alpha, seed=0, min_size=SMALLEST_CLIENT)
+
+    def resident(x: Tensor, y: Tensor) -> Client:
+        return x.to(device()), y.to(device())
+
+    return Problem(
+        dataset,
+        tuple(parts),
+        [resident(dataset.x_train[p], dataset.y_train[p]) for p in parts],
+        resident(*held_out),
+        resident(dataset.x_test, dataset.y_test),
+        build(model, dataset),
+    )
 
 
 def client_opt(config: Mapping[str, Any]) -> ClientOpt:

@@ -60,7 +60,7 @@ def test_without_network_and_cache_the_error_says_what_to_do(no_network, tmp_pat
     with pytest.raises(DataUnavailable) as caught:
         load("mnist", tmp_path)
     message = str(caught.value)
-    assert "make data DATA=mnist" in message
+    assert "make data SETS=mnist" in message
     assert "python -m fu_core.data mnist" in message
     assert f"copy a ready mnist.npz from another machine into {tmp_path}" in message
     assert "train-images-idx3-ubyte.gz" in message
