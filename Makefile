@@ -41,7 +41,8 @@ figures: $(READY) ## Draw them again from the committed records, computing nothi
 	$(SETTINGS) $(PY) -m fu_core.reproduce --profile $(PROFILE) --paper $(PAPER) --figures-only
 
 # One thread each: the test processes share the cores, and sums keep their order.
-TEST := OMP_NUM_THREADS=1 $(PY) -m pytest $(if $(JOBS),-n $(JOBS) --dist loadscope)
+# The notebooks draw into an ignored folder: testing must not touch the committed figures.
+TEST := OMP_NUM_THREADS=1 FU_FIGURES="$(CURDIR)/runs/test-figures" $(PY) -m pytest $(if $(JOBS),-n $(JOBS) --dist loadscope)
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 
 test: $(READY) ## Run the tests and check the notebooks' tagged cells (JOBS)

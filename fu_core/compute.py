@@ -13,7 +13,8 @@ import joblib
 import torch
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-from tqdm.auto import tqdm
+from tqdm import tqdm as text_bar
+from tqdm.auto import tqdm as notebook_or_text_bar
 
 from fu_core.errors import ConfigError, check_choice, check_count
 from fu_core.records import Record, RecordStore, RunFunction, config_key, function_name, run_key
@@ -155,7 +156,9 @@ def _with_progress(
     outcomes: Iterator[tuple[_Task, Record | _Failure]], total: int, missing: int, jobs: int, label: str
 ) -> Iterator[tuple[_Task, Record | _Failure]]:
     """Pass `outcomes` on behind a progress bar that starts at the runs already finished."""
-    with tqdm(total=total, initial=total - missing, desc=label, unit="run", disable=missing == 0) as bar:
+    # A notebook run without a screen shows text, which the runner passes on to the terminal; widgets would stay inside.
+    bar_type = text_bar if os.environ.get("FU_PROGRESS") == "text" else notebook_or_text_bar
+    with bar_type(total=total, initial=total - missing, desc=label, unit="run", disable=missing == 0) as bar:
         bar.set_postfix_str(f"{min(jobs, missing)} running")
         for finished, outcome in enumerate(outcomes, start=1):
             yield outcome

@@ -342,5 +342,18 @@ def claims_tally(profile_dir: Path) -> pd.DataFrame:
     return counts.reindex(index=table["paper"].unique(), columns=list(VERDICTS), fill_value=0)
 
 
+def tally_markdown(profile_dirs: Iterable[Path]) -> str:
+    """The README's table: verdicts per paper and profile, for every profile that has judged any of its claims."""
+    lines = [f"| paper | profile | {' | '.join(VERDICTS)} |", "|---" * (2 + len(VERDICTS)) + "|"]
+    tallies = {Path(folder).name: claims_tally(folder) for folder in profile_dirs}
+    papers = list(dict.fromkeys(paper for tally in tallies.values() for paper in tally.index))
+    for paper in papers:
+        judged = {name: t.loc[paper] for name, t in tallies.items() if t.loc[paper].drop("not run").any()}
+        unjudged = {"–": next(iter(tallies.values())).loc[paper]}
+        for profile, counts in (judged or unjudged).items():
+            lines.append(f"| {paper} | {profile} | {' | '.join(str(counts[verdict]) for verdict in VERDICTS)} |")
+    return "\n".join(lines)
+
+
 def _read_text_csv(file: Any) -> pd.DataFrame:
     return pd.read_csv(file, dtype=str, keep_default_na=False)

@@ -242,6 +242,7 @@ def execute(plan: Plan) -> Outcome:
                 kernel_manager_class=OwnKernel,
                 cwd=str(paths.ROOT),
                 progress_bar={"desc": plan.notebook.stem},
+                stderr_file=sys.stderr,  # the progress bars of cells that train
             )
         except PapermillExecutionError as error:
             failure = _failed_cell(plan, error)
@@ -305,7 +306,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    environment = {"FU_JOBS": str(options.jobs)} if options.jobs else {}
+    environment = {"FU_PROGRESS": "text"}
+    environment |= {"FU_JOBS": str(options.jobs)} if options.jobs else {}
     environment |= {"FU_FIGURES_ONLY": "1"} if options.figures_only else {}
     outcomes = []
     try:

@@ -1,0 +1,57 @@
+"""The README says what the repository holds."""
+
+import re
+
+import pytest
+import yaml
+
+from fu_core.paths import NOTEBOOKS, ROOT
+from fu_core.report import tally_markdown
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PROFILES = [folder for folder in (ROOT / "figures" / name for name in ("quick", "laptop", "paper")) if folder.exists()]
+
+
+def test_the_tally_is_that_of_the_claims_files():
+    """On failure, paste the expected text between the two comments."""
+    shown = re.search(r"<!-- tally:[^>]*-->\n(.*?)\n<!-- /tally -->", README, re.DOTALL)
+    assert shown, "the README has no tally between its two comments"
+    assert shown[1].strip() == tally_markdown(PROFILES)
+
+
+def test_every_file_and_folder_it_links_to_exists():
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", README) if not link.startswith("http")]
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_every_notebook_is_in_its_table():
+    assert [path.name for path in NOTEBOOKS.glob("*.ipynb") if f"(notebooks/{path.name})" not in README] == []
+
+
+def test_its_commands_are_targets_of_the_makefile():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
+    assert set(re.findall(r"\bmake ([a-z]+)", README)) <= targets
+
+
+def test_its_library_example_runs(capsys):
+    """The code block under "As a library", as printed there, with fewer rounds."""
+    [example] = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    exec(compile(example.replace("rounds=20", "rounds=2"), "README.md", "exec"), {})
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [int(k) for k, _ in rows] == list(range(6))
+    assert all(0 <= float(accuracy) <= 100 for _, accuracy in rows)
+
+
+def test_the_citation_file_names_the_four_papers():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert [reference["notes"] for reference in citation["references"]] == ["PUF", "HF-KCU", "FedORA", "Certified DFL"]
+
+
+@pytest.mark.parametrize("profile", [folder.name for folder in PROFILES])
+def test_committed_figures_have_their_records(profile):
+    for paper in (folder for folder in (ROOT / "figures" / profile).iterdir() if folder.is_dir()):
+        assert list(paper.glob("*.png"))
+        assert list(paper.glob("*.csv"))
+        assert list((paper / "records").glob("*.json"))
