@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import psutil
-import torch
 
 from fu_core.paths import ROOT
 
@@ -39,6 +38,8 @@ def code_state() -> dict[str, Any]:
 
 def machine() -> dict[str, Any]:
     """Versions and hardware that can move a number or a time. No host name, no user, no date, no path."""
+    import torch  # here, because the runner measures memory with this module and has no other use for torch
+
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
