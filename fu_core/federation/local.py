@@ -218,12 +218,13 @@ def _stack(clients: list[Client]) -> tuple[Tensor, Tensor, list[int]]:
 
 def _pad(indices: list[Tensor], like: Tensor) -> tuple[Tensor, Tensor | None]:
     """Batches of unequal length as one (K, B) index and weights (K, B), None if nothing is padded."""
-    longest = max(len(b) for b in indices)
-    if all(len(b) == longest for b in indices):
+    lengths = [b.numel() for b in indices]  # numel, not len: Tensor.__len__ is a slow Python function
+    longest = max(lengths)
+    if min(lengths) == longest:
         return torch.stack(indices), None
     index = nn.utils.rnn.pad_sequence(indices, batch_first=True)
-    lengths = torch.tensor([len(b) for b in indices])
-    return index, (torch.arange(longest) < lengths[:, None]).to(like.device, like.dtype)
+    held = torch.arange(longest) < torch.tensor(lengths)[:, None]
+    return index, held.to(like.device, like.dtype)
 
 
 def _gradients(

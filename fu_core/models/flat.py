@@ -112,7 +112,11 @@ class FlatModel:
         would have to be cut into layers, and the gradients glued together again, in every step. Only the
         forward pass is vmapped; the loss sees one long batch, which spares it vmap's overhead.
         """
-        outputs = vmap(self._outputs)(dict(parameters), x)  # (K, B, classes)
+
+        def one_model(x_k: Tensor, *layers: Tensor) -> Tensor:
+            return self._outputs(dict(zip(parameters, layers, strict=True)), x_k)
+
+        outputs = vmap(one_model)(x, *parameters.values())  # (K, B, classes)
         per_sample = self.sample_losses(outputs.flatten(0, 1), y.flatten(0, 1)).view(y.shape[:2])
         if weights is None:
             data_terms = per_sample.mean(dim=1)
