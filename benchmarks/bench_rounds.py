@@ -3,8 +3,8 @@
     make bench                  # writes benchmarks/rounds.csv
 
 Every implementation does the same arithmetic on the same batches; `difference` is the largest difference
-of the averaged model from the plain loop's, the proof of equal work. Implementations take turns within
-each repetition, so that a busy machine slows all of them; ratios are medians over the repetitions.
+of the averaged model from the plain loop's, the proof of equal work. Implementations take turns, a
+block of rounds each, so that a busy machine slows all of them; ratios are medians over the repetitions.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class Workload:
     samples: int  # per client
     per_round: int  # clients in a round
     batch_size: int
+    block: int  # rounds in a row that are timed together, as in a real training
 
     @property
     def steps(self) -> int:
@@ -51,8 +52,8 @@ class Workload:
 
 
 WORKLOADS = (
-    Workload("softmax regression", softmax_regression(784, 10), 1000, 60, 10, 10),
-    Workload("small CNN", simple_cnn(1, 28, 10), 10, 600, 10, 32),
+    Workload("softmax regression", softmax_regression(784, 10), 1000, 60, 10, 10, block=20),
+    Workload("small CNN", simple_cnn(1, 28, 10), 10, 600, 10, 32, block=1),
 )
 
 
@@ -108,18 +109,22 @@ def measure(workload: Workload, x: Tensor, y: Tensor, repetitions: int) -> list[
     }
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     peak, difference = dict.fromkeys(ways, 0.0), dict.fromkeys(ways, 0.0)
-    for t in range(1, repetitions + 2):
-        ids = [(t * workload.per_round + k) % workload.clients for k in range(workload.per_round)]
-        reference = ways["plain PyTorch loop"](t, ids)
+    for repetition in range(repetitions + 1):
+        rounds = [1 + repetition * workload.block + k for k in range(workload.block)]
+        participants = [
+            [(t * workload.per_round + k) % workload.clients for k in range(workload.per_round)] for t in rounds
+        ]
+        reference = ways["plain PyTorch loop"](rounds[-1], participants[-1])
         for name, way in ways.items():
-            if t == 1:  # the first round pays for warming up; memory is sampled then, which would disturb the clock
+            if repetition == 0:  # pays for warming up; memory is sampled then, which would disturb the clock
                 with PeakMemory() as memory:
-                    way(t, ids)
+                    way(rounds[-1], participants[-1])
                 peak[name] = memory.mib
                 continue
             begin = time.perf_counter()
-            result = way(t, ids)
-            seconds[name].append(time.perf_counter() - begin)
+            for t, ids in zip(rounds, participants, strict=True):
+                result = way(t, ids)
+            seconds[name].append((time.perf_counter() - begin) / workload.block)
             difference[name] = max(difference[name], float((result - reference).abs().max()))
     rows = []
     for name, times in seconds.items():
@@ -153,7 +158,7 @@ def main() -> None:
     x, y, source = mnist_or_generated()
     rows = [row for workload in WORKLOADS for row in measure(workload, x, y, options.repetitions)]
     frame = pd.DataFrame(rows)
-    told = f"# {source}; {machine()['cpu']}, {options.threads} thread(s); median of {options.repetitions} rounds\n"
+    told = f"# {source}; {machine()['cpu']}, {options.threads} thread(s); median of {options.repetitions} repetitions\n"
     options.out.write_text(told + frame.to_csv(index=False, float_format="%.4g", lineterminator="\n"), encoding="utf-8")
     print(told + frame.iloc[:, :7].to_string(index=False, float_format="%.3g"))
 

@@ -230,7 +230,17 @@ def _pad(indices: list[Tensor], like: Tensor) -> tuple[Tensor, Tensor | None]:
 def _gradients(
     model: FlatModel, layers: dict[str, Tensor], x: Tensor, y: Tensor, weights: Tensor | None
 ) -> dict[str, Tensor]:
-    """Per layer, row k: the gradient of client k's batch loss. The sum couples nothing between rows."""
+    """Per layer, row k: the gradient of client k's mean loss over its batch.
+
+    Samples enter with their share in their client's mean, padding with none; nothing couples the rows.
+    """
     leaves = {name: v.detach().requires_grad_() for name, v in layers.items()}
-    gradients = torch.autograd.grad(model.losses(leaves, x, y, weights).sum(), list(leaves.values()))
+    losses = model.losses_of_many(leaves, x, y)  # (K, B)
+    if weights is None:
+        shares = losses.new_full((), 1 / losses.shape[1]).expand_as(losses)
+    else:
+        shares = weights / weights.sum(dim=1, keepdim=True)
+    gradients = torch.autograd.grad(losses, list(leaves.values()), grad_outputs=shares)
+    if model.l2:
+        gradients = tuple(g + model.l2 * v for g, v in zip(gradients, layers.values(), strict=True))
     return dict(zip(leaves, gradients, strict=True))

@@ -105,8 +105,8 @@ class FlatModel:
             data_term = (weights * per_sample).sum() / weights.sum().clamp(min=1e-12)
         return data_term + 0.5 * self.l2 * w.dot(w) if self.l2 else data_term
 
-    def losses(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
-        """`loss` of K models at once; returns (K,). x (K, B, ...), y (K, B), weights (K, B).
+    def losses_of_many(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        """`sample_losses` of K models, each on a batch of its own: x (K, B, ...), y (K, B, ...) to (K, B).
 
         `parameters`: one (K, *shape) tensor per name of `views`, rather than a (K, d) matrix, whose rows
         would have to be cut into layers, and the gradients glued together again, in every step. Only the
@@ -117,16 +117,7 @@ class FlatModel:
             return self._outputs(dict(zip(parameters, layers, strict=True)), x_k)
 
         outputs = vmap(one_model)(x, *parameters.values())  # (K, B, classes)
-        per_sample = self.sample_losses(outputs.flatten(0, 1), y.flatten(0, 1)).view(y.shape[:2])
-        if weights is None:
-            data_terms = per_sample.mean(dim=1)
-        else:
-            data_terms = (weights * per_sample).sum(dim=1) / weights.sum(dim=1).clamp(min=1e-12)
-        if not self.l2:
-            return data_terms
-        return data_terms + 0.5 * self.l2 * torch.stack(
-            [p.square().flatten(1).sum(1) for p in parameters.values()]
-        ).sum(0)
+        return self.sample_losses(outputs.flatten(0, 1), y.flatten(0, 1)).view(y.shape[:2])
 
     def sample_losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Loss of each sample (n,), without the l2 term."""

@@ -65,6 +65,19 @@ def test_vmap_equals_loop(federation, opt):
     assert meters[0] == meters[1]
 
 
+def test_vmap_equals_loop_with_an_l2_term(federation):
+    clients, model = federation
+    penalised = FlatModel(model.module, l2=0.3)
+    w = model.init(0, torch.float64)
+    opt = ClientOpt(lr=0.1, batch_size=8)
+    loop, matrix, free = (
+        train_round(m, w, clients, opt, seed=0, round=1, ids=[0, 1, 2], how=how)
+        for m, how in ((penalised, "loop"), (penalised, "vmap"), (model, "vmap"))
+    )
+    torch.testing.assert_close(matrix, loop, rtol=1e-9, atol=1e-12)
+    assert (matrix - free).norm() > 0.01
+
+
 def test_vmap_equals_loop_for_convolutions(federation):
     clients, _ = federation
     model = FlatModel(nn.Sequential(Standardize(torch.tensor([0.5]), torch.tensor([0.25]), 255), simple_cnn(1, 8, 3)))

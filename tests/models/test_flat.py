@@ -139,11 +139,8 @@ def test_losses_of_many_models_equal_the_losses_of_each(small):
     W = torch.stack([w, 2 * w, -w])
     stacked = {name: torch.stack([model.views(row)[name] for row in W]) for name in model.names}
     xs, ys = torch.stack([x, x.flip(0), 3 * x]), torch.stack([y, y.flip(0), y])
-    weights = (torch.arange(7) < torch.tensor([[7], [3], [1]])).double()
-    each = torch.stack([model.loss(W[k], xs[k], ys[k]) for k in range(3)])
-    weighted = torch.stack([model.loss(W[k], xs[k], ys[k], weights[k]) for k in range(3)])
-    torch.testing.assert_close(model.losses(stacked, xs, ys), each)
-    torch.testing.assert_close(model.losses(stacked, xs, ys, weights), weighted)
+    each = torch.stack([model.sample_losses(model.logits(W[k], xs[k]), ys[k]) for k in range(3)])
+    torch.testing.assert_close(model.losses_of_many(stacked, xs, ys), each)
 
 
 def test_tied_weights_stay_tied():
