@@ -20,13 +20,15 @@ class Meter:
     """Counters of one phase (unlearning or recovery).
 
     bytes_down, bytes_up: model vectors sent to and received from clients; images: training images
-    passed through the model, forward and backward, counted once per epoch; rounds: federated rounds;
+    passed through the model, forward and backward, counted once per epoch; products: images in
+    curvature-vector products, counted once per product; rounds: federated rounds;
     kept: bytes that must outlive a round for the method to work, by name.
     """
 
     bytes_down: int = 0
     bytes_up: int = 0
     images: int = 0
+    products: int = 0
     rounds: int = 0
     kept: dict[str, int] = field(default_factory=dict)
 
@@ -36,13 +38,27 @@ class Meter:
         self.bytes_down += nbytes(w) * len(deltas)
         self.bytes_up += nbytes(deltas)
 
+    def send(self, vector: Tensor, *, down: int = 0, up: int = 0) -> None:
+        """A vector like `vector` goes to `down` clients and comes from `up` clients, outside of a round."""
+        self.bytes_down += nbytes(vector) * down
+        self.bytes_up += nbytes(vector) * up
+
     def train(self, samples: int) -> None:
         """`samples` images take part in gradient steps."""
         self.images += samples
 
+    def differentiate(self, samples: int) -> None:
+        """`samples` images take part in a curvature-vector product."""
+        self.products += samples
+
     def keep(self, name: str, *tensors: Tensor) -> None:
         """`tensors` stay in memory under `name` after the round."""
         self.kept[name] = sum(nbytes(tensor) for tensor in tensors)
+
+    @property
+    def gradient_passes(self) -> int:
+        """Images times gradients, with a curvature product counted as two gradients, as HF-KCU does (App. B.1)."""
+        return self.images + 2 * self.products
 
     @property
     def bytes(self) -> int:

@@ -175,6 +175,11 @@ class FlatModel:
             raise UnsupportedModel(f"{type(self.module).__name__} has no layer with parameters")
         return order[0]
 
+    def only_layer(self) -> nn.Module | None:
+        """The one module that holds all parameters, or None if several do. A lone nn.Linear makes the loss convex."""
+        holders = [part for part in self.module.modules() if any(True for _ in part.parameters(recurse=False))]
+        return holders[0] if len(holders) == 1 else None
+
     def _constants(self, w: Tensor) -> dict[str, Tensor]:
         """The module's buffers (normalisation constants) in the dtype and on the device of `w`."""
         key = (w.dtype, w.device)

@@ -1,0 +1,110 @@
+"""Curvature times a vector, over whole data sets and without ever forming a matrix.
+
+    Hessian           H v = d/de grad L(w + e v)                        (HF-KCU, Eq. 5; Pearlmutter 1994)
+    Gauss-Newton      G v = mean_i J_i' [d2 l_i / dz2] J_i v            positive semi-definite for convex losses
+    empirical Fisher  F v = mean_i g_i (g_i' v)                         positive semi-definite, low rank
+
+J_i is the Jacobian of the outputs z_i, g_i the gradient of one sample's loss. All three are exact, take
+one pass over the data per product, batch by batch, and hold a few vectors (d,) besides a batch's
+activations: memory does not grow with the number of products. `l2` of the model is added to each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.func import grad, jvp, vjp
+
+from fu_core.errors import InvalidRequest, check_choice, check_count
+from fu_core.federation.local import Client
+from fu_core.models.flat import FlatModel
+
+MATRICES = ("hessian", "ggn", "fisher")
+Product = Callable[[Tensor], Tensor]  # v (d,) -> A v (d,)
+
+
+def curvature_product(
+    model: FlatModel,
+    w: Tensor,
+    parts: Sequence[tuple[float, Client]],
+    *,
+    matrix: str = "hessian",
+    batch_size: int = 128,
+    count: Callable[[int], None] | None = None,
+) -> Product:
+    """`v -> sum_k weight_k A_k v` (d,) at `w`, with A_k the mean curvature over the samples of part k.
+
+    parts: (weight, (x, y)) per client. `matrix`: "hessian", "ggn" or "fisher". `count(samples)` is called
+    for every batch, for the cost counters. Sums in float64, in the order of the parts. Deterministic.
+    """
+    check_choice("matrix", matrix, MATRICES)
+    check_count("batch_size", batch_size)
+    parts = _pooled([(weight, client) for weight, client in parts if weight])
+    if not parts or not all(len(y) for _, (_, y) in parts):
+        raise InvalidRequest("parts must hold samples with a weight: the curvature of no data is undefined")
+    on_batch = {"hessian": _hessian, "ggn": _gauss_newton, "fisher": _fisher}[matrix]
+    mass = sum(weight for weight, _ in parts)
+
+    def product(v: Tensor) -> Tensor:
+        total = torch.zeros(model.d, dtype=torch.float64, device=w.device)
+        for weight, (x, y) in parts:
+            for x_b, y_b in zip(x.split(batch_size), y.split(batch_size), strict=True):
+                batch = on_batch(model, w, v, model.arrange(x_b), y_b)
+                total.add_(batch, alpha=weight * len(y_b) / len(y))
+                if count is not None:
+                    count(len(y_b))
+        return total.to(w.dtype) + (mass * model.l2) * v
+
+    return product
+
+
+def fisher_diagonal(
+    model: FlatModel, w: Tensor, parts: Sequence[tuple[float, Client]], *, batch_size: int = 32
+) -> Tensor:
+    """Diagonal of the empirical Fisher plus l2, (d,): the simplest stand-in for the curvature's diagonal."""
+    total = torch.zeros(model.d, dtype=torch.float64, device=w.device)
+    for weight, (x, y) in parts:
+        for x_b, y_b in zip(x.split(batch_size), y.split(batch_size), strict=True):
+            data_gradients = model.per_sample_grads(w, model.arrange(x_b), y_b) - model.l2 * w  # (n, d)
+            total.add_((data_gradients**2).sum(dim=0), alpha=weight / len(y))
+    return total.to(w.dtype) + sum(weight for weight, _ in parts) * model.l2
+
+
+def _hessian(model: FlatModel, w: Tensor, v: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    data_loss = _data_loss(model, x, y)
+    return jvp(grad(lambda p: data_loss(p).mean()), (w,), (v,))[1]  # forward over reverse
+
+
+def _gauss_newton(model: FlatModel, w: Tensor, v: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    outputs, pull_back = vjp(lambda p: model.logits(p, x), w)[:2]
+    moved = jvp(lambda p: model.logits(p, x), (w,), (v,))[1]  # J v
+    by_outputs = grad(lambda z: model.sample_losses(z, y).mean())
+    return pull_back(jvp(by_outputs, (outputs,), (moved,))[1])[0]  # J' [d2 l / dz2] J v
+
+
+def _fisher(model: FlatModel, w: Tensor, v: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    data_loss = _data_loss(model, x, y)
+    losses, pull_back = vjp(data_loss, w)[:2]
+    slopes = jvp(data_loss, (w,), (v,))[1]  # g_i' v  (n,)
+    return pull_back(slopes / len(losses))[0]  # mean_i g_i (g_i' v)
+
+
+def _data_loss(model: FlatModel, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
+    """Loss of each sample (n,) as a function of the parameters, without the l2 term."""
+    return lambda p: model.sample_losses(model.logits(p, x), y)
+
+
+def _pooled(parts: list[tuple[float, Client]]) -> list[tuple[float, Client]]:
+    """One part instead of many where the weights are proportional to the sizes, as FedAvg's are.
+
+    The weighted mean is then the mean over all samples, and many small clients share full batches.
+    """
+    if len(parts) < 2:
+        return parts
+    per_sample = torch.tensor([weight / max(len(y), 1) for weight, (_, y) in parts], dtype=torch.float64)
+    if not torch.allclose(per_sample, per_sample[:1], rtol=1e-12):
+        return parts
+    x, y = (torch.cat([client[side] for _, client in parts]) for side in (0, 1))
+    return [(sum(weight for weight, _ in parts), (x, y))]

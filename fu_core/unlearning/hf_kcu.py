@@ -1,0 +1,510 @@
+"""HF-KCU: Hessian-free Krylov causal unlearning (Mahdavi et al., Algorithm 1), as printed and as it should be.
+
+Printed, for every client i that holds some of the forgotten data D_u (the "affected" ones, A):
+
+    g_i = grad l_i(w; D_u)                                                            (line 4)
+    v_i = CG_k(H_i + damping I, g_i)                 H_i: the client's own Hessian    (lines 5-14)
+    step_i = -alpha_i min(1, beta |w| / |v_i|) v_i   alpha_i = |g_i| / sum_A |g_j|    (Eq. 7, lines 15-18)
+    w_u = w + sum_i n_i / n step_i                                                    (lines 24-25)
+
+That minus moves the model *towards* the forgotten client's own optimum (errata H1), the weight n_i / n counts
+the client twice or not enough (H6, H8), and the client's Hessian is not the objective's (H7). The
+default, `form="corrected"`, derives the step from what retraining minimises. With m of n samples forgotten,
+
+    n L = (n - m) L_r + m l_u,  so at a minimiser of L:  -grad L_r = m / (n - m) grad l_u
+    w_u = w + (H_r + damping I)^-1 [m / (n - m) grad l_u]          one Newton step on L_r
+
+For one leaving client this is errata H1's weight p / (1 - p). On quadratics it *is* retraining.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fu_core.errors import InvalidRequest, NumericalFailure, check_choice, check_count, check_positive
+from fu_core.federation.horizontal import aggregate
+from fu_core.federation.local import Client
+from fu_core.federation.meter import Meter
+from fu_core.models.flat import FlatModel
+from fu_core.streams import stream
+from fu_core.unlearning.curvature import MATRICES, Product, curvature_product, fisher_diagonal
+
+FORMS = ("corrected", "printed")
+CURVATURES = ("retained", "global", "local")
+INFLUENCES = ("causal", "broadcast", "uniform")
+NEGATIVE = ("stop", "continue")
+
+Forget = int | Sequence[int] | Mapping[int, Tensor]
+
+
+@dataclass(frozen=True)
+class HFKCU:
+    """Hyper-parameters; the numbers are the paper's. None means: what the chosen `form` does."""
+
+    iters: int = 10  # k
+    damping: float = 0.01  # lambda
+    beta: float = 0.01  # adaptive scaling
+    form: str = "corrected"
+    curvature: str | None = None  # whose loss: "local" as printed, "retained" corrected, "global" as in Eq. (3)
+    matrix: str = "hessian"  # or "ggn", "fisher"
+    sign: int | None = None  # -1 printed, +1 corrected
+    scaling: bool | None = None  # line 17; None: on, but off in the corrected form if the loss is convex
+    influence: str = "causal"  # printed form; the other two are the ablations of Table 4, see `_printed_step`
+    decay: float = 1.0  # gamma: the t-th CG increment counts gamma^t. Not in Algorithm 1, see errata H5
+    gradient: str = "forget"  # corrected form; "retained" takes grad L_r itself, and needs no stationarity
+    client_weights: str = "sizes"  # corrected; "fixed" keeps w_f when part of a client leaves, as Eq. (2) does
+    preconditioner: str = "none"  # or "jacobi": the diagonal of the empirical Fisher
+    tol: float = 0.0  # stop CG at this relative residual
+    curvature_samples: int | None = None  # products over a random sample of so many; None: all, exact
+    batch_size: int = 128  # of the products; changes speed and memory, not the result
+
+    def __post_init__(self) -> None:
+        check_count("iters", self.iters)
+        for name in ("damping", "tol"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}")
+        check_positive("beta", self.beta)
+        check_choice("form", self.form, FORMS)
+        check_choice("matrix", self.matrix, MATRICES)
+        check_choice("influence", self.influence, INFLUENCES)
+        check_choice("gradient", self.gradient, ("forget", "retained"))
+        check_choice("client_weights", self.client_weights, ("sizes", "fixed"))
+        check_choice("preconditioner", self.preconditioner, ("none", "jacobi"))
+        if self.curvature is not None:
+            check_choice("curvature", self.curvature, CURVATURES)
+        if self.sign not in (None, 1, -1):
+            raise ValueError(f"sign must be 1, -1 or None, got {self.sign}")
+        if not 0 < self.decay <= 1:
+            raise ValueError(f"decay must lie in (0, 1], got {self.decay}")
+        if self.curvature_samples is not None:
+            check_count("curvature_samples", self.curvature_samples)
+        printed_only = {"influence": self.influence != "causal"}
+        corrected_only = {"gradient": self.gradient != "forget", "client_weights": self.client_weights != "sizes"}
+        for name, changed in (printed_only if self.form == "corrected" else corrected_only).items():
+            if changed:
+                raise ValueError(f"{name}={getattr(self, name)!r} has no meaning in the {self.form} form")
+
+
+# --- conjugate gradient ----------------------------------------------------------------------------------------------
+
+
+class Iterate(NamedTuple):
+    """CG after t steps: the solution so far (d,), the residual (d,), and p'Ap / p'p of the step just made."""
+
+    v: Tensor
+    residual: Tensor
+    curvature: float
+
+
+def cg_iterates(
+    product: Product,
+    g: Tensor,
+    *,
+    damping: float = 0.0,
+    preconditioner: Callable[[Tensor], Tensor] | None = None,
+    negative: str = "stop",
+    decay: float = 1.0,
+) -> Iterator[Iterate]:
+    """Conjugate gradient for (H + damping I) v = g from v = 0, one yield per step. HF-KCU, Alg. 1, lines 6-14.
+
+    Ends when the residual vanishes, or at negative curvature, p'(H + damping I)p <= 0, where CG has no
+    meaning; `negative="continue"` divides all the same, as Algorithm 1 does. `preconditioner(r)`
+    approximates H^-1 r. Deterministic. Raises NumericalFailure if a product is not finite.
+    """
+    check_choice("negative", negative, NEGATIVE)
+    v, r = torch.zeros_like(g), g.clone()  # v_0 = 0, r_0 = g
+    z = r if preconditioner is None else preconditioner(r)
+    p, rz = z.clone(), float(r.dot(z))  # p_0 = r_0
+    t = 0
+    while rz > 0:
+        q = product(p) + damping * p  # q_t = HVP(p_t)
+        pq, pp = float(p.dot(q)), float(p.dot(p))
+        if not math.isfinite(pq):
+            raise NumericalFailure(f"CG step {t + 1}: the curvature product is not finite")
+        if pq == 0 or (pq < 0 and negative == "stop"):
+            yield Iterate(v, r, pq / pp)
+            return
+        a = rz / pq  # alpha_t = r'r / p'q
+        v = v + decay**t * a * p  # v_{t+1} = v_t + alpha_t p_t
+        r = r - a * q  # r_{t+1} = r_t - alpha_t q_t
+        yield Iterate(v, r, pq / pp)
+        z = r if preconditioner is None else preconditioner(r)
+        rz, rz_before = float(r.dot(z)), rz
+        p = z + (rz / rz_before) * p  # p_{t+1} = r_{t+1} + beta_t p_t,  beta_t = r'r / r'r before
+        t += 1
+
+
+class Solution(NamedTuple):
+    """What CG found: v (d,), residual norms |r_0|, |r_1|, ..., and p'Ap / p'p of every step."""
+
+    v: Tensor
+    residual_norms: list[float]
+    curvatures: list[float]
+
+    @property
+    def negative_steps(self) -> int:
+        """Steps that met negative curvature."""
+        return sum(c <= 0 for c in self.curvatures)
+
+
+def solve(product: Product, g: Tensor, *, iters: int, damping: float, tol: float, **how: Any) -> Solution:
+    """At most `iters` steps of `cg_iterates`, or until |r| <= tol |g|.
+
+    Raises NumericalFailure if the very first direction has negative curvature: there is no solution to
+    report then. Later it ends with what was found before.
+    """
+    v, norms, curvatures = torch.zeros_like(g), [float(g.norm())], []
+    stop_at_negative = how.get("negative", "stop") == "stop"
+    for step in cg_iterates(product, g, damping=damping, **how):
+        curvatures.append(step.curvature)
+        if step.curvature <= 0 and stop_at_negative:
+            if len(curvatures) == 1:
+                raise NumericalFailure(
+                    f"CG step 1: curvature {step.curvature:.3g} along the gradient is not positive; "
+                    f"raise damping (now {damping:g}) or use matrix='ggn'"
+                )
+            break
+        v = step.v
+        norms.append(float(step.residual.norm()))
+        if norms[-1] <= tol * norms[0] or len(norms) > iters:
+            break
+    return Solution(v, norms, curvatures)
+
+
+def conjugate_gradient(
+    hvp: Product,
+    g: Tensor,
+    *,
+    iters: int = 10,
+    damping: float = 0.0,
+    tol: float = 0.0,
+    preconditioner: Callable[[Tensor], Tensor] | None = None,
+    negative: str = "stop",
+) -> tuple[Tensor, list[float]]:
+    """Approximate (H + damping I)^-1 g: `(v, residual_norms)`. HF-KCU, Alg. 1, lines 6-14. Deterministic.
+
+    hvp: v (d,) -> H v (d,); g (d,). Residual norms |r_0| = |g|, |r_1|, ...: one more than the steps made.
+    Stops at `tol` (relative) or after `iters` steps, holding four vectors. Negative curvature ends it
+    early with a warning (on the first step: NumericalFailure); see `cg_iterates`.
+    """
+    check_count("iters", iters)
+    found = solve(hvp, g, iters=iters, damping=damping, tol=tol, preconditioner=preconditioner, negative=negative)
+    if found.negative_steps:
+        warnings.warn(
+            f"CG met negative curvature in {found.negative_steps} of {len(found.curvatures)} steps; "
+            "a larger damping or matrix='ggn' avoids it",
+            stacklevel=2,
+        )
+    return found.v, found.residual_norms
+
+
+# --- unlearning ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Step:
+    """An unlearning step (d,) and how it came about. `solutions`: one per solve; `scale`: line 17's factors."""
+
+    step: Tensor
+    solutions: list[Solution] = field(repr=False)
+    scale: list[float]
+
+    @property
+    def negative_steps(self) -> int:
+        """CG steps that met negative curvature, over all solves."""
+        return sum(solution.negative_steps for solution in self.solutions)
+
+    @property
+    def relative_residual(self) -> float:
+        """The largest |r_k| / |g| over the solves; 0 if there was nothing to solve."""
+        return max((s.residual_norms[-1] / s.residual_norms[0] for s in self.solutions), default=0.0)
+
+
+def hf_kcu(
+    model: FlatModel,
+    w: Tensor,
+    clients: Sequence[Client],
+    forget: Forget,
+    *,
+    iters: int = 10,
+    damping: float = 0.01,
+    beta: float = 0.01,
+    form: str = "corrected",
+    seed: int = 0,
+    meter: Meter | None = None,
+    **options: Any,
+) -> Tensor:
+    """The model `w` (d,) without the influence of `forget`; returns a new vector (d,). HF-KCU, Algorithm 1.
+
+    clients: everybody's data as at training, (x, y) each. forget: a client or a list of clients that
+    leave, or {client: indices into its samples}. `options`: further fields of HFKCU. Random only with
+    `curvature_samples`, from streams (seed, "curvature", client). Raises InvalidRequest for a request
+    that names nobody, nothing, or everything; NumericalFailure as `solve`.
+    """
+    config = HFKCU(iters=iters, damping=damping, beta=beta, form=form, **options)
+    found = hf_kcu_step(model, w, clients, forget, config, seed=seed, meter=meter)
+    if not any(s.residual_norms[0] for s in found.solutions):
+        warnings.warn("the gradient on the forgotten data is zero: the model is returned as it was", stacklevel=2)
+    if found.negative_steps:
+        made = sum(len(s.curvatures) for s in found.solutions)
+        warnings.warn(f"CG met negative curvature in {found.negative_steps} of {made} steps", stacklevel=2)
+    return w + found.step
+
+
+def hf_kcu_step(
+    model: FlatModel,
+    w: Tensor,
+    clients: Sequence[Client],
+    forget: Forget,
+    config: HFKCU,
+    *,
+    seed: int = 0,
+    meter: Meter | None = None,
+) -> Step:
+    """`hf_kcu` with everything it knows: the step itself, the CG solutions and the scaling."""
+    deletion = Deletion.of(clients, forget)
+    make = _printed_step if config.form == "printed" else _corrected_step
+    found = make(model, w, deletion, config, seed, meter or Meter())
+    if not bool(found.step.isfinite().all()):
+        raise NumericalFailure(f"the HF-KCU step is not finite; raise damping (now {config.damping:g})")
+    return found
+
+
+@dataclass(frozen=True)
+class Deletion:
+    """Who forgets what: per client the forgotten and the kept samples. Clients without a part are absent."""
+
+    clients: Mapping[int, Client]
+    forgotten: Mapping[int, Client]
+    kept: Mapping[int, Client]
+
+    @classmethod
+    def of(cls, clients: Sequence[Client], forget: Forget) -> Deletion:
+        """Check and resolve a request. Raises InvalidRequest naming the client or index that is wrong."""
+        wanted = forget if isinstance(forget, Mapping) else dict.fromkeys(_client_list(forget))
+        if not wanted:
+            raise InvalidRequest("forget names nobody: at least one client must lose samples")
+        forgotten: dict[int, Client] = {}
+        kept: dict[int, Client] = {i: client for i, client in enumerate(clients) if len(client[1])}
+        for i, indices in wanted.items():
+            if not 0 <= i < len(clients):
+                raise InvalidRequest(f"forget names client {i}, but clients are 0 to {len(clients) - 1}")
+            x, y = clients[i]
+            gone = _mask(i, len(y), indices)
+            forgotten[i], kept[i] = (x[gone], y[gone]), (x[~gone], y[~gone])
+            if gone.all():
+                del kept[i]
+        if not kept:
+            raise InvalidRequest("forget leaves no data at all: somebody must stay")
+        return cls(dict(enumerate(clients)), forgotten, kept)
+
+    @property
+    def n(self) -> int:
+        """All samples before the deletion."""
+        return sum(len(y) for _, y in self.clients.values())
+
+    @property
+    def m(self) -> int:
+        """Samples to be forgotten."""
+        return sum(len(y) for _, y in self.forgotten.values())
+
+
+def _corrected_step(model: FlatModel, w: Tensor, deletion: Deletion, config: HFKCU, seed: int, meter: Meter) -> Step:
+    weights = _retained_weights(deletion, config.client_weights)
+    right_sides = _right_sides(model, w, deletion, weights, config, meter)
+    curvature = config.curvature or "retained"
+    solutions = []
+    if curvature == "local":  # each affected client solves by itself, with its own curvature
+        for i, g in right_sides.items():
+            solutions.append(_solve(model, w, [(1.0, i, deletion.clients[i])], g, config, seed, meter))
+    else:
+        g = torch.stack(list(right_sides.values())).sum(dim=0)
+        if curvature == "retained":
+            parts = [(weights[i], i, client) for i, client in deletion.kept.items()]
+        else:
+            parts = [(len(client[1]) / deletion.n, i, client) for i, client in deletion.clients.items()]
+        solutions.append(_solve(model, w, parts, g, config, seed, meter))
+    raw = torch.stack([solution.v for solution in solutions]).sum(dim=0)
+    convex = isinstance(model.only_layer(), nn.Linear)
+    scaling = config.scaling if config.scaling is not None else not convex
+    scale = _scale(w, raw, config.beta) if scaling else 1.0
+    meter.send(w, down=len(deletion.clients))  # everybody learns the new model
+    return Step((config.sign or 1) * scale * raw, solutions, [scale])
+
+
+def _retained_weights(deletion: Deletion, rule: str) -> dict[int, float]:
+    """Each staying client's share in the objective that retraining minimises; they sum to 1.
+
+    "sizes": by what it keeps, as FedAvg weighs. "fixed": by what it had, HF-KCU's Eq. (2).
+    """
+    of = deletion.kept if rule == "sizes" else deletion.clients
+    mass = {i: len(of[i][1]) for i in deletion.kept}
+    return {i: mass[i] / sum(mass.values()) for i in mass}
+
+
+def _right_sides(
+    model: FlatModel, w: Tensor, deletion: Deletion, weights: Mapping[int, float], config: HFKCU, meter: Meter
+) -> dict[int, Tensor]:
+    """-grad L_r at a minimiser of L, as a sum over clients of what each can compute from its own data."""
+    if config.gradient == "retained":  # no assumption, but a pass over everything that is kept
+        return {i: -weights[i] * _gradient(model, w, data, meter) for i, data in deletion.kept.items()}
+    parts: dict[int, Tensor] = {}
+    for i, gone in deletion.forgotten.items():
+        m_i = len(gone[1])
+        g_u = _gradient(model, w, gone, meter)
+        if config.client_weights == "sizes":
+            parts[i] = m_i / (deletion.n - deletion.m) * g_u  # m / (n - m) grad l_u
+            continue
+        n_i, total = len(deletion.clients[i][1]), sum(len(deletion.clients[j][1]) for j in deletion.kept)
+        if i in deletion.kept:  # w_f m_f / (n_f - m_f) (grad l_u - grad l_f)       errata H6
+            g_f = _gradient(model, w, deletion.clients[i], meter)
+            parts[i] = n_i / total * m_i / (n_i - m_i) * (g_u - g_f)
+        else:
+            parts[i] = n_i / total * g_u
+    return parts
+
+
+def _printed_step(model: FlatModel, w: Tensor, deletion: Deletion, config: HFKCU, seed: int, meter: Meter) -> Step:
+    """Algorithm 1 to the letter, or with one of Table 4's ablations, two of which the paper does not define.
+
+    influence "causal": Eq. (7). "broadcast" (w/o causal weighting): every client solves for the summed
+    forget gradient with weight 1. "uniform" (our reading of "uniform influence"): the same with 1 / N.
+    """
+    gradients = {i: _gradient(model, w, gone, meter) for i, gone in deletion.forgotten.items()}  # line 4
+    norms = {i: float(g.norm()) for i, g in gradients.items()}
+    everybody = {i: client for i, client in deletion.clients.items() if len(client[1])}
+    if config.influence == "causal":
+        right_sides = gradients
+        alpha = {i: norm / max(sum(norms.values()), 1e-300) for i, norm in norms.items()}  # Eq. (7)
+    else:
+        right_sides = dict.fromkeys(everybody, torch.stack(list(gradients.values())).sum(dim=0))
+        alpha = dict.fromkeys(everybody, 1.0 if config.influence == "broadcast" else 1 / len(deletion.clients))
+        meter.send(w, down=len(everybody))  # the forget gradient
+    meter.send(w, down=len(deletion.clients))  # line 1: broadcast
+    curvature = config.curvature or "local"
+    solutions, scales, steps, shares = [], [], [], []
+    for i, g in right_sides.items():
+        found = _solve(model, w, _parts(deletion, curvature, i), g, config, seed, meter, negative="continue")
+        scale = _scale(w, found.v, config.beta) if config.scaling is not False else 1.0  # line 17
+        steps.append((config.sign or -1) * alpha[i] * scale * found.v)  # lines 15, 18
+        shares.append(len(deletion.clients[i][1]) / deletion.n)  # w_i
+        solutions.append(found)
+        scales.append(scale)
+    meter.send(w, up=len(right_sides))  # line 19
+    step = aggregate(torch.stack(steps), torch.tensor(shares, dtype=torch.float64))  # line 24: sum_i w_i step_i
+    return Step(step, solutions, scales)
+
+
+Part = tuple[float, int, Client]  # weight, client, its data
+
+
+def _parts(deletion: Deletion, curvature: str, i: int) -> list[Part]:
+    """The data whose curvature client i solves with in the printed form."""
+    if curvature == "local":
+        return [(1.0, i, deletion.clients[i])]
+    held = deletion.kept if curvature == "retained" else deletion.clients
+    total = sum(len(y) for _, y in held.values())
+    return [(len(client[1]) / total, j, client) for j, client in held.items()]
+
+
+def _solve(
+    model: FlatModel,
+    w: Tensor,
+    parts: Sequence[Part],
+    g: Tensor,
+    config: HFKCU,
+    seed: int,
+    meter: Meter,
+    negative: str = "stop",
+) -> Solution:
+    """CG with the curvature of `parts`. A product over several clients costs a vector to and from each."""
+    sampled = [(weight, i, _sample(client, share, seed, i)) for weight, i, client, share in _budget(parts, config)]
+    data = [(weight, client) for weight, _, client in sampled]
+    passes = curvature_product(
+        model, w, data, matrix=config.matrix, batch_size=config.batch_size, count=meter.differentiate
+    )
+
+    def product(v: Tensor) -> Tensor:
+        if len(parts) > 1:
+            meter.send(v, down=len(parts), up=len(parts))
+        return passes(v)
+
+    precondition = None
+    if config.preconditioner == "jacobi":
+        diagonal = fisher_diagonal(model, w, data) + config.damping
+        precondition = diagonal.clamp(min=float(diagonal.max()) * 1e-6).reciprocal().mul
+    return solve(
+        product,
+        g,
+        iters=config.iters,
+        damping=config.damping,
+        tol=config.tol,
+        preconditioner=precondition,
+        negative=negative,
+        decay=config.decay,
+    )
+
+
+def _budget(parts: Sequence[Part], config: HFKCU) -> Iterator[tuple[float, int, Client, int]]:
+    """How many samples of each part enter the products: its share of `curvature_samples`, at least one."""
+    total = sum(len(client[1]) for _, _, client in parts)
+    for weight, i, client in parts:
+        n_i = len(client[1])
+        share = n_i if config.curvature_samples is None else math.ceil(config.curvature_samples * n_i / total)
+        yield weight, i, client, min(share, n_i)
+
+
+def _sample(client: Client, size: int, seed: int, i: int) -> Client:
+    x, y = client
+    if size >= len(y):
+        return client
+    chosen = torch.randperm(len(y), generator=stream(seed, "curvature", i))[:size].to(y.device)
+    return x[chosen], y[chosen]
+
+
+def _gradient(model: FlatModel, w: Tensor, data: Client, meter: Meter, batch_size: int = 500) -> Tensor:
+    """Mean-loss gradient (d,) over all samples of a client, in batches; the client then sends it."""
+    x, y = data
+    total = torch.zeros(model.d, dtype=torch.float64, device=w.device)
+    for x_b, y_b in zip(x.split(batch_size), y.split(batch_size), strict=True):
+        total.add_(model.grad(w, model.arrange(x_b), y_b), alpha=len(y_b) / len(y))
+        meter.train(len(y_b))
+    meter.send(w, up=1)
+    return total.to(w.dtype)
+
+
+def _scale(w: Tensor, raw: Tensor, beta: float) -> float:
+    """min(1, beta |w| / |raw|): line 17, Eq. (21)."""
+    length = float(raw.norm())
+    return min(1.0, beta * float(w.norm()) / length) if length else 1.0
+
+
+def _client_list(forget: int | Sequence[int]) -> list[int]:
+    named = [forget] if isinstance(forget, int) else list(forget)
+    if len(set(named)) != len(named):
+        raise InvalidRequest(f"forget names a client twice: {named}")
+    return named
+
+
+def _mask(i: int, n: int, indices: Tensor | None) -> Tensor:
+    """Which of client i's n samples go; None: all."""
+    if n == 0:
+        raise InvalidRequest(f"forget names client {i}, which holds no data")
+    gone = torch.zeros(n, dtype=torch.bool)
+    if indices is None:
+        return ~gone
+    if len(indices) == 0:
+        raise InvalidRequest(f"forget names client {i} but none of its samples")
+    if indices.dtype != torch.int64 or int(indices.min()) < 0 or int(indices.max()) >= n:
+        raise InvalidRequest(f"forget must hold indices 0..{n - 1} of client {i} (int64), got {indices.tolist()[:5]}")
+    if len(indices.unique()) != len(indices):
+        raise InvalidRequest(f"forget names a sample of client {i} twice")
+    gone[indices.cpu()] = True
+    return gone
