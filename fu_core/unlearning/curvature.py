@@ -74,12 +74,16 @@ def fisher_diagonal(
 
 def _hessian(model: FlatModel, w: Tensor, v: Tensor, x: Tensor, y: Tensor) -> Tensor:
     data_loss = _data_loss(model, x, y)
-    return jvp(grad(lambda p: data_loss(p).mean()), (w,), (v,))[1]  # forward over reverse
+    gradient: Product = grad(lambda p: data_loss(p).mean())
+    return jvp(gradient, (w,), (v,))[1]  # forward over reverse
 
 
 def _gauss_newton(model: FlatModel, w: Tensor, v: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    outputs, pull_back = vjp(lambda p: model.logits(p, x), w)[:2]
-    moved = jvp(lambda p: model.logits(p, x), (w,), (v,))[1]  # J v
+    def outputs_at(p: Tensor) -> Tensor:
+        return model.logits(p, x)
+
+    outputs, pull_back = vjp(outputs_at, w)[:2]
+    moved = jvp(outputs_at, (w,), (v,))[1]  # J v
     by_outputs = grad(lambda z: model.sample_losses(z, y).mean())
     return pull_back(jvp(by_outputs, (outputs,), (moved,))[1])[0]  # J' [d2 l / dz2] J v
 
