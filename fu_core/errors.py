@@ -19,6 +19,10 @@ class UnsupportedTask(ValueError):
     """A method asked to do what it is not defined for."""
 
 
+class MissingHistory(RuntimeError):
+    """A stored update that a method needs and that was never recorded; the message names round and client."""
+
+
 class NumericalFailure(RuntimeError):
     """NaN or infinity in a parameter vector, a loss or an update."""
 

@@ -62,18 +62,34 @@ def rounds_cost(f: Federation, participants: int, rounds: float) -> Cost:
     return Cost(comm, f.flops * f.samples * f.epochs * participants * rounds, f.model_bytes)
 
 
-def unlearning_cost(method: str, f: Federation, *, train_rounds: int = 0, epochs_u: float = 1.0) -> Cost:
+def unlearning_cost(
+    method: str,
+    f: Federation,
+    *,
+    train_rounds: int = 0,
+    epochs_u: float = 1.0,
+    retained_rounds: int = 0,
+    epochs_cal: float = 0.5,
+) -> Cost:
     """Table VIII for the methods implemented; Retrain is `train_rounds` rounds without the target.
 
     A target of PUF trains `epochs_u` epochs instead of E, which the table, with E_u = E = 1, leaves out.
+    FedEraser calibrates `retained_rounds` rounds (R_ret) with `epochs_cal` epochs (E_cal) each. It
+    replays the first one as stored, so that what runs is one round less than the table's.
     """
     nothing = Cost(0, 0, f.model_bytes)
     at_targets = f.flops * f.samples * epochs_u * f.leaving
     at_others = f.flops * f.samples * f.epochs * f.remaining
+    calibrations = f.remaining * retained_rounds  # C_r R_ret
     table = {
         "Retrain": rounds_cost(f, f.remaining, train_rounds),
         "Natural": nothing,
         "NoT": nothing,  # "negligible"
+        "FedEraser": Cost(
+            2 * f.model_bytes * calibrations,
+            f.flops * f.samples * epochs_cal * calibrations,
+            f.model_bytes * f.clients * retained_rounds,  # the targets' updates too: nobody knows who will leave
+        ),
         "PUF-Special": Cost(2 * f.model_bytes * f.leaving, at_targets, f.model_bytes),
         "PUF-Regular": Cost(2 * f.model_bytes * f.clients, at_targets + at_others, f.model_bytes),
     }
@@ -85,10 +101,24 @@ def unlearning_cost(method: str, f: Federation, *, train_rounds: int = 0, epochs
 
 
 def total_cost(
-    method: str, f: Federation, *, recovery_rounds: float, train_rounds: int = 0, epochs_u: float = 1.0
+    method: str,
+    f: Federation,
+    *,
+    recovery_rounds: float,
+    train_rounds: int = 0,
+    epochs_u: float = 1.0,
+    retained_rounds: int = 0,
+    epochs_cal: float = 0.5,
 ) -> Cost:
-    """Unlearning plus recovery."""
-    unlearn = unlearning_cost(method, f, train_rounds=train_rounds, epochs_u=epochs_u)
+    """Unlearning plus recovery. Arguments as for `unlearning_cost`."""
+    unlearn = unlearning_cost(
+        method,
+        f,
+        train_rounds=train_rounds,
+        epochs_u=epochs_u,
+        retained_rounds=retained_rounds,
+        epochs_cal=epochs_cal,
+    )
     return unlearn + rounds_cost(f, f.remaining, recovery_rounds)
 
 

@@ -21,6 +21,8 @@ from fu_core.federation.local import Client, ClientOpt, train_round
 from fu_core.federation.meter import Meter
 from fu_core.models.flat import FlatModel
 
+OnUpdates = Callable[[int, list[int], Tensor], None]  # round, ids, deltas (K, d)
+
 
 @dataclass(frozen=True)
 class FedOpt:
@@ -88,12 +90,19 @@ def fedavg_round(
     state: ServerState | None = None,
     how: str = "auto",
     meter: Meter | None = None,
+    on_updates: OnUpdates | None = None,
 ) -> tuple[Tensor, ServerState]:
-    """One round over the clients `ids`, in id order: the model after it, and the server's state."""
+    """One round over the clients `ids`, in id order: the model after it, and the server's state.
+
+    `on_updates(round, ids, deltas)` sees the updates (K, d) before they are averaged; it must copy what it
+    keeps and change nothing.
+    """
     ids = sorted(ids)
     if not ids:
         raise InvalidRequest(f"round {round}: no client takes part")
     deltas = train_round(model, w, clients, local, seed=seed, round=round, ids=ids, how=how, meter=meter)
+    if on_updates is not None:
+        on_updates(round, ids, deltas)
     n = sizes_of([clients[i] for i in ids])
     delta = aggregate(deltas, n / n.sum())  # Delta_t = sum_i n_i / n * Delta_i
     return server_step(w, delta, server or FedOpt(), state or ServerState())
@@ -114,19 +123,32 @@ def fedavg(
     how: str = "auto",
     meter: Meter | None = None,
     after_round: Callable[[int, Tensor, ServerState], None] | None = None,
+    on_updates: OnUpdates | None = None,
 ) -> Tensor:
     """`rounds` rounds of FedAvg (or FedOpt) from `w` with all clients but `exclude`; returns w (d,).
 
     clients: list of (x, y). Random: batches and augmentation, from streams of (seed, round, client),
     so a client's batches do not depend on who else takes part. `after_round(t, w, state)` is called
-    after each round. Raises `InvalidRequest` if nobody is left, `NumericalFailure` on divergence.
+    after each round, `on_updates(t, ids, deltas)` before each average (see `fedavg_round`). Raises
+    `InvalidRequest` if nobody is left, `NumericalFailure` on divergence.
     """
     check_count("rounds", rounds, least=0)
     ids = participants(len(clients), exclude)
     state = state or ServerState()
     for t in range(first_round, first_round + rounds):
         w, state = fedavg_round(
-            model, w, clients, local, seed=seed, round=t, ids=ids, server=server, state=state, how=how, meter=meter
+            model,
+            w,
+            clients,
+            local,
+            seed=seed,
+            round=t,
+            ids=ids,
+            server=server,
+            state=state,
+            how=how,
+            meter=meter,
+            on_updates=on_updates,
         )
         if not bool(w.isfinite().all()):
             raise NumericalFailure(f"round {t}: the global model is not finite")

@@ -1,0 +1,185 @@
+"""FedEraser: replay the training without the target, lengths from storage, directions fresh (Liu et al. 2021).
+
+The server stores every client's update U_k^t of the rounds t = 1, 1 + dt, 1 + 2 dt, ... To forget u:
+
+    w <- w_0 + sum_{k != u} p_k U_k^1                  first round: stored updates, as they are
+    Uh_k = ClientOpt(k, w) - w                         later: a short training of E_cal epochs,
+    Ub_k = |U_k^t| / |Uh_k| Uh_k                       given the stored update's length,
+    w <- w + sum_{k != u} p_k Ub_k                     p_k = n_k / n_{-u}
+
+What the length is taken of (`norm_scope`) differs: the whole vector (PUF's code), each parameter tensor
+(the original paper), or each tensor of the clients' average (the public code of FedEraser and FedAU, here
+averaged by client size).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from fu_core.errors import (
+    InvalidRequest,
+    MissingHistory,
+    NumericalFailure,
+    UnsupportedTask,
+    check_choice,
+    check_count,
+    check_positive,
+)
+from fu_core.federation.horizontal import aggregate, participants, sizes_of
+from fu_core.federation.local import Client, ClientOpt, train_round
+from fu_core.federation.meter import Meter, nbytes
+from fu_core.models.flat import FlatModel
+
+NORM_SCOPES = ("global", "layer", "layer_avg")
+SHORTEST = 1e-12  # a fresh update below this has no direction
+
+
+@dataclass
+class UpdateHistory:
+    """What FedEraser stores during training: `w_0` (d,) and the updates (d,) of rounds 1, 1 + interval, ...
+
+    Hand `record` to `fedavg` as `on_updates`. Everything recorded is a copy.
+    """
+
+    w_0: Tensor
+    interval: int = 1  # dt; the original paper: 2
+    _updates: dict[tuple[int, int], Tensor] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_count("interval", self.interval)
+        self.w_0 = self.w_0.detach().clone()
+
+    def record(self, round: int, ids: Sequence[int], deltas: Tensor) -> None:
+        """Store the updates (K, d) of the clients `ids`, if `round` is one to retain."""
+        if (round - 1) % self.interval == 0:
+            for k, delta in zip(ids, deltas, strict=True):
+                self._updates[round, k] = delta.detach().clone()
+
+    @property
+    def rounds(self) -> list[int]:
+        """The rounds retained, in order."""
+        return sorted({t for t, _ in self._updates})
+
+    def update(self, round: int, client: int) -> Tensor:
+        """U_k^t (d,), new minus old, not to be overwritten; raises `MissingHistory` if it was not stored."""
+        if (round, client) not in self._updates:
+            stored = f"rounds {self.rounds[0]} to {self.rounds[-1]}" if self._updates else "nothing"
+            raise MissingHistory(
+                f"no stored update of client {client} in round {round}; the history holds {stored}, "
+                f"interval {self.interval}"
+            )
+        return self._updates[round, client]
+
+    @property
+    def stored(self) -> list[Tensor]:
+        """All stored updates, by round and client."""
+        return [self._updates[key] for key in sorted(self._updates)]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The stored updates under "update/<round>/<client>", to be written to a file."""
+        return {f"update/{t}/{k}": update for (t, k), update in self._updates.items()}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take back what `tensors` gave, read from a file: not copied again. Other names are left alone."""
+        for name, update in tensors.items():
+            if name.startswith("update/"):
+                _, t, k = name.split("/")
+                self._updates[int(t), int(k)] = update.to(self.w_0.device)
+
+    @property
+    def nbytes(self) -> int:
+        """C R_ret P B: the bytes of the updates. `w_0` comes from its seed and is not counted."""
+        return sum(nbytes(update) for update in self.stored)
+
+
+def calibrate(model: FlatModel, stored: Tensor, fresh: Tensor, *, per_layer: bool) -> tuple[Tensor, int]:
+    """`fresh` (K, d) with the lengths of `stored` (K, d), row by row, and how many had no direction.
+
+    The lengths are those of whole rows, or of each parameter tensor in them. A part of `fresh` shorter
+    than 1e-12 becomes zero. Norms in float64; deterministic.
+    """
+    cuts = model.sizes if per_layer else [model.d]
+    parts, lost = [], 0
+    for U, Uh in zip(stored.split(cuts, dim=1), fresh.split(cuts, dim=1), strict=True):
+        target, length = (torch.linalg.vector_norm(v, dim=1, keepdim=True, dtype=torch.float64) for v in (U, Uh))
+        still = length < SHORTEST  # (K, 1)
+        parts.append(torch.where(still, 0.0, target / length).to(Uh.dtype) * Uh)  # Ub_k = |U_k| / |Uh_k| Uh_k
+        lost += int(still.sum())
+    return torch.cat(parts, dim=1), lost
+
+
+def fed_eraser(
+    model: FlatModel,
+    history: UpdateHistory,
+    clients: Sequence[Client],
+    targets: Sequence[int],
+    *,
+    local: ClientOpt,
+    seed: int,
+    calibration: float = 0.5,
+    norm_scope: str = "global",
+    released_schedule: bool = False,
+    forget: Mapping[int, Client] | None = None,
+    how: str = "auto",
+    meter: Meter | None = None,
+) -> Tensor:
+    """The model (d,) replayed from `history` without the clients `targets`. Liu et al. 2021, Algorithm 1.
+
+    calibration: E_cal as a fraction of `local.epochs`. Retained round t calibrates at the learning rate
+    of training round t; `released_schedule` counts retained rounds instead, as PUF's code does: the
+    i-th (from 1) at lr lr_decay^i. The server is plain averaging; every remaining client must be online.
+
+    Random: batches and augmentation, from the streams of training round t, so that a full calibration
+    (1.0) repeats a training in which the targets took no part. Raises `MissingHistory` naming round and
+    client, `InvalidRequest` for targets that are nobody, everybody or unknown, `UnsupportedTask` for a
+    sample-level request (`forget`): what was stored are whole clients' updates. Warns once if fresh
+    updates had no direction and counted as zero.
+    """
+    check_choice("norm_scope", norm_scope, NORM_SCOPES)
+    check_positive("calibration", calibration)
+    if forget is not None:
+        raise UnsupportedTask("forget: FedEraser stores updates of whole clients and cannot forget single samples")
+    if not targets:
+        raise InvalidRequest("targets names nobody: at least one client must leave")
+    ids = participants(len(clients), targets)
+    rounds = _retained(history, ids)
+    n = sizes_of([clients[k] for k in ids])
+    p = n / n.sum()
+
+    w, lost = history.w_0.clone(), 0
+    for i, t in enumerate(rounds):
+        step = torch.stack([history.update(t, k) for k in ids])  # U_k^t (K, d)
+        weights = p
+        if i > 0:
+            opt = replace(local, epochs=calibration * local.epochs)
+            if released_schedule:
+                opt = replace(opt, lr=local.lr * local.lr_decay ** (i + 1), lr_decay=1.0)
+            fresh = train_round(model, w, clients, opt, seed=seed, round=t, ids=ids, how=how, meter=meter)  # Uh_k
+            if norm_scope == "layer_avg":
+                step, fresh = aggregate(step, p)[None], aggregate(fresh, p)[None]  # (1, d)
+                weights = torch.ones(1, dtype=torch.float64)
+            step, still = calibrate(model, step, fresh, per_layer=norm_scope != "global")
+            lost += still
+        w = w + aggregate(step, weights)  # w <- w + sum_{k != u} n_k / n_{-u} Ub_k
+        if not bool(w.isfinite().all()):
+            raise NumericalFailure(f"retained round {t}: the calibrated model is not finite")
+    if meter is not None:
+        meter.keep("stored updates", *history.stored)
+    if lost:
+        warnings.warn(f"{lost} fresh updates were shorter than {SHORTEST:g} and counted as zero", stacklevel=2)
+    return w
+
+
+def _retained(history: UpdateHistory, ids: list[int]) -> list[int]:
+    """Rounds 1, 1 + interval, ... up to the last one stored; fails before any training if one has a gap."""
+    last = max(history.rounds, default=1)
+    rounds = list(range(1, last + 1, history.interval))
+    for t in rounds:
+        for k in ids:
+            history.update(t, k)
+    return rounds
