@@ -85,6 +85,7 @@ class HFKCU:
             raise ValueError(f"decay must lie in (0, 1], got {self.decay}")
         if self.curvature_samples is not None:
             check_count("curvature_samples", self.curvature_samples)
+        check_count("batch_size", self.batch_size)
         printed_only = {"influence": self.influence != "causal"}
         corrected_only = {"gradient": self.gradient != "forget", "client_weights": self.client_weights != "sizes"}
         for name, changed in (printed_only if self.form == "corrected" else corrected_only).items():
@@ -114,16 +115,25 @@ def cg_iterates(
 ) -> Iterator[Iterate]:
     """Conjugate gradient for (H + damping I) v = g from v = 0, one yield per step. HF-KCU, Alg. 1, lines 6-14.
 
-    Ends when the residual vanishes, or at negative curvature, p'(H + damping I)p <= 0, where CG has no
-    meaning; `negative="continue"` divides all the same, as Algorithm 1 does. `preconditioner(r)`
-    approximates H^-1 r. Deterministic. Raises NumericalFailure if a product is not finite.
+    Ends when the residual vanishes to rounding, or at negative curvature, p'(H + damping I)p <= 0, where
+    CG has no meaning; `negative="continue"` divides all the same, as Algorithm 1 does, unless by zero.
+    `preconditioner(r)` approximates H^-1 r. With decay < 1 the residual is that of the undecayed solution.
+    Deterministic. Raises NumericalFailure if g or a product is not finite, or r' preconditioner(r) < 0.
     """
     check_choice("negative", negative, NEGATIVE)
     v, r = torch.zeros_like(g), g.clone()  # v_0 = 0, r_0 = g
     z = r if preconditioner is None else preconditioner(r)
     p, rz = z.clone(), float(r.dot(z))  # p_0 = r_0
+    rounding = torch.finfo(g.dtype).eps ** 2 * rz  # below it p and q are noise, and so is the sign of p'q
     t = 0
-    while rz > 0:
+    while True:
+        if not 0 <= rz < math.inf:
+            raise NumericalFailure(
+                f"CG step {t + 1}: the squared residual is {rz:g}, so the gradient or a product is not finite"
+                + (" or the preconditioner is not positive definite" if preconditioner else "")
+            )
+        if rz <= rounding:
+            return
         q = product(p) + damping * p  # q_t = HVP(p_t)
         pq, pp = float(p.dot(q)), float(p.dot(p))
         if not math.isfinite(pq):
@@ -158,13 +168,14 @@ def solve(product: Product, g: Tensor, *, iters: int, damping: float, tol: float
     """At most `iters` steps of `cg_iterates`, or until |r| <= tol |g|.
 
     Raises NumericalFailure if the very first direction has negative curvature: there is no solution to
-    report then. Later it ends with what was found before.
+    report then. Later it ends with what was found before. Zero curvature ends it even where negative
+    curvature may not.
     """
     v, norms, curvatures = torch.zeros_like(g), [float(g.norm())], []
     stop_at_negative = how.get("negative", "stop") == "stop"
     for step in cg_iterates(product, g, damping=damping, **how):
         curvatures.append(step.curvature)
-        if step.curvature <= 0 and stop_at_negative:
+        if step.curvature == 0 or (step.curvature < 0 and stop_at_negative):
             if len(curvatures) == 1:
                 raise NumericalFailure(
                     f"CG step 1: curvature {step.curvature:.3g} along the gradient is not positive; "
@@ -224,7 +235,9 @@ class Step:
     @property
     def relative_residual(self) -> float:
         """The largest |r_k| / |g| over the solves; 0 if there was nothing to solve."""
-        return max((s.residual_norms[-1] / s.residual_norms[0] for s in self.solutions), default=0.0)
+        return max(
+            (s.residual_norms[-1] / s.residual_norms[0] for s in self.solutions if s.residual_norms[0]), default=0.0
+        )
 
 
 def hf_kcu(
