@@ -41,9 +41,7 @@ def curvature_product(
     """
     check_choice("matrix", matrix, MATRICES)
     check_count("batch_size", batch_size)
-    parts = _pooled([(weight, client) for weight, client in parts if weight])
-    if not parts or not all(len(y) for _, (_, y) in parts):
-        raise InvalidRequest("parts must hold samples with a weight: the curvature of no data is undefined")
+    parts = _pooled(_with_weight(parts))
     on_batch = {"hessian": _hessian, "ggn": _gauss_newton, "fisher": _fisher}[matrix]
     mass = sum(weight for weight, _ in parts)
 
@@ -51,7 +49,7 @@ def curvature_product(
         total = torch.zeros(model.d, dtype=torch.float64, device=w.device)
         for weight, (x, y) in parts:
             for x_b, y_b in zip(x.split(batch_size), y.split(batch_size), strict=True):
-                batch = on_batch(model, w, v, model.arrange(x_b), y_b)
+                batch = on_batch(model, w, v, x_b.contiguous(), y_b)  # forward mode: GroupNorm needs this order
                 total.add_(batch, alpha=weight * len(y_b) / len(y))
                 if count is not None:
                     count(len(y_b))
@@ -61,14 +59,25 @@ def curvature_product(
 
 
 def fisher_diagonal(
-    model: FlatModel, w: Tensor, parts: Sequence[tuple[float, Client]], *, batch_size: int = 32
+    model: FlatModel,
+    w: Tensor,
+    parts: Sequence[tuple[float, Client]],
+    *,
+    batch_size: int = 32,
+    count: Callable[[int], None] | None = None,
 ) -> Tensor:
-    """Diagonal of the empirical Fisher plus l2, (d,): the simplest stand-in for the curvature's diagonal."""
+    """Diagonal of the empirical Fisher plus l2, (d,): the simplest stand-in for the curvature's diagonal.
+
+    `count` as above, but what it counts costs one gradient per sample. Holds a batch of gradients (n, d).
+    """
     total = torch.zeros(model.d, dtype=torch.float64, device=w.device)
+    parts = _with_weight(parts)
     for weight, (x, y) in parts:
         for x_b, y_b in zip(x.split(batch_size), y.split(batch_size), strict=True):
             data_gradients = model.per_sample_grads(w, model.arrange(x_b), y_b) - model.l2 * w  # (n, d)
             total.add_((data_gradients**2).sum(dim=0), alpha=weight / len(y))
+            if count is not None:
+                count(len(y_b))
     return total.to(w.dtype) + sum(weight for weight, _ in parts) * model.l2
 
 
@@ -100,15 +109,23 @@ def _data_loss(model: FlatModel, x: Tensor, y: Tensor) -> Callable[[Tensor], Ten
     return lambda p: model.sample_losses(model.logits(p, x), y)
 
 
+def _with_weight(parts: Sequence[tuple[float, Client]]) -> list[tuple[float, Client]]:
+    weighted = [(weight, client) for weight, client in parts if weight]
+    if not weighted or not all(len(y) for _, (_, y) in weighted):
+        raise InvalidRequest("parts must hold samples with a weight: the curvature of no data is undefined")
+    return weighted
+
+
 def _pooled(parts: list[tuple[float, Client]]) -> list[tuple[float, Client]]:
     """One part instead of many where the weights are proportional to the sizes, as FedAvg's are.
 
-    The weighted mean is then the mean over all samples, and many small clients share full batches.
+    The weighted mean is then the mean over all samples, and many small clients share full batches. The
+    pooled data are a copy, which lives as long as the product.
     """
     if len(parts) < 2:
         return parts
-    per_sample = torch.tensor([weight / max(len(y), 1) for weight, (_, y) in parts], dtype=torch.float64)
-    if not torch.allclose(per_sample, per_sample[:1], rtol=1e-12):
+    per_sample = torch.tensor([weight / len(y) for weight, (_, y) in parts], dtype=torch.float64)
+    if not torch.allclose(per_sample, per_sample[:1], rtol=1e-12, atol=0):  # weights per sample are tiny numbers
         return parts
     x, y = (torch.cat([client[side] for _, client in parts]) for side in (0, 1))
     return [(sum(weight for weight, _ in parts), (x, y))]
