@@ -306,7 +306,7 @@ class Deletion:
             raise InvalidRequest("forget names nobody: at least one client must lose samples")
         forgotten: dict[int, Client] = {}
         kept: dict[int, Client] = {i: client for i, client in enumerate(clients) if len(client[1])}
-        for i, indices in wanted.items():
+        for i, indices in sorted(wanted.items(), key=lambda named: named[0]):  # sums run in client order
             if not 0 <= i < len(clients):
                 raise InvalidRequest(f"forget names client {i}, but clients are 0 to {len(clients) - 1}")
             x, y = clients[i]
@@ -317,6 +317,11 @@ class Deletion:
         if not kept:
             raise InvalidRequest("forget leaves no data at all: somebody must stay")
         return cls(dict(enumerate(clients)), forgotten, kept)
+
+    @property
+    def holders(self) -> dict[int, Client]:
+        """The clients that hold data before the deletion."""
+        return {i: client for i, client in self.clients.items() if len(client[1])}
 
     @property
     def n(self) -> int:
@@ -332,18 +337,20 @@ class Deletion:
 def _corrected_step(model: FlatModel, w: Tensor, deletion: Deletion, config: HFKCU, seed: int, meter: Meter) -> Step:
     weights = _retained_weights(deletion, config.client_weights)
     right_sides = _right_sides(model, w, deletion, weights, config, meter)
+    meter.send(w, up=len(right_sides))  # each sends its part, or with "local" curvature what it solves to
     curvature = config.curvature or "retained"
     solutions = []
     if curvature == "local":  # each affected client solves by itself, with its own curvature
         for i, g in right_sides.items():
-            solutions.append(_solve(model, w, [(1.0, i, deletion.clients[i])], g, config, seed, meter))
+            alone = [(1.0, i, deletion.clients[i])]
+            solutions.append(_solve(model, w, alone, g, config, seed, meter, exchanged=False))
     else:
         g = torch.stack(list(right_sides.values())).sum(dim=0)
         if curvature == "retained":
             parts = [(weights[i], i, client) for i, client in deletion.kept.items()]
         else:
-            parts = [(len(client[1]) / deletion.n, i, client) for i, client in deletion.clients.items()]
-        solutions.append(_solve(model, w, parts, g, config, seed, meter))
+            parts = [(len(client[1]) / deletion.n, i, client) for i, client in deletion.holders.items()]
+        solutions.append(_solve(model, w, parts, g, config, seed, meter, exchanged=True))
     raw = torch.stack([solution.v for solution in solutions]).sum(dim=0)
     convex = isinstance(model.only_layer(), nn.Linear)
     scaling = config.scaling if config.scaling is not None else not convex
@@ -392,19 +399,20 @@ def _printed_step(model: FlatModel, w: Tensor, deletion: Deletion, config: HFKCU
     """
     gradients = {i: _gradient(model, w, gone, meter) for i, gone in deletion.forgotten.items()}  # line 4
     norms = {i: float(g.norm()) for i, g in gradients.items()}
-    everybody = {i: client for i, client in deletion.clients.items() if len(client[1])}
+    everybody = deletion.holders
     if config.influence == "causal":
         right_sides = gradients
         alpha = {i: norm / max(sum(norms.values()), 1e-300) for i, norm in norms.items()}  # Eq. (7)
     else:
         right_sides = dict.fromkeys(everybody, torch.stack(list(gradients.values())).sum(dim=0))
         alpha = dict.fromkeys(everybody, 1.0 if config.influence == "broadcast" else 1 / len(deletion.clients))
-        meter.send(w, down=len(everybody))  # the forget gradient
+        meter.send(w, up=len(gradients), down=len(everybody))  # the forget gradient
     meter.send(w, down=len(deletion.clients))  # line 1: broadcast
     curvature = config.curvature or "local"
     solutions, scales, steps, shares = [], [], [], []
     for i, g in right_sides.items():
-        found = _solve(model, w, _parts(deletion, curvature, i), g, config, seed, meter, negative="continue")
+        parts, exchanged = _parts(deletion, curvature, i), curvature != "local"
+        found = _solve(model, w, parts, g, config, seed, meter, exchanged=exchanged, negative="continue")
         scale = _scale(w, found.v, config.beta) if config.scaling is not False else 1.0  # line 17
         steps.append((config.sign or -1) * alpha[i] * scale * found.v)  # lines 15, 18
         shares.append(len(deletion.clients[i][1]) / deletion.n)  # w_i
@@ -422,7 +430,7 @@ def _parts(deletion: Deletion, curvature: str, i: int) -> list[Part]:
     """The data whose curvature client i solves with in the printed form."""
     if curvature == "local":
         return [(1.0, i, deletion.clients[i])]
-    held = deletion.kept if curvature == "retained" else deletion.clients
+    held = deletion.kept if curvature == "retained" else deletion.holders
     total = sum(len(y) for _, y in held.values())
     return [(len(client[1]) / total, j, client) for j, client in held.items()]
 
@@ -435,9 +443,11 @@ def _solve(
     config: HFKCU,
     seed: int,
     meter: Meter,
+    *,
+    exchanged: bool,
     negative: str = "stop",
 ) -> Solution:
-    """CG with the curvature of `parts`. A product over several clients costs a vector to and from each."""
+    """CG with the curvature of `parts`. `exchanged`: each product costs a vector to and from every part's client."""
     sampled = [(weight, i, _sample(client, share, seed, i)) for weight, i, client, share in _budget(parts, config)]
     data = [(weight, client) for weight, _, client in sampled]
     passes = curvature_product(
@@ -445,13 +455,14 @@ def _solve(
     )
 
     def product(v: Tensor) -> Tensor:
-        if len(parts) > 1:
+        if exchanged:
             meter.send(v, down=len(parts), up=len(parts))
         return passes(v)
 
     precondition = None
     if config.preconditioner == "jacobi":
-        diagonal = fisher_diagonal(model, w, data) + config.damping
+        diagonal = fisher_diagonal(model, w, data, count=meter.train) + config.damping
+        meter.send(w, up=len(parts) if exchanged else 0)
         precondition = diagonal.clamp(min=float(diagonal.max()) * 1e-6).reciprocal().mul
     return solve(
         product,
@@ -483,13 +494,12 @@ def _sample(client: Client, size: int, seed: int, i: int) -> Client:
 
 
 def _gradient(model: FlatModel, w: Tensor, data: Client, meter: Meter, batch_size: int = 500) -> Tensor:
-    """Mean-loss gradient (d,) over all samples of a client, in batches; the client then sends it."""
+    """Mean-loss gradient (d,) over all samples of a client, in batches."""
     x, y = data
     total = torch.zeros(model.d, dtype=torch.float64, device=w.device)
     for x_b, y_b in zip(x.split(batch_size), y.split(batch_size), strict=True):
         total.add_(model.grad(w, model.arrange(x_b), y_b), alpha=len(y_b) / len(y))
         meter.train(len(y_b))
-    meter.send(w, up=1)
     return total.to(w.dtype)
 
 
@@ -500,7 +510,7 @@ def _scale(w: Tensor, raw: Tensor, beta: float) -> float:
 
 
 def _client_list(forget: int | Sequence[int]) -> list[int]:
-    named = [forget] if isinstance(forget, int) else list(forget)
+    named = [forget] if isinstance(forget, int) else [int(i) for i in forget]  # of a tensor too
     if len(set(named)) != len(named):
         raise InvalidRequest(f"forget names a client twice: {named}")
     return named
@@ -515,6 +525,7 @@ def _mask(i: int, n: int, indices: Tensor | None) -> Tensor:
         return ~gone
     if len(indices) == 0:
         raise InvalidRequest(f"forget names client {i} but none of its samples")
+    indices = torch.as_tensor(indices)
     if indices.dtype != torch.int64 or int(indices.min()) < 0 or int(indices.max()) >= n:
         raise InvalidRequest(f"forget must hold indices 0..{n - 1} of client {i} (int64), got {indices.tolist()[:5]}")
     if len(indices.unique()) != len(indices):
