@@ -19,25 +19,15 @@ from fu_core.compute import device, map_runs
 from fu_core.evaluation.accuracy import accuracy, outputs_accuracy
 from fu_core.evaluation.equivalence import logits_kl, parameter_gap, relative_step_difference
 from fu_core.evaluation.membership import confidences, song, yeom
-from fu_core.federation.horizontal import fedavg, recovery_path
+from fu_core.federation.horizontal import recovery_path
 from fu_core.federation.meter import Meter
-from fu_core.papers.puf_experiment import (
-    METHODS,
-    PROBLEM_KEYS,
-    REFERENCES,
-    TRAINING_KEYS,
-    Experiment,
-    Problem,
-    client_opt,
-    problem,
-)
+from fu_core.papers.problems import PROBLEM_KEYS, Problem, client_opt, problem, train_resumably
+from fu_core.papers.puf_experiment import METHODS, REFERENCES, TRAINING_KEYS, Experiment
 from fu_core.records import Record, RecordStore, RunContext
-from fu_core.streams import stream_seed
 from fu_core.unlearning.baselines.natural import natural
 from fu_core.unlearning.baselines.weight_negation import negate_weights
 from fu_core.unlearning.puf import PUF, puf_round
 
-EVALUATE_EVERY = 5  # rounds of training between two evaluations
 STOP_RULES = ("validation", "test")  # ours, and the paper's, which looks at the test set
 
 
@@ -53,28 +43,12 @@ def train(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
 
     Resumes after the last finished round. Original and Retrain of one seed start from the same weights.
     """
-    p, seed = problem(config), config["seed"]
-    w, done, meter = p.model.init(stream_seed(seed, "init")).to(device()), 0, Meter()
-    if (saved := context.resume()) is not None:
-        w, done, meter = saved[0]["w"].to(device()), saved[1]["round"], Meter(**saved[1]["meter"])
+    p = problem(config)
 
-    def after_round(t: int, w_t: Tensor, _: object) -> None:
-        if t % EVALUATE_EVERY == 0 or t in (1, config["rounds"]):
-            context.log(round=t, test=accuracy(p.model, w_t, *p.test), validation=accuracy(p.model, w_t, *p.validation))
-        context.checkpoint({"w": w_t}, {"round": t, "meter": asdict(meter)})
+    def scores(w: Tensor) -> dict[str, float]:
+        return {"test": accuracy(p.model, w, *p.test), "validation": accuracy(p.model, w, *p.validation)}
 
-    w = fedavg(
-        p.model,
-        w,
-        p.clients,
-        rounds=config["rounds"] - done,
-        local=client_opt(config),
-        seed=seed,
-        exclude=config["exclude"],
-        first_round=done + 1,
-        meter=meter,
-        after_round=after_round,
-    )
+    w, meter = train_resumably(config, context, p, scores)
     last = context.rounds[-1]
     counted = {"bytes": meter.bytes, "images": meter.images}
     return {"test": last["test"], "validation": last["validation"], **counted}, {"w": w}

@@ -17,8 +17,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fu_core.evaluation.costs import NOMINAL_FLOPS
+from fu_core.papers.problems import Setting
 from fu_core.papers.puf import STOP_RULES
-from fu_core.papers.puf_experiment import METHODS, REFERENCES, Experiment, Setting
+from fu_core.papers.puf_experiment import METHODS, REFERENCES, Experiment
 from fu_core.records import Record
 from fu_core.report import colour, linestyle, mean_spread, published, seed_band
 

@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 
 from fu_core import report, reproduce
-from fu_core.papers.puf_experiment import Experiment, Setting
+from fu_core.papers.problems import Setting
+from fu_core.papers.puf_experiment import Experiment
 from fu_core.reproduce import declared_parameters, notebooks
 from tests.notebook_lab import DIGITS, PARAMETERS, PATTERNS, RECORDS, Lab
 

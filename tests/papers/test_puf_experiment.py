@@ -7,14 +7,8 @@ import pytest
 from fu_core.data import NAMES
 from fu_core.errors import ConfigError
 from fu_core.federation.local import ClientOpt
-from fu_core.papers.puf_experiment import (
-    PROBLEM_KEYS,
-    TRAINING_KEYS,
-    Experiment,
-    Setting,
-    client_opt,
-    problem,
-)
+from fu_core.papers.problems import PROBLEM_KEYS, Setting, client_opt, problem
+from fu_core.papers.puf_experiment import TRAINING_KEYS, Experiment
 from fu_core.records import config_key
 from fu_core.reproduce import declared_parameters, load_profile, notebooks, plan, profiles
 

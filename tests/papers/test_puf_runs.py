@@ -13,8 +13,9 @@ import torch
 
 from fu_core.compute import single_threaded
 from fu_core.evaluation.costs import Federation, total_cost
-from fu_core.papers import puf
-from fu_core.papers.puf_experiment import METHODS, REFERENCES, Experiment, problem
+from fu_core.papers import problems, puf
+from fu_core.papers.problems import problem
+from fu_core.papers.puf_experiment import METHODS, REFERENCES, Experiment
 from fu_core.papers.puf_figures import tidy
 from fu_core.records import RecordStore, RunContext
 
@@ -76,13 +77,13 @@ def test_the_tiny_federation_is_what_these_tests_rely_on():
 
 
 def test_retraining_starts_where_the_original_started(tmp_path, monkeypatch):
-    starts, fedavg = {}, puf.fedavg
+    starts, fedavg = {}, problems.fedavg
 
     def spy(model, w, clients, **kwargs):
         starts[kwargs["seed"], tuple(kwargs["exclude"])] = w.clone()
         return fedavg(model, w, clients, **kwargs)
 
-    monkeypatch.setattr(puf, "fedavg", spy)
+    monkeypatch.setattr(problems, "fedavg", spy)
     e = replace(TINY, rounds=1)
     for seed, exclude in ((0, []), (0, [1]), (3, [])):
         run(RecordStore(tmp_path), puf.train, e.training(EVEN, seed, exclude))
