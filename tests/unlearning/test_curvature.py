@@ -1,0 +1,229 @@
+"""Curvature products against the matrices themselves, built entry by entry on models of at most 60 parameters."""
+
+import pytest
+import torch
+from torch import nn
+
+from fu_core.errors import InvalidRequest
+from fu_core.models.cnn import simple_cnn
+from fu_core.models.flat import FlatModel
+from fu_core.models.linear import softmax_regression
+from fu_core.models.resnet import SmallResNet
+from fu_core.unlearning.curvature import MATRICES, curvature_product, fisher_diagonal
+
+EXACT = {"rtol": 1e-9, "atol": 1e-12}
+SIZES, WEIGHTS = (7, 3, 5), (0.2, 0.5, 0.1)  # weights neither proportional to the sizes nor summing to one
+
+
+def drawn(task, sizes=SIZES, features=4, classes=3):
+    """Clients with random data for a task, float64."""
+    g = torch.Generator().manual_seed(1)
+    shape = (1, 3, 4) if task == "segmentation" else (features,)
+    clients = []
+    for n in sizes:
+        x = torch.randn(n, *shape, generator=g, dtype=torch.float64)
+        if task == "classification":
+            y = torch.randint(0, classes, (n,), generator=g)
+        elif task == "segmentation":
+            y = torch.randint(0, 2, (n, 3, 4), generator=g)
+        else:
+            y = torch.randn(n, generator=g, dtype=torch.float64)
+        clients.append((x, y))
+    return clients
+
+
+def problem(task, l2=0.0):
+    """A small curved model of the task, its parameters, and weighted parts."""
+    modules = {
+        "classification": nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)),
+        "regression": nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 1)),
+        "segmentation": nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.Tanh(), nn.Conv2d(2, 2, 1)),
+    }
+    model = FlatModel(modules[task], task=task, l2=l2)
+    return model, model.init(0, torch.float64), list(zip(WEIGHTS, drawn(task), strict=True))
+
+
+def dense(model, w, parts, matrix):
+    """sum_k weight_k A_k, (d, d): the definition, with whole Jacobians and one sample at a time."""
+    total = torch.zeros(model.d, model.d, dtype=w.dtype)
+    for weight, (x, y) in parts:
+        for x_1, y_1 in zip(x.split(1), y.split(1), strict=True):
+            total += weight / len(y) * of_one_sample(model, w, x_1, y_1, matrix)
+    return total + sum(weight for weight, _ in parts) * model.l2 * torch.eye(model.d, dtype=w.dtype)
+
+
+def of_one_sample(model, w, x, y, matrix):
+    def loss(p):
+        return model.sample_losses(model.logits(p, x), y)[0]
+
+    if matrix == "hessian":
+        return torch.func.hessian(loss)(w)
+    if matrix == "fisher":
+        g = torch.func.grad(loss)(w)
+        return torch.outer(g, g)
+    z = model.logits(w, x)
+    J = torch.func.jacrev(lambda p: model.logits(p, x))(w).view(-1, model.d)  # (classes, d)
+    if model.task == "classification":
+        p = z[0].softmax(dim=0)
+        return J.T @ (torch.diag(p) - torch.outer(p, p)) @ J
+    return J.T @ J  # half the squared error has second derivative 1
+
+
+def as_matrix(product, d):
+    return torch.stack([product(e) for e in torch.eye(d, dtype=torch.float64)], dim=1)
+
+
+@pytest.mark.parametrize("l2", [0.0, 0.3])
+@pytest.mark.parametrize(
+    ("task", "matrix"),
+    [(task, matrix) for task in ("classification", "regression") for matrix in MATRICES]
+    + [("segmentation", "hessian"), ("segmentation", "fisher")],
+)
+def test_products_equal_the_dense_matrix(task, matrix, l2):
+    """All columns, three parts of unequal weight: H (HF-KCU, Eq. 5), mean J'SJ and mean gg', each plus 0.8 l2 I."""
+    model, w, parts = problem(task, l2)
+    ours = as_matrix(curvature_product(model, w, parts, matrix=matrix), model.d)
+    torch.testing.assert_close(ours, dense(model, w, parts, matrix), **EXACT)
+
+
+@pytest.mark.parametrize("matrix", MATRICES)
+@pytest.mark.parametrize("batch_size", [1, 4, 1000])
+def test_batch_size_does_not_change_the_product(matrix, batch_size):
+    model, w, parts = problem("classification", l2=0.1)
+    v = torch.linspace(-1, 1, model.d, dtype=torch.float64)
+    expected = dense(model, w, parts, matrix) @ v
+    torch.testing.assert_close(
+        curvature_product(model, w, parts, matrix=matrix, batch_size=batch_size)(v), expected, **EXACT
+    )
+
+
+@pytest.mark.parametrize("matrix", MATRICES)
+def test_weights_by_size_make_the_mean_over_all_samples(matrix):
+    """sum_k n_k / n A_k = A of the pooled data, in batches that may span clients (here 15 = 8 + 7)."""
+    model, w, parts = problem("classification", l2=0.1)
+    by_size = [(len(client[1]) / 15, client) for _, client in parts]
+    pooled = [(1.0, tuple(torch.cat([client[side] for _, client in parts]) for side in (0, 1)))]
+    v, counted = torch.linspace(-1, 1, model.d, dtype=torch.float64), []
+    ours = curvature_product(model, w, by_size, matrix=matrix, batch_size=8, count=counted.append)(v)
+    torch.testing.assert_close(ours, dense(model, w, pooled, matrix) @ v, **EXACT)
+    assert counted == [8, 7]
+
+
+def test_small_weights_are_weights_all_the_same():
+    """The product is linear in the weights: a billionth of them gives a billionth of it, unequal as they are."""
+    model, w, parts = problem("classification")
+    v = torch.linspace(-1, 1, model.d, dtype=torch.float64)
+    whole = curvature_product(model, w, parts)(v)
+    tiny = curvature_product(model, w, [(1e-9 * weight, client) for weight, client in parts])(v)
+    torch.testing.assert_close(1e9 * tiny, whole, **EXACT)
+
+
+def test_gauss_newton_is_the_hessian_where_outputs_are_linear():
+    """d2 l = J'SJ + sum_c dl/dz_c d2 z_c, and the last term vanishes for linear z."""
+    for module, task in [(softmax_regression(4, 3), "classification"), (nn.Linear(4, 1), "regression")]:
+        model = FlatModel(module, task=task, l2=0.2)
+        w = model.init(0, torch.float64)
+        parts = list(zip(WEIGHTS, drawn(task), strict=True))
+        ggn, hessian = (as_matrix(curvature_product(model, w, parts, matrix=m), model.d) for m in ("ggn", "hessian"))
+        torch.testing.assert_close(ggn, hessian, **EXACT)
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_gauss_newton_and_fisher_are_positive_semi_definite_and_the_hessian_is_not(task):
+    model, w, parts = problem(task)
+    lowest = {
+        m: float(torch.linalg.eigvalsh(as_matrix(curvature_product(model, w, parts, matrix=m), model.d))[0])
+        for m in MATRICES
+    }
+    assert lowest["ggn"] > -1e-12
+    assert lowest["fisher"] > -1e-12
+    assert lowest["hessian"] < -1e-3
+
+
+@pytest.mark.parametrize("task", ["classification", "regression", "segmentation"])
+def test_fisher_diagonal_is_the_diagonal_of_the_outer_products(task):
+    model, w, parts = problem(task, l2=0.3)
+    counted = []
+    ours = fisher_diagonal(model, w, parts, batch_size=2, count=counted.append)
+    torch.testing.assert_close(ours, dense(model, w, parts, "fisher").diagonal(), **EXACT)
+    assert sum(counted) == sum(SIZES)
+
+
+@pytest.mark.parametrize(
+    ("module", "channels"), [(simple_cnn(3, 8, 3, (2, 3, 3), 4), 3), (SmallResNet(3, 3, (2, 4)), 3)]
+)
+def test_hessian_product_equals_central_differences_of_the_gradient(module, channels):
+    """H v = (grad L(w + e v) - grad L(w - e v)) / 2e + O(e^2), through max-pooling and through GroupNorm."""
+    model = FlatModel(module)
+    g = torch.Generator().manual_seed(2)
+    w = model.init(0, torch.float64)
+    x, y = torch.rand(5, channels, 8, 8, generator=g, dtype=torch.float64), torch.tensor([0, 1, 2, 1, 0])
+    v = torch.randn(model.d, generator=g, dtype=torch.float64)
+    e = 1e-6
+    differences = (model.grad(w + e * v, x, y) - model.grad(w - e * v, x, y)) / (2 * e)
+    ours = curvature_product(model, w, [(1.0, (x, y))], batch_size=2)(v)
+    torch.testing.assert_close(ours, differences, rtol=1e-5, atol=1e-7)
+    assert ours.norm() > 0.01
+
+
+@pytest.mark.parametrize("matrix", MATRICES)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_products_pass_through_group_norm_in_any_memory_layout(matrix, layout):
+    """Forward mode refuses channels-last activations in GroupNorm, and images may well come that way."""
+    model = FlatModel(SmallResNet(3, 3, (2, 4)))
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.rand(3, 3, 8, 8, generator=g), torch.tensor([0, 1, 2])
+    w, v = model.init(0), torch.ones(model.d)
+    ours = curvature_product(model, w, [(1.0, (x.contiguous(memory_format=layout), y))], matrix=matrix)(v)
+    double = curvature_product(model, w.double(), [(1.0, (x.double(), y))], matrix=matrix)(v.double())
+    assert ours.dtype == torch.float32
+    torch.testing.assert_close(ours, double.float(), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("matrix", MATRICES)
+def test_every_product_counts_every_sample_once(matrix):
+    model, w, parts = problem("regression")
+    counted = []
+    product = curvature_product(model, w, parts, matrix=matrix, batch_size=4, count=counted.append)
+    assert counted == []
+    for _ in range(3):
+        product(w)
+    assert counted == 3 * [4, 3, 3, 4, 1]  # 7, 3 and 5 samples in batches of 4
+
+
+def test_products_leave_their_inputs_alone():
+    model, w, parts = problem("classification", l2=0.1)
+    v = torch.ones_like(w)
+    before = w.clone()
+    first = curvature_product(model, w, parts)(v)
+    kept = first.clone()
+    curvature_product(model, w, parts)(2 * v)
+    assert torch.equal(w, before)
+    assert torch.equal(v, torch.ones_like(w))
+    assert torch.equal(first, kept)
+
+
+def test_a_client_without_data_or_weight_has_no_part():
+    model, w, parts = problem("classification")
+    x, y = parts[0][1]
+    more = [*parts, (0.0, (x[:0], y[:0]))]
+    v = torch.ones_like(w)
+    assert torch.equal(curvature_product(model, w, more)(v), curvature_product(model, w, parts)(v))
+    assert torch.equal(fisher_diagonal(model, w, more), fisher_diagonal(model, w, parts))
+
+
+@pytest.mark.parametrize("make", [curvature_product, fisher_diagonal])
+def test_the_curvature_of_no_data_is_refused(make):
+    model, w, parts = problem("classification")
+    x, y = parts[0][1]
+    for nothing in ([], [(0.0, (x, y))], [(1.0, (x[:0], y[:0]))], [*parts, (0.5, (x[:0], y[:0]))]):
+        with pytest.raises(InvalidRequest, match="parts must hold samples with a weight"):
+            make(model, w, nothing)
+
+
+def test_bad_parameters_are_named():
+    model, w, parts = problem("classification")
+    with pytest.raises(ValueError, match=r"matrix must be one of .* did you mean 'hessian'"):
+        curvature_product(model, w, parts, matrix="hesian")
+    with pytest.raises(ValueError, match="batch_size must be a whole number >= 1, got 0"):
+        curvature_product(model, w, parts, batch_size=0)
