@@ -109,7 +109,8 @@ class Experiment:
             check_count(name, getattr(self, name), error=ConfigError)
         for name in ("nets_n_train", "nets_rounds"):
             check_count(name, getattr(self, name), error=ConfigError)
-        for name in ("n_train", "n_test", "nets_n_test", "trigger_target", "curvature_samples", "nets_curvature_samples"):
+        counts = ("n_train", "n_test", "nets_n_test", "trigger_target", "curvature_samples", "nets_curvature_samples")
+        for name in counts:
             check_count(name, getattr(self, name), least=0, error=ConfigError)
         for name in ("calibration", "poison_fraction"):
             check_positive(name, getattr(self, name), ConfigError)

@@ -9,21 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fu_core.evaluation.costs import NOMINAL_FLOPS
+from fu_core.papers.problem_figures import axes_row, spread, title
 from fu_core.papers.problems import Setting
 from fu_core.papers.puf import STOP_RULES
 from fu_core.papers.puf_experiment import METHODS, REFERENCES, Experiment
 from fu_core.records import Record
 from fu_core.report import colour, linestyle, mean_spread, published, seed_band
 
-Descriptions = Mapping[str, Record]
 Trainings = Mapping[tuple[str, int, int | None], Record]
 Unlearnings = Mapping[tuple[str, int, int, str], Record]
 
@@ -34,44 +32,12 @@ SHOWN_BELOW_RETRAIN = 40  # points of accuracy; deeper falls leave the frame, so
 ATTACKS = {"forget": ("forget acc.", "forget_acc"), "song": ("Song", "mia_song"), "yeom": ("Yeom", "mia_yeom")}
 
 
-def title(text: str) -> str:
-    """The heading of a setting written as `dataset/split/model`."""
-    return Setting.parse(text).title
-
-
-def source(descriptions: Descriptions, settings: Sequence[str] | None = None) -> str:
-    """The line under every table and figure: which data, which net. `settings`: only those (default: all)."""
-    lines = [
-        f"{record.metrics['source']}; net: {Setting.parse(text).model}"
-        for text, record in descriptions.items()
-        if settings is None or text in settings
-    ]
-    return " | ".join(dict.fromkeys(lines))
-
-
 # --- figures ---------------------------------------------------------------------------------------------------------
-
-
-def label_distribution(e: Experiment, descriptions: Descriptions) -> Figure:
-    """Fig. 3: how many samples of each class each client holds; the targets are marked."""
-    fig, axes = _row(len(e.settings), height=3.6, width=4.6)
-    for ax, text in zip(axes, e.settings, strict=True):
-        counts = np.array(descriptions[text].metrics["label_counts"])  # (clients, classes)
-        client, label = np.nonzero(counts)
-        held = counts[client, label]
-        dots = ax.scatter(client, label, s=300 * held / counts.max(), c=held, cmap="viridis_r", vmin=0)
-        fig.colorbar(dots, ax=ax, label="samples", pad=0.02)
-        for target in e.targets:
-            ax.axvspan(target - 0.45, target + 0.45, color=colour("PUF-Special"), alpha=0.12, linewidth=0)
-        ax.set(title=title(text), xlabel="client (shaded: asks to be forgotten)", ylabel="class")
-        ax.set(xlim=(-0.6, e.clients - 0.4), ylim=(-0.6, counts.shape[1] - 0.4))
-        ax.set(xticks=range(e.clients), yticks=range(0, counts.shape[1], max(1, counts.shape[1] // 10)))
-    return fig
 
 
 def training_curves(e: Experiment, trainings: Trainings) -> Figure:
     """Test accuracy per round of the original model (all seeds) and of the retrained ones (seeds and targets)."""
-    fig, axes = _row(len(e.settings), height=3.4, width=4.4)
+    fig, axes = axes_row(len(e.settings), height=3.4, width=4.4)
     for ax, text in zip(axes, e.settings, strict=True):
         for method in REFERENCES:
             runs = [r for (s, _, out), r in trainings.items() if s == text and (out is None) == (method == "Original")]
@@ -85,7 +51,7 @@ def training_curves(e: Experiment, trainings: Trainings) -> Figure:
 
 def forget_gap(e: Experiment, unlearnings: Unlearnings) -> Figure:
     """Is there something to forget? Forget accuracy of the original and the retrained model, per run."""
-    fig, axes = _row(len(e.settings), height=3.4, width=3.6, sharey=True)
+    fig, axes = axes_row(len(e.settings), height=3.4, width=3.6, sharey=True)
     for ax, text in zip(axes, e.settings, strict=True):
         for seed in e.seeds:
             for target in e.targets:
@@ -105,7 +71,7 @@ def recovery_curves(e: Experiment, unlearnings: Unlearnings, setting: str, metho
     Round 0 is right after the unlearning step. A run that has stopped keeps its last value; the mark is
     the mean round at which the paper's stop rule (test accuracy reaches Retrain's) would end recovery.
     """
-    fig, axes = _row(2, height=3.8, width=5.2)
+    fig, axes = axes_row(2, height=3.8, width=5.2)
     last = max(len(r.rounds) for (s, _, _, m), r in unlearnings.items() if s == setting and m in methods)
     for ax, metric, label in zip(axes, ("test", "forget"), ("test accuracy (%)", "forget accuracy (%)"), strict=True):
         for method in methods:
@@ -130,7 +96,7 @@ def live_figure(
     curve: Sequence[Mapping[str, float]], references: Mapping[str, Mapping[str, float]], head: str
 ) -> Figure:
     """The recovery curve behind the notebook's sliders, for one run; `references`: method -> metrics."""
-    fig, axes = _row(2, height=3.2, width=4.6)
+    fig, axes = axes_row(2, height=3.2, width=4.6)
     for ax, metric in zip(axes, ("test", "forget"), strict=True):
         ax.plot([row["round"] for row in curve], [row[metric] for row in curve], "o-", color=colour("PUF-Special"))
         for method, values in references.items():
@@ -170,10 +136,10 @@ def forgetting_table(e: Experiment, runs: pd.DataFrame, setting: str, stop: str 
     rows = []
     for method in (*REFERENCES, *METHODS):
         r = _cell(runs, setting, method, stop)
-        row = {"method": method, "test acc. %": _spread(r.test)}
+        row = {"method": method, "test acc. %": spread(r.test)}
         for name, (heading, printed) in ATTACKS.items():
-            row[f"{heading} %"] = _spread(r[name])
-            row[f"Δ {heading}"] = "–" if method == "Retrain" else _spread(r[f"delta_{name}"])
+            row[f"{heading} %"] = spread(r[name])
+            row[f"Δ {heading}"] = "–" if method == "Retrain" else spread(r[f"delta_{name}"])
             row[f"paper's Δ {heading}"] = _printed_delta(paper, method, printed)
         rows.append(row)
     return pd.DataFrame(rows)
@@ -188,7 +154,7 @@ def cost_table(e: Experiment, runs: pd.DataFrame, setting: str, stop: str = "val
         row = {"method": method}
         if method in METHODS:
             missed = f" ({(~r.reached.astype(bool)).sum()} of {len(r)} gave up)" if not r.reached.all() else ""
-            row["recovery rounds"] = _spread(r.rounds) + missed
+            row["recovery rounds"] = spread(r.rounds) + missed
         row |= {
             "bytes sent": f"{r.bytes.mean():.2e}",
             "fewer, ×": _gain(r.bytes_gain),
@@ -247,12 +213,6 @@ def printed_runs(e: Experiment, printed: Unlearnings, unlearnings: Unlearnings, 
 # --- helpers ---------------------------------------------------------------------------------------------------------
 
 
-def _row(n: int, *, height: float, width: float, sharey: bool = False) -> tuple[Figure, list[Axes]]:
-    """`n` axes side by side."""
-    fig, axes = plt.subplots(1, n, figsize=(width * n, height), squeeze=False, sharey=sharey)
-    return fig, list(axes[0])
-
-
 def _of(unlearnings: Unlearnings, setting: str, method: str) -> list[Record]:
     return [record for (s, _, _, m), record in unlearnings.items() if s == setting and m == method]
 
@@ -263,11 +223,6 @@ def _extended(values: Sequence[float], length: int) -> list[float]:
 
 def _cell(runs: pd.DataFrame, setting: str, method: str, stop: str) -> pd.DataFrame:
     return runs[(runs.setting == setting) & (runs.method == method) & (runs.stop == stop)]
-
-
-def _spread(values: pd.Series) -> str:
-    """mean ± standard deviation; how many runs that are stands in the caption."""
-    return mean_spread(values).rpartition(" (n=")[0]
 
 
 def _paper_rows(setting: str) -> pd.DataFrame:

@@ -11,10 +11,10 @@ activations: memory does not grow with the number of products. `l2` of the model
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import grad, jvp, vjp
 
 from fu_core.errors import InvalidRequest, check_choice, check_count
@@ -41,18 +41,17 @@ def curvature_product(
     """
     check_choice("matrix", matrix, MATRICES)
     check_count("batch_size", batch_size)
-    parts = _pooled(_with_weight(parts))
+    parts = _with_weight(parts)
     on_batch = {"hessian": _hessian, "ggn": _gauss_newton, "fisher": _fisher}[matrix]
+    arrange = _layout(model)
     mass = sum(weight for weight, _ in parts)
 
     def product(v: Tensor) -> Tensor:
         total = torch.zeros(model.d, dtype=torch.float64, device=w.device)
-        for weight, (x, y) in parts:
-            for x_b, y_b in zip(x.split(batch_size), y.split(batch_size), strict=True):
-                batch = on_batch(model, w, v, x_b.contiguous(), y_b)  # forward mode: GroupNorm needs this order
-                total.add_(batch, alpha=weight * len(y_b) / len(y))
-                if count is not None:
-                    count(len(y_b))
+        for x, y, share in _batches(parts, batch_size):
+            total.add_(on_batch(model, w, v, arrange(x), y, share.to(w.device, w.dtype)))
+            if count is not None:
+                count(len(y))
         return total.to(w.dtype) + (mass * model.l2) * v
 
     return product
@@ -81,27 +80,27 @@ def fisher_diagonal(
     return total.to(w.dtype) + sum(weight for weight, _ in parts) * model.l2
 
 
-def _hessian(model: FlatModel, w: Tensor, v: Tensor, x: Tensor, y: Tensor) -> Tensor:
+def _hessian(model: FlatModel, w: Tensor, v: Tensor, x: Tensor, y: Tensor, share: Tensor) -> Tensor:
     data_loss = _data_loss(model, x, y)
-    gradient: Product = grad(lambda p: data_loss(p).mean())
+    gradient: Product = grad(lambda p: share.dot(data_loss(p)))
     return jvp(gradient, (w,), (v,))[1]  # forward over reverse
 
 
-def _gauss_newton(model: FlatModel, w: Tensor, v: Tensor, x: Tensor, y: Tensor) -> Tensor:
+def _gauss_newton(model: FlatModel, w: Tensor, v: Tensor, x: Tensor, y: Tensor, share: Tensor) -> Tensor:
     def outputs_at(p: Tensor) -> Tensor:
         return model.logits(p, x)
 
     outputs, pull_back = vjp(outputs_at, w)[:2]
     moved = jvp(outputs_at, (w,), (v,))[1]  # J v
-    by_outputs = grad(lambda z: model.sample_losses(z, y).mean())
+    by_outputs = grad(lambda z: share.dot(model.sample_losses(z, y)))
     return pull_back(jvp(by_outputs, (outputs,), (moved,))[1])[0]  # J' [d2 l / dz2] J v
 
 
-def _fisher(model: FlatModel, w: Tensor, v: Tensor, x: Tensor, y: Tensor) -> Tensor:
+def _fisher(model: FlatModel, w: Tensor, v: Tensor, x: Tensor, y: Tensor, share: Tensor) -> Tensor:
     data_loss = _data_loss(model, x, y)
-    losses, pull_back = vjp(data_loss, w)[:2]
+    pull_back = vjp(data_loss, w)[1]
     slopes = jvp(data_loss, (w,), (v,))[1]  # g_i' v  (n,)
-    return pull_back(slopes / len(losses))[0]  # mean_i g_i (g_i' v)
+    return pull_back(share * slopes)[0]  # sum_i share_i g_i (g_i' v)
 
 
 def _data_loss(model: FlatModel, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
@@ -116,16 +115,30 @@ def _with_weight(parts: Sequence[tuple[float, Client]]) -> list[tuple[float, Cli
     return weighted
 
 
-def _pooled(parts: list[tuple[float, Client]]) -> list[tuple[float, Client]]:
-    """One part instead of many where the weights are proportional to the sizes, as FedAvg's are.
+def _batches(parts: Sequence[tuple[float, Client]], batch_size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """All samples in order, with their shares weight_k / n_k (n,) in the mean; batches span clients."""
+    held: list[tuple[Tensor, Tensor, Tensor]] = []
+    room = batch_size
+    for weight, (x, y) in parts:
+        start = 0
+        while start < len(y):
+            rows = slice(start, start + room)
+            share = torch.full((len(y[rows]),), weight / len(y), dtype=torch.float64)
+            held.append((x[rows], y[rows], share))
+            start, room = start + len(share), room - len(share)
+            if room == 0:
+                yield _joined(held)
+                held, room = [], batch_size
+    if held:
+        yield _joined(held)
 
-    The weighted mean is then the mean over all samples, and many small clients share full batches. The
-    pooled data are a copy, which lives as long as the product.
-    """
-    if len(parts) < 2:
-        return parts
-    per_sample = torch.tensor([weight / len(y) for weight, (_, y) in parts], dtype=torch.float64)
-    if not torch.allclose(per_sample, per_sample[:1], rtol=1e-12, atol=0):  # weights per sample are tiny numbers
-        return parts
-    x, y = (torch.cat([client[side] for _, client in parts]) for side in (0, 1))
-    return [(sum(weight for weight, _ in parts), (x, y))]
+
+def _joined(pieces: list[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
+    x, y, share = zip(*pieces, strict=True)
+    return torch.cat(x), torch.cat(y), torch.cat(share)
+
+
+def _layout(model: FlatModel) -> Callable[[Tensor], Tensor]:
+    """The fastest memory order; forward mode through GroupNorm needs plain contiguous batches."""
+    normed = any(isinstance(part, nn.GroupNorm) for part in model.module.modules())
+    return torch.Tensor.contiguous if normed else model.arrange

@@ -188,7 +188,7 @@ def test_every_product_counts_every_sample_once(matrix):
     assert counted == []
     for _ in range(3):
         product(w)
-    assert counted == 3 * [4, 3, 3, 4, 1]  # 7, 3 and 5 samples in batches of 4
+    assert counted == 3 * [4, 4, 4, 3]  # 7, 3 and 5 samples in batches of 4, which span clients
 
 
 def test_products_leave_their_inputs_alone():
