@@ -1,17 +1,26 @@
-"""Membership inference on forgotten data: Song's confidence attack and Yeom's loss attack.
+"""Membership inference on forgotten data: Song's confidence, Yeom's loss, and Shokri's shadow-model attack.
 
-Both return the percent of the forget set taken for training data. The target value is the retrained
+The first two return the percent of the forget set taken for training data, the third says how well
+forgotten and unseen samples can be told apart. The target value is the retrained
 model's, not zero: some forgotten samples look familiar to any good model.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 import torch
+from sklearn.metrics import roc_auc_score
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 from torch import Tensor
 
-from fu_core.streams import stream
+from fu_core.errors import check_count
+from fu_core.streams import stream, stream_seed
 
 GRID = np.linspace(0.0, 1.0, 2001)
 
@@ -63,6 +72,85 @@ def yeom(forget: Tensor, retain: Tensor) -> float:
     """
     threshold = retain.double().mean()
     return 100 * float((forget.double() <= threshold).double().mean())
+
+
+# --- shadow models ---------------------------------------------------------------------------------------------------
+
+Labelled = tuple[Tensor, Tensor]  # logits (n, C), labels (n,)
+
+
+class Attack(NamedTuple):
+    """A classifier of `attack_features`: member or not. `classes`: of the task it was learnt on."""
+
+    classifier: Pipeline
+    classes: int
+
+
+class ShadowResult(NamedTuple):
+    """How well forgotten samples (members, if remembered) and unseen ones are told apart.
+
+    balanced_accuracy: mean of both sides' hit rates, 0.5 is chance; fraction: forgotten samples taken for
+    members; auc: of the attack's score, whatever the threshold.
+    """
+
+    balanced_accuracy: float
+    fraction: float
+    auc: float
+
+
+def attack_features(data: Labelled) -> np.ndarray:
+    """What the attacker looks at, (n, C + 1): sorted softmax probabilities, and the true class's log-probability."""
+    logits, y = data
+    log_p = logits.double().log_softmax(dim=1)
+    probabilities = log_p.exp().sort(dim=1, descending=True).values
+    return torch.cat([probabilities, log_p.gather(1, y[:, None])], dim=1).cpu().numpy()
+
+
+def fit_attack(members: Sequence[Labelled], others: Sequence[Labelled], *, seed: int, largest: int = 5_000) -> Attack:
+    """Learn to tell training data from unseen data on shadow models (Shokri et al. 2017).
+
+    members[s], others[s]: logits and labels of what shadow model s was and was not trained on. All models
+    together, equally many of each side, at most `largest` per side. The classifier is a small neural net
+    (64-32) on standardised `attack_features`. Random: which samples, and the net, from (seed, "shadow attack").
+    """
+    check_count("shadow models", len(members))
+    if len(members) != len(others):
+        raise ValueError(f"others must match members, one per shadow model: got {len(others)} and {len(members)}")
+    classes = {logits.shape[1] for logits, _ in (*members, *others)}
+    if len(classes) > 1:
+        raise ValueError(f"all shadow models must have the same classes, got {sorted(classes)}")
+    inside, outside = (np.concatenate([attack_features(data) for data in side]) for side in (members, others))
+    k = min(largest, len(inside), len(outside))
+    check_count("samples of each side", k)
+    chosen = [
+        rows[torch.randperm(len(rows), generator=stream(seed, "shadow attack", name))[:k].numpy()]
+        for name, rows in (("members", inside), ("others", outside))
+    ]
+    net = MLPClassifier(
+        (64, 32), early_stopping=True, max_iter=200, random_state=stream_seed(seed, "shadow attack") % 2**32
+    )
+    classifier = make_pipeline(StandardScaler(), net).fit(np.concatenate(chosen), np.repeat([1, 0], k))
+    return Attack(classifier, classes.pop())
+
+
+def shadow(attack: Attack, forget: Labelled, unseen: Labelled) -> ShadowResult:
+    """Apply `attack` to a model: can its forgotten samples still be told from unseen ones? Deterministic.
+
+    forget, unseen: the attacked model's logits (n, C) and the labels (n,); `unseen` was used neither for
+    training nor for `fit_attack`. Chance is what the retrained model scores, about 0.5.
+    """
+    for name, (logits, y) in (("forget", forget), ("unseen", unseen)):
+        check_count(f"samples of {name}", len(y))
+        if logits.shape[1] != attack.classes:
+            raise ValueError(f"{name} must have logits of {attack.classes} classes, got {logits.shape[1]}")
+    scores = [attack.classifier.predict_proba(attack_features(data))[:, 1] for data in (forget, unseen)]
+    true_positive, true_negative = float((scores[0] > 0.5).mean()), float((scores[1] <= 0.5).mean())
+    labels = np.repeat([1, 0], [len(side) for side in scores])
+    auc = float(roc_auc_score(labels, np.concatenate(scores)))
+    return ShadowResult((true_positive + true_negative) / 2, true_positive, auc)
+
+
+# --- helpers ---------------------------------------------------------------------------------------------------------
 
 
 def _sample(values: Tensor, k: int, seed: int, side: str) -> np.ndarray:

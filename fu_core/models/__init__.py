@@ -12,6 +12,7 @@ from fu_core.models.cnn import simple_cnn, tiny_cnn
 from fu_core.models.flat import FlatModel, Standardize
 from fu_core.models.linear import mlp, softmax_regression
 from fu_core.models.resnet import ResNet18, SmallResNet
+from fu_core.models.vit import ViTLite, vit_tiny
 
 __all__ = ["MODELS", "FlatModel", "Standardize", "build"]
 
@@ -23,6 +24,8 @@ MODELS: dict[str, Callable[[int, int, int], nn.Module]] = {
     "simple_cnn": simple_cnn,
     "small_resnet": lambda c, side, k: SmallResNet(c, k),
     "resnet18": lambda c, side, k: ResNet18(c, k),
+    "vit_lite": ViTLite,
+    "vit_tiny": vit_tiny,
 }
 TABULAR = ("softmax_regression", "mlp")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -22,7 +22,7 @@ from fu_core.compute import device, map_runs
 from fu_core.evaluation.accuracy import accuracy, outputs_accuracy
 from fu_core.evaluation.backdoor import Trigger, attack_success, poison
 from fu_core.evaluation.equivalence import logit_mse, logits_kl, parameter_gap, prediction_agreement
-from fu_core.evaluation.membership import Attack, fit_attack, shadow, split_halves
+from fu_core.evaluation.membership import Attack, fit_attack, shadow
 from fu_core.federation.horizontal import fedavg
 from fu_core.federation.local import Client
 from fu_core.federation.meter import Meter
@@ -34,7 +34,7 @@ from fu_core.unlearning.baselines.fed_eraser import UpdateHistory, fed_eraser
 from fu_core.unlearning.baselines.naive_ga import naive_ga
 from fu_core.unlearning.baselines.sisa import ensemble_log_probabilities, shard_clients
 from fu_core.unlearning.curvature import curvature_product
-from fu_core.unlearning.hf_kcu import HFKCU, Step, hf_kcu_step, solve
+from fu_core.unlearning.hf_kcu import HFKCU, hf_kcu_step, solve
 
 REPEATS = 3  # timings of everything but a whole training
 RESIDUAL_CLIENTS = (1, 2)  # whose CG the paper's appendix figure shows
@@ -165,7 +165,7 @@ def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, A
         metrics |= {"gap": parameter_gap(w, retrained), "step": parameter_gap(w, original)}
     if config["poison"]:
         for name, included in (("asr", False), ("asr_included", True)):
-            success = attack_success(p.model, outputs, *p.test, _trigger(config), include_target_class=included)
+            success = attack_success(outputs, *p.test, _trigger(config), include_target_class=included)
             metrics[name] = success
     if config["attack"]:
         metrics |= attacked(config, context.store, p, outputs)
@@ -207,7 +207,7 @@ def apply_method(
     elif method == "FedEraser":
         history = _history(config, p, store)
         with context.phase("unlearn"):
-            w = fed_eraser(p.model, history, clients, [TARGET], meter=meter, **_calibration(config))
+            w = _replayed(config, p, history, meter)
     else:
         with context.phase("unlearn"):
             step = hf_kcu_step(p.model, original, clients, TARGET, HFKCU(**config["hf_kcu"]), seed=seed, meter=meter)
@@ -231,6 +231,7 @@ def evaluate(
     x_kept, y_kept = torch.cat([x for x, _ in kept]), torch.cat([y for _, y in kept])
     x_gone, y_gone = p.clients[TARGET]  # clean images and labels, also when the training was poisoned
     return {
+        "n_test": len(y_test),
         "test": outputs_accuracy(p.model.task, logits, y_test),
         "forget": outputs_accuracy(p.model.task, outputs(x_gone), y_gone),
         "retain": outputs_accuracy(p.model.task, outputs(x_kept), y_kept),
@@ -242,11 +243,10 @@ def evaluate(
 
 
 def attacked(config: Mapping[str, Any], store: RecordStore, p: Problem, outputs: Outputs) -> dict[str, float]:
-    """The shadow attack on client 0's data, against test images that nobody trained on."""
+    """The shadow attack on client 0's data, against test images that neither side has trained on."""
     x_gone, y_gone = p.clients[TARGET]
     x_test, y_test = p.test
-    unseen, _ = split_halves(len(y_test), seed=0)
-    found = shadow(attack_of(config, store), (outputs(x_gone), y_gone), (outputs(x_test[unseen]), y_test[unseen]))
+    found = shadow(attack_of(config, store), (outputs(x_gone), y_gone), (outputs(x_test), y_test))
     return {"mia": found.balanced_accuracy, "mia_fraction": found.fraction, "mia_auc": found.auc}
 
 
@@ -278,14 +278,19 @@ def _history(config: Mapping[str, Any], p: Problem, store: RecordStore) -> Updat
     return history
 
 
-def _calibration(config: Mapping[str, Any]) -> dict[str, Any]:
-    """FedEraser as in its own paper: every second round, half of the local training, length per tensor."""
-    return {
-        "local": client_opt(config),
-        "seed": config["seed"],
-        "calibration": config["calibration"],
-        "norm_scope": "layer",
-    }
+def _replayed(config: Mapping[str, Any], p: Problem, history: UpdateHistory, meter: Meter) -> Tensor:
+    """FedEraser as in its own paper: half of the local training, length per tensor."""
+    return fed_eraser(
+        p.model,
+        history,
+        p.clients,
+        [TARGET],
+        local=client_opt(config),
+        seed=config["seed"],
+        calibration=config["calibration"],
+        norm_scope="layer",
+        meter=meter,
+    )
 
 
 # --- noise floor, residuals, speed -----------------------------------------------------------------------------------
@@ -331,7 +336,6 @@ def speed(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
     p, seed, local = problem(config), config["seed"], client_opt(config)
     clients = p.clients
     w = model_of(config, context.store)["w"]
-    history = _history(config, p, context.store) if "FedEraser" in config["baselines"] else None
     laps: list[float] = []
     clock = perf_counter()
 
@@ -357,9 +361,10 @@ def speed(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
     passes = {}
     for name, variant in config["variants"].items():
         meter = Meter()
-        taken, _ = _timed(lambda v=variant, m=meter: _timed_step(p, w, clients, HFKCU(**v), seed, m))
-        seconds[name], passes[name] = taken, meter.gradient_passes / REPEATS
-    others: dict[str, Callable[[Meter], object]] = {
+        hf_kcu = partial(hf_kcu_step, p.model, w, clients, TARGET, HFKCU(**variant), seed=seed, meter=meter)
+        seconds[name], passes[name] = _median_seconds(hf_kcu), meter.gradient_passes / REPEATS
+    history = _history(config, p, context.store) if "FedEraser" in config["baselines"] else UpdateHistory(w)
+    baselines: dict[str, Callable[[Meter], object]] = {
         "NaiveGA": lambda meter: naive_ga(
             p.model,
             w,
@@ -370,31 +375,27 @@ def speed(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
             seed=seed,
             meter=meter,
         ),
-        "FedEraser": lambda meter: fed_eraser(p.model, history, clients, [TARGET], meter=meter, **_calibration(config)),
+        "FedEraser": lambda meter: _replayed(config, p, history, meter),
         "SISA": lambda meter: _retrain_shard(config, p, meter),
     }
     for name in config["baselines"]:
         meter = Meter()
         start = perf_counter()
-        others[name](meter)
+        baselines[name](meter)
         seconds[name], passes[name] = perf_counter() - start, meter.gradient_passes
     n_retained = sum(len(y) for i, (_, y) in enumerate(clients) if i != TARGET)
     passes["retrain"] = config["schedule_rounds"] * config["schedule_epochs"] * n_retained
     return {"seconds": seconds, "passes": passes, "timed_rounds": config["timed_rounds"]}, None
 
 
-def _timed_step(p: Problem, w: Tensor, clients: list[Client], config: HFKCU, seed: int, meter: Meter) -> Step:
-    return hf_kcu_step(p.model, w, clients, TARGET, config, seed=seed, meter=meter)
-
-
-def _timed(run: Callable[[], object]) -> tuple[float, list[float]]:
-    """Median seconds of REPEATS runs, and all of them."""
+def _median_seconds(run: Callable[[], object]) -> float:
+    """Median of REPEATS runs."""
     laps = []
     for _ in range(REPEATS):
         start = perf_counter()
         run()
         laps.append(perf_counter() - start)
-    return sorted(laps)[len(laps) // 2], laps
+    return sorted(laps)[REPEATS // 2]
 
 
 def _retrain_shard(config: Mapping[str, Any], p: Problem, meter: Meter) -> Tensor:

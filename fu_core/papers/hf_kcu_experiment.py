@@ -209,8 +209,7 @@ class Experiment:
                 config = self.unlearning(setting, seed, method)
                 runs[Cell("alpha", f"{alpha:g}", setting, seed, method)] = config
             for count in self.client_counts:
-                change = {} if count == self.clients else {"clients": count}
-                config = self.unlearning(self.main, seed, method, **change)
+                config = self.unlearning(self.main, seed, method, **self._with_clients(count))
                 runs[Cell("clients", str(count), self.main, seed, method)] = config
             for setting in self.nets:
                 config = self.for_nets().unlearning(setting, seed, method)
@@ -240,6 +239,9 @@ class Experiment:
         """The main setting with another Dirichlet concentration."""
         main = Setting.parse(self.main)
         return f"{main.dataset}/dirichlet-{alpha:g}/{main.model}"
+
+    def _with_clients(self, count: int) -> dict[str, Any]:
+        return {} if count == self.clients else {"clients": count}
 
     def trainings(self) -> list[dict[str, Any]]:
         """The configs of all `train` runs that `cells` need, SISA's shards included."""
@@ -290,8 +292,7 @@ class Experiment:
         runs |= {setting: one(self, setting, few, hf) for setting in self.settings[1:]}
         runs |= {f"alpha {a:g}": one(self, self.with_alpha(a), few, hf) for a in self.alphas}
         for count in self.client_counts:
-            change = {} if count == self.clients else {"clients": count}
-            runs[f"clients {count}"] = one(self, self.main, few, hf, **change)
+            runs[f"clients {count}"] = one(self, self.main, few, hf, **self._with_clients(count))
         nets = self.for_nets()
         hf_nets = {"HF-KCU": nets.hf_kcu(), "HF-KCU printed": nets.hf_kcu("printed")}
         return runs | {setting: one(nets, setting, 1, hf_nets) for setting in self.nets}

@@ -1,0 +1,80 @@
+"""Backdoors: a patch that makes a model answer what the attacker wants, and how often it does.
+
+    poison    stamp the trigger on a share of a client's images and label them `target`
+    success   percent of triggered test images that are predicted as `target`
+
+Whether test images that *are* of the target class count is a choice (`include_target_class`): without them
+a clean model scores what it confuses with the target, with them about one class's share more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fu_core.errors import InvalidRequest, check_choice, check_count
+from fu_core.federation.local import Client
+from fu_core.streams import stream
+
+CORNERS = ("bottom-right", "bottom-left", "top-right", "top-left")
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """A square patch of one value on raw pixels, and the class it is to call up. HF-KCU: class 7, patch not given."""
+
+    size: int = 3
+    target: int = 7
+    value: int = 255  # raw pixels, before any normalisation
+    corner: str = "bottom-right"
+
+    def __post_init__(self) -> None:
+        check_count("size", self.size)
+        check_count("target", self.target, least=0)
+        check_choice("corner", self.corner, CORNERS)
+        if not 0 <= self.value <= 255:
+            raise ValueError(f"value must be a raw pixel, 0 to 255, got {self.value}")
+
+    def stamp(self, x: Tensor) -> Tensor:
+        """A copy of the images `x` (n, C, H, W) with the patch in its corner. Stamping twice changes nothing."""
+        if x.dim() != 4 or min(x.shape[2:]) < self.size:
+            raise InvalidRequest(f"size must fit into the images: got {self.size} for shape {tuple(x.shape)}")
+        stamped = x.clone()
+        rows = slice(-self.size, None) if self.corner.startswith("bottom") else slice(None, self.size)
+        columns = slice(-self.size, None) if self.corner.endswith("right") else slice(None, self.size)
+        stamped[:, :, rows, columns] = self.value
+        return stamped
+
+
+def poison(client: Client, trigger: Trigger, *, fraction: float = 0.5, seed: int, client_id: int) -> Client:
+    """A copy of `client` with `fraction` of its images stamped and labelled `trigger.target`.
+
+    Random: which ones, from the stream (seed, "poison", client_id). At least one image is poisoned.
+    """
+    if not 0 < fraction <= 1:
+        raise ValueError(f"fraction must lie in (0, 1], got {fraction}")
+    x, y = client
+    count = max(1, round(fraction * len(y)))
+    chosen = torch.randperm(len(y), generator=stream(seed, "poison", client_id))[:count].to(y.device)
+    x, y = x.clone(), y.clone()
+    x[chosen] = trigger.stamp(x[chosen])
+    y[chosen] = trigger.target
+    return x, y
+
+
+def attack_success(
+    outputs: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, trigger: Trigger, *, include_target_class: bool = False
+) -> float:
+    """Percent of the test images `x` (n, C, H, W) that are taken for `trigger.target` once they carry the patch.
+
+    outputs: images to logits (n, C). Images of the target class are left out unless `include_target_class`,
+    which is how HF-KCU's 9.64 % for a clean model must have been counted. Deterministic.
+    """
+    if not include_target_class:
+        x = x[y != trigger.target]
+    if not len(x):
+        raise InvalidRequest(f"x must hold test images of another class than {trigger.target}")
+    return 100 * float((outputs(trigger.stamp(x)).argmax(dim=1) == trigger.target).double().mean())
