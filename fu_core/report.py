@@ -49,6 +49,7 @@ METHOD_COLOURS = {
     "MoDe": "#6b3e14",
     "FedAU": "#4b1f7a",
     "HF-KCU": "#c1272d",
+    "HF-KCU printed": "#f2a07b",
     "NaiveGA": "#3fb5dd",
     "SISA": "#4b4e9e",
     "FedORA": "#e3550f",
@@ -58,7 +59,15 @@ METHOD_COLOURS = {
     "PDUDT": "#5aa9dc",
     "Certified": "#b22222",
 }
-_DASHED = {"Retrain": "--", "Original": ":", "Natural": "-.", "NaiveGA": "-.", "GA": "-.", "PDUDT": "-."}
+_DASHED = {
+    "Retrain": "--",
+    "Original": ":",
+    "Natural": "-.",
+    "NaiveGA": "-.",
+    "HF-KCU printed": "--",
+    "GA": "-.",
+    "PDUDT": "-.",
+}
 LINESTYLES = {method: _DASHED.get(method, "-") for method in METHOD_COLOURS}
 
 VERDICTS = ("holds", "holds in part", "does not hold", "not run")

@@ -98,7 +98,7 @@ def oklab(colour, deuteranope):
     "together",
     [
         ["Original", "Retrain", "Natural", "NoT", "PUF-Special", "PUF-Regular", "FedEraser", "PGA", "MoDe", "FedAU"],
-        ["Original", "Retrain", "HF-KCU", "FedEraser", "NaiveGA", "SISA"],
+        ["Original", "Retrain", "HF-KCU", "HF-KCU printed", "FedEraser", "NaiveGA", "SISA"],
         ["Original", "Retrain", "FedORA", "GA", "ICO", "CVFU"],
         ["Original", "Retrain", "PDUDT", "Certified"],
     ],

@@ -55,6 +55,6 @@ def axes_row(n: int, *, height: float, width: float, sharey: bool = False) -> tu
     return fig, list(axes[0])
 
 
-def spread(values: pd.Series) -> str:
+def spread(values: pd.Series, digits: int = 1) -> str:
     """mean ± standard deviation; how many runs that are stands in the caption."""
-    return mean_spread(values).rpartition(" (n=")[0]
+    return mean_spread(values, digits).rpartition(" (n=")[0]
