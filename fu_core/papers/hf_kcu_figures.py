@@ -77,7 +77,10 @@ def forgetting_figure(e: Experiment, runs: pd.DataFrame) -> Figure:
         goal = here[here.method == "Retrain"]
         ax.axvline(goal.forget.mean(), color=colour("Retrain"), linestyle="--", linewidth=1)
         ax.axhline(goal.test.mean(), color=colour("Retrain"), linestyle="--", linewidth=1)
-        gone = [f"{shown(name)} at test {rows.test.mean():.0f} %" for name, rows in collapsed.groupby("method")]
+        gone = [
+            f"{shown(name)} at test {collapsed[collapsed.method == name].test.mean():.0f} %"
+            for name in collapsed.method.unique()
+        ]
         below = f"\n(below the frame: {', '.join(gone)})" if gone else ""
         ax.set(title=title(setting), xlabel=f"accuracy on the forgotten data (%){below}")
     axes[0].set_ylabel("test accuracy (%)")
