@@ -172,8 +172,8 @@ class RecordStore:
         records = (self.get(path.stem) for path in sorted(self.root.glob("*.json")))
         return {config_key(r.config): r for r in records if r is not None and r.function == function_name(fn)}
 
-    def tensors(self, key: str) -> Tensors:
-        """The tensors that run `key` returned, on the CPU.
+    def tensors(self, key: str, names: Collection[str] | None = None) -> Tensors:
+        """The tensors that run `key` returned, on the CPU; only those in `names`, if given.
 
         Raises CorruptData if they are missing or damaged; the next `run` of the same config computes them again.
         """
@@ -183,7 +183,7 @@ class RecordStore:
         if not path.exists() or _file_sha256(path) != record.tensors:
             path.unlink(missing_ok=True)
             raise CorruptData(f"{path} is missing or damaged; call run() with the same config to make it again")
-        return _load_tensors(path)[0]
+        return _load_tensors(path, names)[0]
 
     def export(self, keys: Collection[str], folder: Path) -> None:
         """Copy the records of `keys`, without tensors, into `folder`, and remove all other records there."""
@@ -382,9 +382,10 @@ def _save_tensors(path: Path, tensors: Tensors, metadata: dict[str, str] | None 
         save_file(copies, part, metadata)
 
 
-def _load_tensors(path: Path) -> tuple[Tensors, dict[str, str]]:
+def _load_tensors(path: Path, names: Collection[str] | None = None) -> tuple[Tensors, dict[str, str]]:
     with safe_open(path, framework="pt") as file:
-        return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+        wanted = [name for name in file.keys() if names is None or name in names]  # noqa: SIM118
+        return {name: file.get_tensor(name) for name in wanted}, file.metadata() or {}
 
 
 def _move_aside(path: Path, reason: str) -> None:

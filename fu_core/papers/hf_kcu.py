@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -90,13 +90,18 @@ def _initial(config: Mapping[str, Any], p: Problem) -> Tensor:
     return p.model.init(stream_seed(config["seed"], "init")).to(device())
 
 
-def model_of(config: Mapping[str, Any], store: RecordStore, exclude: Sequence[int] = ()) -> dict[str, Tensor]:
-    """The tensors of the training that `config` belongs to, without `exclude`; trained if need be."""
+def training_record(config: Mapping[str, Any], store: RecordStore, exclude: Sequence[int] = ()) -> Record:
+    """The training that `config` belongs to, without `exclude`; run if need be."""
     training = {key: config[key] for key in TRAINING_KEYS} | {"exclude": list(exclude)}
     if TARGET in exclude:  # without client 0 nothing is poisoned, and nobody asks for the history
         training |= {"poison": 0.0, "trigger": [], "history": 0}
-    record = store.run(train, training, data_hash=problem(config).data_hash)
-    return {name: tensor.to(device()) for name, tensor in store.tensors(record.key).items()}
+    return store.run(train, training, data_hash=problem(config).data_hash)
+
+
+def model_of(config: Mapping[str, Any], store: RecordStore, exclude: Sequence[int] = ()) -> Tensor:
+    """The final model (d,) of that training."""
+    key = training_record(config, store, exclude).key
+    return store.tensors(key, ["w"])["w"].to(device())
 
 
 # --- the attacker ----------------------------------------------------------------------------------------------------
@@ -157,10 +162,11 @@ def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, A
     """One method forgets client 0; utility, forgetting, equivalence to Retrain, attack, and what it cost."""
     p = problem(config)
     clients = training_clients(config, p)
-    original, retrained = (model_of(config, context.store, exclude)["w"] for exclude in ((), (TARGET,)))
+    original, retrained = (model_of(config, context.store, exclude) for exclude in ((), (TARGET,)))
     meter = Meter()
     outputs, w, extra = apply_method(config, p, clients, original, retrained, meter, context)
-    metrics = evaluate(config, p, clients, outputs, p.model.predict(retrained, p.test[0]))
+    seen = Seen.by(outputs, p, clients)
+    metrics = evaluate(p, seen, p.model.predict(retrained, p.test[0]))
     if w is not None:
         metrics |= {"gap": parameter_gap(w, retrained), "step": parameter_gap(w, original)}
     if config["poison"]:
@@ -168,7 +174,7 @@ def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, A
             success = attack_success(outputs, *p.test, _trigger(config), include_target_class=included)
             metrics[name] = success
     if config["attack"]:
-        metrics |= attacked(config, context.store, p, outputs)
+        metrics |= attacked(attack_of(config, context.store), p, seen)
     costs = {"images": meter.images, "products": meter.products, "bytes": meter.bytes, "passes": meter.gradient_passes}
     return {**metrics, **extra, **costs}, None
 
@@ -221,32 +227,39 @@ def apply_method(
     return lambda x: p.model.predict(w, x), w, extra
 
 
-def evaluate(
-    config: Mapping[str, Any], p: Problem, clients: list[Client], outputs: Outputs, retrained: Tensor
-) -> dict[str, float]:
+class Seen(NamedTuple):
+    """A model's logits on test images, on client 0's clean images, and on everything the others hold."""
+
+    test: Tensor
+    forget: Tensor
+    retain: Tensor
+    retain_y: Tensor
+
+    @classmethod
+    def by(cls, outputs: Outputs, p: Problem, clients: Sequence[Client]) -> Seen:
+        """Run the model once over all."""
+        kept = [client for i, client in enumerate(clients) if i != TARGET]
+        x_kept, y_kept = torch.cat([x for x, _ in kept]), torch.cat([y for _, y in kept])
+        return cls(outputs(p.test[0]), outputs(p.clients[TARGET][0]), outputs(x_kept), y_kept)
+
+
+def evaluate(p: Problem, seen: Seen, retrained: Tensor) -> dict[str, float]:
     """Accuracy on test, forgotten and retained data, and how near the outputs on test data are to `retrained`."""
-    x_test, y_test = p.test
-    logits = outputs(x_test)
-    kept = [client for i, client in enumerate(clients) if i != TARGET]
-    x_kept, y_kept = torch.cat([x for x, _ in kept]), torch.cat([y for _, y in kept])
-    x_gone, y_gone = p.clients[TARGET]  # clean images and labels, also when the training was poisoned
     return {
-        "n_test": len(y_test),
-        "test": outputs_accuracy(p.model.task, logits, y_test),
-        "forget": outputs_accuracy(p.model.task, outputs(x_gone), y_gone),
-        "retain": outputs_accuracy(p.model.task, outputs(x_kept), y_kept),
-        "kl": logits_kl(logits, retrained),
-        "logit_mse": logit_mse(logits, retrained),
-        "logit_mse_centred": logit_mse(logits, retrained, centred=True),
-        "agreement": 100 * prediction_agreement(logits, retrained),
+        "n_test": len(p.test[1]),
+        "test": outputs_accuracy(p.model.task, seen.test, p.test[1]),
+        "forget": outputs_accuracy(p.model.task, seen.forget, p.clients[TARGET][1]),
+        "retain": outputs_accuracy(p.model.task, seen.retain, seen.retain_y),
+        "kl": logits_kl(seen.test, retrained),
+        "logit_mse": logit_mse(seen.test, retrained),
+        "logit_mse_centred": logit_mse(seen.test, retrained, centred=True),
+        "agreement": 100 * prediction_agreement(seen.test, retrained),
     }
 
 
-def attacked(config: Mapping[str, Any], store: RecordStore, p: Problem, outputs: Outputs) -> dict[str, float]:
+def attacked(attack: Attack, p: Problem, seen: Seen) -> dict[str, float]:
     """The shadow attack on client 0's data, against test images that neither side has trained on."""
-    x_gone, y_gone = p.clients[TARGET]
-    x_test, y_test = p.test
-    found = shadow(attack_of(config, store), (outputs(x_gone), y_gone), (outputs(x_test), y_test))
+    found = shadow(attack, (seen.forget, p.clients[TARGET][1]), (seen.test, p.test[1]))
     return {"mia": found.balanced_accuracy, "mia_fraction": found.fraction, "mia_auc": found.auc}
 
 
@@ -261,7 +274,7 @@ def _sisa(config: Mapping[str, Any], p: Problem, store: RecordStore) -> tuple[li
         training = {key: config[key] for key in TRAINING_KEYS}
         training |= {"exclude": [i for i in range(config["clients"]) if i not in staying], "history": 0}
         record = store.run(train, training, data_hash=p.data_hash)
-        models.append(store.tensors(record.key)["w"].to(device()))
+        models.append(store.tensors(record.key, ["w"])["w"].to(device()))
         if set(staying) < set(with_target):
             spent = {name: record.metrics[name] for name in spent}
     return models, spent
@@ -274,7 +287,7 @@ def _groups(config: Mapping[str, Any]) -> list[list[int]]:
 def _history(config: Mapping[str, Any], p: Problem, store: RecordStore) -> UpdateHistory:
     """What FedEraser's server has stored while the original model was trained."""
     history = UpdateHistory(_initial(config, p), config["history"])
-    history.restore(model_of(config, store))
+    history.restore(store.tensors(training_record(config, store).key))
     return history
 
 
@@ -299,7 +312,7 @@ def _replayed(config: Mapping[str, Any], p: Problem, history: UpdateHistory, met
 def noise_floor(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """Two retrainings that differ in nothing but the seed, `config["pair"]`: how far apart are they?"""
     p = problem(config)
-    first, second = (model_of({**config, "seed": seed}, context.store, [TARGET])["w"] for seed in config["pair"])
+    first, second = (model_of({**config, "seed": seed}, context.store, [TARGET]) for seed in config["pair"])
     a, b = (p.model.predict(w, p.test[0]) for w in (first, second))
     return {
         "kl": (logits_kl(a, b) + logits_kl(b, a)) / 2,
@@ -314,7 +327,7 @@ def noise_floor(config: Mapping[str, Any], context: RunContext) -> tuple[dict[st
 def residuals(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """CG on a trained net's own damped Hessians, those of clients 1 and 2: relative residual per step."""
     p = problem(config)
-    w = model_of(config, context.store)["w"]
+    w = model_of(config, context.store)
     curves = {}
     for matrix in ("hessian", "ggn"):
         for i in RESIDUAL_CLIENTS:
@@ -335,7 +348,7 @@ def speed(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
     """
     p, seed, local = problem(config), config["seed"], client_opt(config)
     clients = p.clients
-    w = model_of(config, context.store)["w"]
+    w = model_of(config, context.store)
     laps: list[float] = []
     clock = perf_counter()
 
