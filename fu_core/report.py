@@ -7,6 +7,7 @@ figure.
 from __future__ import annotations
 
 import csv
+import hashlib
 import html
 import io
 import os
@@ -223,8 +224,10 @@ def show_table(frame: pd.DataFrame, source: str, caption: str = "") -> HTML:
     styler = styler.set_table_styles([{"selector": "th", "props": "text-align: left; vertical-align: bottom"}])
     styler = styler.set_caption(html.escape(caption)) if caption else styler
     below = f'<p style="font-size: 80%; color: #555555">Data: {html.escape(_one_line(source))}</p>'
-    # A fixed id: a random one would change the notebook every time.
-    return HTML(styler.to_html(table_uuid="table") + below)
+    # Cell styles hang on this id. From the content: a random one would change the notebook every time, and a common
+    # one would align every table of a page like the others.
+    uuid = hashlib.sha256(f"{caption}\n{_csv(columns)}".encode()).hexdigest()[:12]
+    return HTML(styler.to_html(table_uuid=uuid) + below)
 
 
 def published(table: str) -> pd.DataFrame:

@@ -12,7 +12,7 @@ from itertools import pairwise
 import pandas as pd
 
 from fu_core.papers.hf_kcu_experiment import Experiment
-from fu_core.papers.hf_kcu_figures import FORMS, asr_reduction, shown
+from fu_core.papers.hf_kcu_figures import FORMS, asr_reduction, main_runs, shown
 from fu_core.papers.hf_kcu_theory_figures import slope_of
 from fu_core.papers.problem_figures import spread, title
 from fu_core.papers.problems import Setting
@@ -47,10 +47,6 @@ def verdicts(
     return sorted(judged, key=lambda result: int(result.id.removeprefix("H")))
 
 
-def _main(e: Experiment, runs: pd.DataFrame, method: str) -> pd.DataFrame:
-    return runs[(runs.group == "methods") & (runs.setting == e.main) & (runs.method == method)]
-
-
 def _gain(record: Record, name: str, kind: str = "seconds") -> float:
     return float(record.metrics[kind]["retrain"] / record.metrics[kind][name])
 
@@ -70,12 +66,12 @@ def _faster(record: Record) -> ClaimResult:
     gains = {method: _gain(record, method) for method in FORMS}
     ours = "; ".join(f"{shown(m)} {gain:.1f}x ({_gain(record, m, 'passes'):.1f}x passes)" for m, gain in gains.items())
     met = [gain >= FASTER for gain in gains.values()]
-    return _judge("H1", met, ours, "one process, median of 3", [record.key], f"seconds ratio >= {FASTER}")
+    return _judge("H1", met, ours, "one process, median of 5", [record.key], f"seconds ratio >= {FASTER}")
 
 
 def _accurate(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
     """H2: test accuracy within 0.60 points of Retrain; in part if the original model already is."""
-    r = {method: _main(e, runs, method) for method in ("Original", *FORMS)}
+    r = {method: main_runs(e, runs, method) for method in ("Original", *FORMS)}
     gaps = {method: frame.delta_test.mean() for method, frame in r.items()}
     met = _lowered([gaps[m] <= 0.60 for m in FORMS], gaps["Original"] <= 0.60)
     ours = "; ".join(f"{shown(m)} {gap:.2f}" for m, gap in gaps.items())
@@ -85,13 +81,13 @@ def _accurate(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
 
 def _private(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
     """H3: MIA within 0.02 of Retrain's, where the original model's is at least 0.10 above."""
-    means = {m: _main(e, runs, m).mia.mean() for m in ("Original", "Retrain", *FORMS)}
+    means = {m: main_runs(e, runs, m).mia.mean() for m in ("Original", "Retrain", *FORMS)}
     exposed = means["Original"] - means["Retrain"] >= 0.10
     met = [exposed and abs(means[m] - means["Retrain"]) <= 0.02 for m in FORMS]
     ours = "; ".join(f"{shown(m)} {mia:.3f}" for m, mia in means.items())
     reason = f"original - Retrain = {means['Original'] - means['Retrain']:.3f} (needs 0.10)"
-    keys = [key for m in means for key in _main(e, runs, m).record]
-    return _judge("H3", met, ours, mean_spread(_main(e, runs, "HF-KCU").mia, 3), keys, reason)
+    keys = [key for m in means for key in main_runs(e, runs, m).record]
+    return _judge("H3", met, ours, mean_spread(main_runs(e, runs, "HF-KCU").mia, 3), keys, reason)
 
 
 def _causal_weighting(runs: pd.DataFrame) -> ClaimResult:
@@ -146,10 +142,10 @@ def _direction(e: Experiment, runs: pd.DataFrame, theory: Theory) -> ClaimResult
         name: pd.Series([record.metrics[name]["error"] for record in ridge])
         for name in ("Algorithm 1 as printed, no clip", "corrected")
     }
-    printed, nothing = _main(e, runs, "HF-KCU printed"), _main(e, runs, "Original")
+    printed, nothing = main_runs(e, runs, "HF-KCU printed"), main_runs(e, runs, "Original")
     ratio = printed.gap.to_numpy() / nothing.gap.to_numpy()
     met = [bool((error["Algorithm 1 as printed, no clip"] < 1).all()), bool((ratio < 1).all())]
-    corrected = _main(e, runs, "HF-KCU").gap.to_numpy() / nothing.gap.to_numpy()
+    corrected = main_runs(e, runs, "HF-KCU").gap.to_numpy() / nothing.gap.to_numpy()
     ours = (
         f"ridge: printed {error['Algorithm 1 as printed, no clip'].mean():.2f}x, "
         f"corrected {error['corrected'].mean():.1g}x the distance of doing nothing; "
@@ -182,7 +178,7 @@ def _backdoor(runs: pd.DataFrame) -> ClaimResult:
         met.append(reduction.mean() >= 10 and drop.mean() <= 0.5)
         shown_here.append(
             f"{shown(method)}: {r.asr_original.mean():.1f} to {r.asr.mean():.1f} ({reduction.mean():.1f} % reduction), "
-            f"clean {-drop.mean():+.2f}"
+            f"clean {0.0 - drop.mean():+.2f}"
         )
         keys += list(r.record)
     shown_here.append(f"Retrain {r.asr_retrain.mean():.1f}")
@@ -203,7 +199,7 @@ def _small_damping(e: Experiment, record: Record) -> ClaimResult:
         same = "same passes" if len(passes) == 1 else f"passes {sorted(passes)}"
         shown_here.append(f"{shown(method)} {', '.join(f'{gain:.1f}x' for gain in gains)} ({same})")
     reason = f"monotone over damping {', '.join(f'{d:g}' for d in dampings)}, with fewer products; k is fixed"
-    return _judge("H9", met, "; ".join(shown_here), "one process, median of 3", [record.key], reason)
+    return _judge("H9", met, "; ".join(shown_here), "one process, median of 5", [record.key], reason)
 
 
 def _heterogeneity(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
@@ -224,17 +220,17 @@ def _equivalent(e: Experiment, runs: pd.DataFrame, floor: Sequence[Record]) -> C
     if not floor:
         return ClaimResult("H11", "not run", reason="needs two seeds for the noise floor")
     noise = pd.Series([record.metrics["kl"] for record in floor])
-    kl = {m: _main(e, runs, m).kl for m in ("Original", *FORMS)}
+    kl = {m: main_runs(e, runs, m).kl for m in ("Original", *FORMS)}
     met = _lowered([kl[m].mean() <= noise.mean() for m in FORMS], kl["Original"].mean() <= noise.mean())
     ours = "; ".join(f"{shown(m)} {values.mean():.4f}" for m, values in kl.items())
-    keys = [*(key for m in kl for key in _main(e, runs, m).record), *(record.key for record in floor)]
+    keys = [*(key for m in kl for key in main_runs(e, runs, m).record), *(record.key for record in floor)]
     reason = f"KL <= {spread(noise, 4)}, two retrainings of different seeds"
     return _judge("H11", met, ours, mean_spread(kl["HF-KCU"], 4), keys, reason)
 
 
 def _naive_collapses(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
     """H13: naive gradient ascent ends at chance, at most 12 %."""
-    r = _main(e, runs, "NaiveGA")
+    r = main_runs(e, runs, "NaiveGA")
     value = r.test.mean()
     return _judge("H13", [value <= 12], f"{value:.1f} %", mean_spread(r.test), list(r.record), "test acc. <= 12 %")
 

@@ -282,7 +282,7 @@ def table_4(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
         "uniform influence (our reading)": "uniform influence",
     }
     r = runs[runs.group == "ablation"]
-    rows: list[dict[str, Any]] = [_variant_row("do nothing", _references_of_main(e, runs, "Original"))]
+    rows = _reference_rows(e, runs)
     for label in r.label.unique():
         printed = _paper_row(paper, names.get(label, label))
         beside = {
@@ -297,9 +297,9 @@ def table_4(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
 def choices_table(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     """The corrected form with one choice changed at a time: sign, clip, whose curvature, which matrix."""
     r = runs[runs.group == "choice"]
-    rows: list[dict[str, Any]] = [_variant_row(method, _references_of_main(e, runs, method)) for method in REFERENCES]
-    rows[0]["variant"] = "do nothing"
-    return pd.DataFrame(rows + [_variant_row(label, r[r.label == label]) for label in r.label.unique()])
+    return pd.DataFrame(
+        _reference_rows(e, runs) + [_variant_row(label, r[r.label == label]) for label in r.label.unique()]
+    )
 
 
 def _variant_row(label: str, r: pd.DataFrame) -> dict[str, Any]:
@@ -322,17 +322,21 @@ def table_5(e: Experiment, runs: pd.DataFrame, speeds: Mapping[str, Record]) -> 
     paper = published("hf_kcu_table_5").set_index("lambda")
     seconds = speeds["main"].metrics["seconds"]
     rows: list[dict[str, Any]] = []
+    for method in REFERENCES:
+        r = main_runs(e, runs, method)
+        accuracies = {"test acc. %": spread(r.test), "forget acc. %": spread(r.forget)}
+        rows.append({"damping": "–", "method": shown(method), **accuracies, "CF": _cf(r)})
     for damping in e.dampings:
         for method in FORMS:
             r = runs[(runs.group == "damping") & (runs.label == f"{damping:g}") & (runs.method == method)]
             row: dict[str, Any] = {
-                "damping": damping,
+                "damping": f"{damping:g}",
                 "method": shown(method),
                 "test acc. %": spread(r.test),
                 "forget acc. %": spread(r.forget),
                 "CF": _cf(r),
                 "CG residual": f"{r.residual.mean():.2g}",
-                "steps with negative curvature": int(r.negative.sum()),
+                "steps with negative curvature": str(int(r.negative.sum())),
                 "× faster": _gain(seconds["retrain"] / seconds[f"{method}, damping {damping:g}"]),
             }
             if method == "HF-KCU printed" and damping in paper.index:
@@ -438,8 +442,13 @@ def table_9(e: Experiment, runs: pd.DataFrame, floor: Sequence[Record]) -> pd.Da
 # --- helpers ---------------------------------------------------------------------------------------------------------
 
 
-def _references_of_main(e: Experiment, runs: pd.DataFrame, method: str) -> pd.DataFrame:
+def main_runs(e: Experiment, runs: pd.DataFrame, method: str) -> pd.DataFrame:
+    """A method's runs on the main setting, those of Table 1."""
     return runs[(runs.group == "methods") & (runs.setting == e.main) & (runs.method == method)]
+
+
+def _reference_rows(e: Experiment, runs: pd.DataFrame) -> list[dict[str, Any]]:
+    return [_variant_row(shown(method), main_runs(e, runs, method)) for method in REFERENCES]
 
 
 def _paper_row(table: pd.DataFrame, key: Any) -> dict[str, Any]:
