@@ -209,6 +209,7 @@ def apply_method(
                 lr=local.lr,
                 batch_size=local.batch_size,
                 seed=seed,
+                until_explosion=True,
                 meter=meter,
             )
     elif method == "FedEraser":
@@ -238,10 +239,11 @@ class Seen(NamedTuple):
 
     @classmethod
     def by(cls, outputs: Outputs, p: Problem, clients: Sequence[Client]) -> Seen:
-        """Run the model once over all."""
+        """Run the model once over all. Where an exploded net has no finite output, it counts as zero."""
         kept = [client for i, client in enumerate(clients) if i != TARGET]
         x_kept, y_kept = torch.cat([x for x, _ in kept]), torch.cat([y for _, y in kept])
-        return cls(outputs(p.test[0]), outputs(p.clients[TARGET][0]), outputs(x_kept), y_kept)
+        test, forget, retain = (outputs(x).nan_to_num() for x in (p.test[0], p.clients[TARGET][0], x_kept))
+        return cls(test, forget, retain, y_kept)
 
 
 def evaluate(p: Problem, seen: Seen, retrained: Tensor) -> dict[str, float]:
@@ -391,6 +393,7 @@ def speed(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
             lr=local.lr,
             batch_size=local.batch_size,
             seed=seed,
+            until_explosion=True,
             meter=meter,
         ),
         "FedEraser": lambda meter: _replayed(config, p, history, meter),

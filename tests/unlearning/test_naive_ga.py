@@ -53,6 +53,17 @@ def test_divergence_is_returned_and_only_infinity_is_an_error(quadratics):
         naive_ga(quadratics.model, w, quadratics.clients[0], epochs=1000, lr=100.0, seed=0)
 
 
+def test_an_explosion_can_end_the_ascent_at_the_last_model_with_a_finite_gradient(quadratics):
+    w, client = torch.ones(3, dtype=torch.float64), quadratics.clients[0]
+    last = naive_ga(quadratics.model, w, client, epochs=1000, lr=100.0, seed=0, until_explosion=True)
+    assert last.isfinite().all()
+    assert quadratics.model.grad(last, *client).isfinite().all()
+    assert last.norm() > 1e100
+    short = {"epochs": 20, "lr": 100.0, "seed": 0}
+    undisturbed = naive_ga(quadratics.model, w, client, **short)
+    assert torch.equal(naive_ga(quadratics.model, w, client, until_explosion=True, **short), undisturbed)
+
+
 def test_an_empty_request_is_refused(quadratics):
     x, y = quadratics.clients[0]
     with pytest.raises(InvalidRequest, match="no samples"):

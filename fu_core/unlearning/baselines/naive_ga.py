@@ -25,22 +25,28 @@ def naive_ga(
     batch_size: int = 64,
     seed: int,
     client_id: int = 0,
+    until_explosion: bool = False,
     meter: Meter | None = None,
 ) -> Tensor:
     """The model (d,) after `epochs` epochs of plain SGD uphill on `forget` (x, y); `w` is left untouched.
 
     Divergence is what this method does: a loss that explodes or an accuracy at chance is a result and
-    is returned. Only NaN or infinity in the model raises `NumericalFailure`; an empty `forget` raises
-    `InvalidRequest`. Random: batch order, from the streams of (seed, round 0, client_id), which no round
+    is returned. Only NaN or infinity raises `NumericalFailure`, or with `until_explosion` ends the ascent at
+    the last model that still had a finite gradient. An empty `forget` raises `InvalidRequest`. Random: batch order, from the streams of (seed, round 0, client_id), which no round
     of training uses.
     """
     x, y = forget
     if not len(y):
         raise InvalidRequest("forget holds no samples: there is nothing to ascend on")
     opt = ClientOpt(lr=lr, epochs=epochs, batch_size=batch_size)
-    theta = w.clone()
+    theta, before = w.clone(), w.clone()
     for b in batches(len(y), opt, seed=seed, round=0, client=client_id):
-        theta += lr * model.grad(theta, model.arrange(x[b]), y[b])  # theta <- theta + eta grad loss(theta; b)
+        g = model.grad(theta, model.arrange(x[b]), y[b])
+        if until_explosion and not bool(g.isfinite().all()):
+            theta = before
+            break
+        before.copy_(theta)
+        theta += lr * g  # theta <- theta + eta grad loss(theta; b)
         if meter is not None:
             meter.train(len(b))
     if not bool(theta.isfinite().all()):
