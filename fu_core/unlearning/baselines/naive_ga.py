@@ -31,9 +31,9 @@ def naive_ga(
     """The model (d,) after `epochs` epochs of plain SGD uphill on `forget` (x, y); `w` is left untouched.
 
     Divergence is what this method does: a loss that explodes or an accuracy at chance is a result and
-    is returned. Only NaN or infinity raises `NumericalFailure`, or with `until_explosion` ends the ascent at
-    the last model that still had a finite gradient. An empty `forget` raises `InvalidRequest`. Random: batch order, from the streams of (seed, round 0, client_id), which no round
-    of training uses.
+    is returned. Only NaN or infinity raises `NumericalFailure`, or with `until_explosion` ends the ascent
+    at the last model that still had a finite gradient. An empty `forget` raises `InvalidRequest`.
+    Random: batch order, from the streams of (seed, round 0, client_id), which no round of training uses.
     """
     x, y = forget
     if not len(y):
