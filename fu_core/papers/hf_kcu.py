@@ -35,7 +35,8 @@ from fu_core.unlearning.baselines.fed_eraser import UpdateHistory, fed_eraser
 from fu_core.unlearning.baselines.naive_ga import naive_ga
 from fu_core.unlearning.baselines.sisa import ensemble_log_probabilities, shard_clients
 from fu_core.unlearning.curvature import curvature_product
-from fu_core.unlearning.hf_kcu import HFKCU, hf_kcu_step, solve
+from fu_core.unlearning.hf_kcu import HFKCU, hf_kcu_step
+from fu_core.unlearning.krylov import solve
 
 REPEATS = 5  # timings of everything but a whole training
 RESIDUAL_CLIENTS = (1, 2)  # whose CG the paper's appendix figure shows

@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,12 +34,14 @@ from fu_core.federation.local import Client
 from fu_core.federation.meter import Meter
 from fu_core.models.flat import FlatModel
 from fu_core.streams import stream
-from fu_core.unlearning.curvature import MATRICES, Product, curvature_product, fisher_diagonal
+from fu_core.unlearning.curvature import MATRICES, curvature_product, fisher_diagonal
+from fu_core.unlearning.krylov import Solution, conjugate_gradient, solve
 
 FORMS = ("corrected", "printed")
 CURVATURES = ("retained", "global", "local")
 INFLUENCES = ("causal", "broadcast", "uniform")
-NEGATIVE = ("stop", "continue")
+
+__all__ = ["HFKCU", "Deletion", "Step", "conjugate_gradient", "hf_kcu", "hf_kcu_step"]
 
 Forget = int | Sequence[int] | Mapping[int, Tensor]
 
@@ -93,132 +95,6 @@ class HFKCU:
                 raise ValueError(f"{name}={getattr(self, name)!r} has no meaning in the {self.form} form")
 
 
-# --- conjugate gradient ----------------------------------------------------------------------------------------------
-
-
-class Iterate(NamedTuple):
-    """CG after t steps: the solution so far (d,), the residual (d,), and p'Ap / p'p of the step just made."""
-
-    v: Tensor
-    residual: Tensor
-    curvature: float
-
-
-def cg_iterates(
-    product: Product,
-    g: Tensor,
-    *,
-    damping: float = 0.0,
-    preconditioner: Callable[[Tensor], Tensor] | None = None,
-    negative: str = "stop",
-    decay: float = 1.0,
-) -> Iterator[Iterate]:
-    """Conjugate gradient for (H + damping I) v = g from v = 0, one yield per step. HF-KCU, Alg. 1, lines 6-14.
-
-    Ends when the residual vanishes to rounding, or at negative curvature, p'(H + damping I)p <= 0, where
-    CG has no meaning; `negative="continue"` divides all the same, as Algorithm 1 does, unless by zero.
-    `preconditioner(r)` approximates H^-1 r. With decay < 1 the residual is that of the undecayed solution.
-    Deterministic. Raises NumericalFailure if g or a product is not finite, or r' preconditioner(r) < 0.
-    """
-    check_choice("negative", negative, NEGATIVE)
-    v, r = torch.zeros_like(g), g.clone()  # v_0 = 0, r_0 = g
-    z = r if preconditioner is None else preconditioner(r)
-    p, rz = z.clone(), float(r.dot(z))  # p_0 = r_0
-    rounding = torch.finfo(g.dtype).eps ** 2 * rz  # below it p and q are noise, and so is the sign of p'q
-    t = 0
-    while True:
-        if not 0 <= rz < math.inf:
-            raise NumericalFailure(
-                f"CG step {t + 1}: the squared residual is {rz:g}, so the gradient or a product is not finite"
-                + (" or the preconditioner is not positive definite" if preconditioner else "")
-            )
-        if rz <= rounding:
-            return
-        q = product(p) + damping * p  # q_t = HVP(p_t)
-        pq, pp = float(p.dot(q)), float(p.dot(p))
-        if not math.isfinite(pq):
-            raise NumericalFailure(f"CG step {t + 1}: the curvature product is not finite")
-        if pq == 0 or (pq < 0 and negative == "stop"):
-            yield Iterate(v, r, pq / pp)
-            return
-        a = rz / pq  # alpha_t = r'r / p'q
-        v = v + decay**t * a * p  # v_{t+1} = v_t + alpha_t p_t
-        r = r - a * q  # r_{t+1} = r_t - alpha_t q_t
-        yield Iterate(v, r, pq / pp)
-        z = r if preconditioner is None else preconditioner(r)
-        rz, rz_before = float(r.dot(z)), rz
-        p = z + (rz / rz_before) * p  # p_{t+1} = r_{t+1} + beta_t p_t,  beta_t = r'r / r'r before
-        t += 1
-
-
-class Solution(NamedTuple):
-    """What CG found: v (d,), residual norms |r_0|, |r_1|, ..., and p'Ap / p'p of every step."""
-
-    v: Tensor
-    residual_norms: list[float]
-    curvatures: list[float]
-
-    @property
-    def negative_steps(self) -> int:
-        """Steps that met negative curvature."""
-        return sum(c <= 0 for c in self.curvatures)
-
-
-def solve(product: Product, g: Tensor, *, iters: int, damping: float, tol: float, **how: Any) -> Solution:
-    """At most `iters` steps of `cg_iterates`, or until |r| <= tol |g|.
-
-    Raises NumericalFailure if the very first direction has negative curvature: there is no solution to
-    report then. Later it ends with what was found before. Zero curvature ends it even where negative
-    curvature may not.
-    """
-    v, norms, curvatures = torch.zeros_like(g), [float(g.norm())], []
-    stop_at_negative = how.get("negative", "stop") == "stop"
-    for step in cg_iterates(product, g, damping=damping, **how):
-        curvatures.append(step.curvature)
-        if step.curvature == 0 or (step.curvature < 0 and stop_at_negative):
-            if len(curvatures) == 1:
-                raise NumericalFailure(
-                    f"CG step 1: curvature {step.curvature:.3g} along the gradient is not positive; "
-                    f"raise damping (now {damping:g}) or use matrix='ggn'"
-                )
-            break
-        v = step.v
-        norms.append(float(step.residual.norm()))
-        if norms[-1] <= tol * norms[0] or len(norms) > iters:
-            break
-    return Solution(v, norms, curvatures)
-
-
-def conjugate_gradient(
-    hvp: Product,
-    g: Tensor,
-    *,
-    iters: int = 10,
-    damping: float = 0.0,
-    tol: float = 0.0,
-    preconditioner: Callable[[Tensor], Tensor] | None = None,
-    negative: str = "stop",
-) -> tuple[Tensor, list[float]]:
-    """Approximate (H + damping I)^-1 g: `(v, residual_norms)`. HF-KCU, Alg. 1, lines 6-14. Deterministic.
-
-    hvp: v (d,) -> H v (d,); g (d,). Residual norms |r_0| = |g|, |r_1|, ...: one more than the steps made.
-    Stops at `tol` (relative) or after `iters` steps, holding four vectors. Negative curvature ends it
-    early with a warning (on the first step: NumericalFailure); see `cg_iterates`.
-    """
-    check_count("iters", iters)
-    found = solve(hvp, g, iters=iters, damping=damping, tol=tol, preconditioner=preconditioner, negative=negative)
-    if found.negative_steps:
-        warnings.warn(
-            f"CG met negative curvature in {found.negative_steps} of {len(found.curvatures)} steps; "
-            "a larger damping or matrix='ggn' avoids it",
-            stacklevel=2,
-        )
-    return found.v, found.residual_norms
-
-
-# --- unlearning ------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Step:
     """An unlearning step (d,) and how it came about. `solutions`: one per solve; `scale`: line 17's factors."""
@@ -259,7 +135,8 @@ def hf_kcu(
     clients: everybody's data as at training, (x, y) each. forget: a client or a list of clients that
     leave, or {client: indices into its samples}. `options`: further fields of HFKCU. Random only with
     `curvature_samples`, from streams (seed, "curvature", client). Raises InvalidRequest for a request
-    that names nobody, nothing, or everything; NumericalFailure as `solve`.
+    that names nobody, nothing, or everything; NumericalFailure as `solve`. On nets the step is clipped to
+    `beta |w|` unless `scaling=False`; `hf_kcu_step` tells by how much.
     """
     config = HFKCU(iters=iters, damping=damping, beta=beta, form=form, **options)
     found = hf_kcu_step(model, w, clients, forget, config, seed=seed, meter=meter)
