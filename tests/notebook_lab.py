@@ -1,8 +1,9 @@
-"""A folder of its own for a small run of notebook 01_puf, and what the tests of tests/notebooks compare."""
+"""A folder of its own for a small run of a notebook, and what the tests of tests/notebooks look at and compare."""
 
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,20 +23,31 @@ PARAMETERS = {
     "epochs": 1.0,
     "recovery_cap": 2,
 }
+ABSOLUTE_PATH = re.compile(r"(?<![\w.])/(home|root|work|tmp|Users)\b")
 RECORDS = 2 * (1 + 2 + 6 + 1) + 2  # per setting: description, two trainings, six methods, one equivalence; printed form
 
 
 class Lab:
-    """`root` with the working state and the figures of its own runs of the notebook."""
+    """`root` with the working state and the figures of its own runs of a paper's notebook."""
 
-    def __init__(self, root, data):
-        self.root, self.data = Path(root), Path(data)
+    def __init__(self, root, data, paper="puf", parameters=PARAMETERS):
+        self.root, self.data, self.paper, self.parameters = Path(root), Path(data), paper, parameters
         self.runs, self.figures = self.root / "runs", self.root / "figures"
-        self.out = self.figures / "quick" / "puf"
+        self.out = self.figures / "quick" / paper
 
     def command(self, *options):
-        overrides = [word for name, value in PARAMETERS.items() for word in ("-p", name, json.dumps(value))]
-        return [sys.executable, "-m", "fu_core.reproduce", "--profile", "quick", "--paper", "puf", *overrides, *options]
+        overrides = [word for name, value in self.parameters.items() for word in ("-p", name, json.dumps(value))]
+        return [
+            sys.executable,
+            "-m",
+            "fu_core.reproduce",
+            "--profile",
+            "quick",
+            "--paper",
+            self.paper,
+            *overrides,
+            *options,
+        ]
 
     def environment(self):
         """Everything in this folder; one thread each, as the tests do."""
@@ -63,3 +75,13 @@ class Lab:
 def results(records):
     """What must be the same bits whatever happened on the way."""
     return {key: (record["metrics"], record["rounds"], record["tensors"]) for key, record in records.items()}
+
+
+def code(notebook, tag=""):
+    """The code cells, or only those with a tag."""
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    return [cell for cell in cells if not tag or tag in cell.metadata.get("tags", [])]
+
+
+def outputs(notebook):
+    return [output for cell in code(notebook) for output in cell.outputs]

@@ -1,4 +1,4 @@
-"""One small run of 01_puf, shared by the tests of this folder: it takes longer than all of them."""
+"""Data of their own for the small runs of the notebooks, and one run of 01_puf that two files share."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory, data):
-    """The notebook, run from beginning to end in one process."""
+    """Notebook 01_puf, run from beginning to end in one process."""
     lab = Lab(tmp_path_factory.mktemp("tiny"), data)
     done = lab.reproduce("--jobs", "1")
     assert done.returncode == 0, done.stderr

@@ -1,0 +1,139 @@
+"""Every notebook as committed: complete, tidy, and with the output of a run from top to bottom."""
+
+import ast
+import inspect
+import re
+from dataclasses import fields
+
+import nbformat
+import pytest
+
+from fu_core import report
+from fu_core.papers import hf_kcu_experiment, puf_experiment
+from fu_core.reproduce import declared_parameters, notebooks
+from tests.notebook_lab import ABSOLUTE_PATH, code, outputs
+
+TITLES = {"puf": "# PUF: ", "hf_kcu": "# HF-KCU: "}
+EXPERIMENTS = {"puf": puf_experiment.Experiment, "hf_kcu": hf_kcu_experiment.Experiment}
+HOUSE = ("Try it", "Claims", "Closing checks", "Exercises", "Where things are")  # how every notebook ends
+SECTIONS = {
+    "puf": ("Parameters", "Setting", "Training", "request", "PUF", "Recovery", "Table III", "Two readings", *HOUSE),
+    "hf_kcu": (
+        "Parameters",
+        "Setting",
+        "equation, and its sign",
+        "Conjugate gradients",
+        "anything to forget",
+        "Table 1, Fig. 1",
+        "Table 2",
+        "Table 3",
+        "Tables 4, 5",
+        "Tables 6, 7, 8",
+        "Table 9",
+        "Theory",
+        *HOUSE,
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=sorted(notebooks()))
+def paper(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def notebook(paper):
+    return nbformat.read(notebooks()[paper], as_version=4)
+
+
+def calls(cells, *names):
+    """All calls of these functions in code cells, whether written `f(...)` or `module.f(...)`."""
+    nodes = [node for cell in cells for node in ast.walk(ast.parse(cell.source))]
+    found = [node for node in nodes if isinstance(node, ast.Call)]
+    return [node for node in found if ast.unparse(node.func).rpartition(".")[2] in names]
+
+
+def test_it_is_a_valid_notebook(notebook):
+    nbformat.validate(notebook)
+
+
+def test_it_has_one_parameters_cell_of_typed_and_commented_literals(paper, notebook):
+    (cell,) = code(notebook, "parameters")
+    declared = declared_parameters(notebooks()[paper])  # refuses anything but typed literals
+    lines = cell.source.splitlines()
+    assert len(lines) == len(declared)
+    for line, name in zip(lines, declared, strict=True):
+        assert re.fullmatch(rf"{name}: .+ = .+  # .+", line)
+
+
+def test_the_experiment_gets_every_parameter_in_its_place(paper, notebook):
+    """Twenty or more arguments by position: two swapped numbers would pass every check of range and type."""
+    (call,) = calls(code(notebook), "Experiment")
+    names = [f.name for f in fields(EXPERIMENTS[paper])]
+    given = dict(zip(names, map(ast.unparse, call.args), strict=False))
+    given |= {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+    assert given == {name: name for name in names}
+    assert set(declared_parameters(notebooks()[paper])) == {*names, "interactive"}
+
+
+def test_one_cell_is_checked_by_nbval_and_its_output_is_kept(notebook):
+    (cell,) = code(notebook, "nbval-check-output")
+    assert "keep_output" in cell.metadata.tags
+    assert cell.outputs
+    assert cell is code(notebook)[-1]
+
+
+def test_no_code_cell_is_long(notebook):
+    """The list of parameters, one a line, is as long as there are parameters."""
+    (parameters,) = code(notebook, "parameters")
+    cells = [cell for cell in code(notebook) if cell is not parameters]
+    assert max(sum(bool(line.strip()) for line in cell.source.splitlines()) for cell in cells) <= 25
+
+
+def test_prose_comes_before_code(notebook):
+    """8 of 10 code cells follow a markdown cell."""
+    before = [a.cell_type for a, b in zip(notebook.cells, notebook.cells[1:], strict=False) if b.cell_type == "code"]
+    assert before.count("markdown") >= 0.8 * len(before)
+
+
+def test_the_sections_of_the_house_come_in_order_and_are_numbered(paper, notebook):
+    prose = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    assert prose.startswith(TITLES[paper])
+    headings = re.findall(r"^## (\d+)\. (.+)$", prose, flags=re.MULTILINE)
+    assert [int(number) for number, _ in headings] == list(range(1, len(headings) + 1))
+    titles = iter(title for _, title in headings)
+    for section in SECTIONS[paper]:
+        assert any(section in title for title in titles), f"no section {section!r} where it belongs"
+
+
+def test_every_figure_and_table_names_its_data(notebook):
+    shown = calls(code(notebook), "save_figure", "show_figure", "save_table", "show_table")
+    assert len(shown) >= 10
+    for call in shown:
+        function = getattr(report, ast.unparse(call.func).rpartition(".")[2])
+        keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+        source = inspect.signature(function).bind(*call.args, **keywords).arguments["source"]
+        assert not isinstance(source, ast.Constant) or source.value.strip()
+    assert not calls(code(notebook), "savefig", "to_csv", "show")  # no way around it
+
+
+def test_it_is_committed_stripped_or_run_from_top_to_bottom(notebook):
+    counts = [cell.execution_count for cell in code(notebook)]
+    if any(counts):
+        assert counts == list(range(1, len(counts) + 1))
+    else:
+        kept = code(notebook, "keep_output")
+        assert not [cell for cell in code(notebook) if cell.outputs and cell not in kept]
+
+
+def test_it_was_committed_without_errors_and_warnings(notebook):
+    assert not [output for output in outputs(notebook) if output.output_type == "error"]
+    assert not [output for output in outputs(notebook) if output.get("name") == "stderr"]
+
+
+def test_no_path_of_any_machine_is_in_it(notebook):
+    texts = [cell.source for cell in notebook.cells]
+    for output in outputs(notebook):
+        texts += [output.get("text", "")]
+        texts += [str(value) for kind, value in output.get("data", {}).items() if kind != "image/png"]
+    assert [text for text in texts if ABSOLUTE_PATH.search(text)] == []
