@@ -137,6 +137,14 @@ def test_record_keeps_bits_tensors_rows_and_costs(store):
     assert record.seconds == record.provenance["phases"]["total"]["seconds"]
 
 
+def test_only_the_tensors_asked_for_are_read(store):
+    record = store.run(toy_runs.two_tensors, {"seed": 0})
+    assert set(store.tensors(record.key)) == {"first", "second"}
+    (only,) = store.tensors(record.key, ["second"]).items()
+    assert only[0] == "second"
+    assert only[1].tolist() == [2.0]
+
+
 def test_record_names_no_host_and_no_path(store):
     record = store.run(toy_runs.number, {"value": 0.1 + 0.2})
     text = (store.root / f"{record.key}.json").read_text()

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import re
 
 import matplotlib as mpl
 import numpy as np
@@ -143,6 +144,12 @@ def test_shown_table_has_caption_source_and_no_index():
     assert "–" in shown
     assert "row_heading" not in shown
     assert shown == report.show_table(frame, "digits & more", "Table <1>").data
+
+
+def test_two_tables_of_one_page_do_not_share_their_style():
+    """With one id for both, the left-aligned columns of one are left-aligned in the other."""
+    ids = [re.search(r'<table id="(\w+)"', report.show_table(pd.DataFrame({"a": [n]}), "s").data)[1] for n in (1, 2)]
+    assert ids[0] != ids[1]
 
 
 def test_mean_spread():

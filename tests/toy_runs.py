@@ -37,6 +37,11 @@ def number(config, context):
     return {"value": config["value"]}, None
 
 
+def two_tensors(config, context):
+    """Nothing measured, two tensors kept."""
+    return {}, {"first": torch.ones(1), "second": torch.full((1,), 2.0)}
+
+
 def fails_on_odd(config, context):
     """ValueError for an odd `value`."""
     if config["value"] % 2:
