@@ -27,7 +27,8 @@ from fu_core.models.flat import FlatModel
 from fu_core.records import Record, RecordStore, RunContext
 from fu_core.streams import stream
 from fu_core.unlearning.curvature import Product
-from fu_core.unlearning.hf_kcu import Deletion, hf_kcu
+from fu_core.unlearning.deletion import Deletion
+from fu_core.unlearning.hf_kcu import hf_kcu
 from fu_core.unlearning.krylov import cg_iterates
 
 SEEDS = tuple(range(10))

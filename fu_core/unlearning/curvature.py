@@ -1,4 +1,4 @@
-"""Curvature times a vector, over whole data sets and without ever forming a matrix.
+"""Gradients, and curvature times a vector, over whole data sets and without ever forming a matrix.
 
     Hessian           H v = d/de grad L(w + e v)                        (HF-KCU, Eq. 5; Pearlmutter 1994)
     Gauss-Newton      G v = mean_i J_i' [d2 l_i / dz2] J_i v            positive semi-definite for convex losses
@@ -55,6 +55,19 @@ def curvature_product(
         return total.to(w.dtype) + (mass * model.l2) * v
 
     return product
+
+
+def mean_gradient(
+    model: FlatModel, w: Tensor, data: Client, *, batch_size: int = 500, count: Callable[[int], None] | None = None
+) -> Tensor:
+    """Gradient of the mean loss over all samples of `data` (d,), in batches, summed in float64."""
+    x, y = data
+    total = torch.zeros(model.d, dtype=torch.float64, device=w.device)
+    for x_b, y_b in zip(x.split(batch_size), y.split(batch_size), strict=True):
+        total.add_(model.grad(w, model.arrange(x_b), y_b), alpha=len(y_b) / len(y))
+        if count is not None:
+            count(len(y_b))
+    return total.to(w.dtype)
 
 
 def fisher_diagonal(

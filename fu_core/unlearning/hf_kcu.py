@@ -28,22 +28,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fu_core.errors import InvalidRequest, NumericalFailure, check_choice, check_count, check_positive
+from fu_core.errors import NumericalFailure, check_choice, check_count, check_positive
 from fu_core.federation.horizontal import aggregate
 from fu_core.federation.local import Client
 from fu_core.federation.meter import Meter
 from fu_core.models.flat import FlatModel
 from fu_core.streams import stream
-from fu_core.unlearning.curvature import MATRICES, curvature_product, fisher_diagonal
+from fu_core.unlearning.curvature import MATRICES, curvature_product, fisher_diagonal, mean_gradient
+from fu_core.unlearning.deletion import Deletion, Forget
 from fu_core.unlearning.krylov import Solution, conjugate_gradient, solve
 
 FORMS = ("corrected", "printed")
 CURVATURES = ("retained", "global", "local")
 INFLUENCES = ("causal", "broadcast", "uniform")
 
-__all__ = ["HFKCU", "Deletion", "Step", "conjugate_gradient", "hf_kcu", "hf_kcu_step"]
-
-Forget = int | Sequence[int] | Mapping[int, Tensor]
+__all__ = ["HFKCU", "Step", "conjugate_gradient", "hf_kcu", "hf_kcu_step"]
 
 
 @dataclass(frozen=True)
@@ -167,50 +166,6 @@ def hf_kcu_step(
     return found
 
 
-@dataclass(frozen=True)
-class Deletion:
-    """Who forgets what: per client the forgotten and the kept samples. Clients without a part are absent."""
-
-    clients: Mapping[int, Client]
-    forgotten: Mapping[int, Client]
-    kept: Mapping[int, Client]
-
-    @classmethod
-    def of(cls, clients: Sequence[Client], forget: Forget) -> Deletion:
-        """Check and resolve a request. Raises InvalidRequest naming the client or index that is wrong."""
-        wanted = forget if isinstance(forget, Mapping) else dict.fromkeys(_client_list(forget))
-        if not wanted:
-            raise InvalidRequest("forget names nobody: at least one client must lose samples")
-        forgotten: dict[int, Client] = {}
-        kept: dict[int, Client] = {i: client for i, client in enumerate(clients) if len(client[1])}
-        for i, indices in sorted(wanted.items(), key=lambda named: named[0]):  # sums run in client order
-            if not 0 <= i < len(clients):
-                raise InvalidRequest(f"forget names client {i}, but clients are 0 to {len(clients) - 1}")
-            x, y = clients[i]
-            gone = _mask(i, len(y), indices)
-            forgotten[i], kept[i] = (x[gone], y[gone]), (x[~gone], y[~gone])
-            if gone.all():
-                del kept[i]
-        if not kept:
-            raise InvalidRequest("forget leaves no data at all: somebody must stay")
-        return cls(dict(enumerate(clients)), forgotten, kept)
-
-    @property
-    def holders(self) -> dict[int, Client]:
-        """The clients that hold data before the deletion."""
-        return {i: client for i, client in self.clients.items() if len(client[1])}
-
-    @property
-    def n(self) -> int:
-        """All samples before the deletion."""
-        return sum(len(y) for _, y in self.clients.values())
-
-    @property
-    def m(self) -> int:
-        """Samples to be forgotten."""
-        return sum(len(y) for _, y in self.forgotten.values())
-
-
 def _corrected_step(model: FlatModel, w: Tensor, deletion: Deletion, config: HFKCU, seed: int, meter: Meter) -> Step:
     weights = _retained_weights(deletion, config.client_weights)
     right_sides = _right_sides(model, w, deletion, weights, config, meter)
@@ -251,17 +206,17 @@ def _right_sides(
 ) -> dict[int, Tensor]:
     """-grad L_r at a minimiser of L, as a sum over clients of what each can compute from its own data."""
     if config.gradient == "retained":  # no assumption, but a pass over everything that is kept
-        return {i: -weights[i] * _gradient(model, w, data, meter) for i, data in deletion.kept.items()}
+        return {i: -weights[i] * mean_gradient(model, w, data, count=meter.train) for i, data in deletion.kept.items()}
     parts: dict[int, Tensor] = {}
     for i, gone in deletion.forgotten.items():
         m_i = len(gone[1])
-        g_u = _gradient(model, w, gone, meter)
+        g_u = mean_gradient(model, w, gone, count=meter.train)
         if config.client_weights == "sizes":
             parts[i] = m_i / (deletion.n - deletion.m) * g_u  # m / (n - m) grad l_u
             continue
         n_i, total = len(deletion.clients[i][1]), sum(len(deletion.clients[j][1]) for j in deletion.kept)
         if i in deletion.kept:  # w_f m_f / (n_f - m_f) (grad l_u - grad l_f)       errata H6
-            g_f = _gradient(model, w, deletion.clients[i], meter)
+            g_f = mean_gradient(model, w, deletion.clients[i], count=meter.train)
             parts[i] = n_i / total * m_i / (n_i - m_i) * (g_u - g_f)
         else:
             parts[i] = n_i / total * g_u
@@ -274,7 +229,9 @@ def _printed_step(model: FlatModel, w: Tensor, deletion: Deletion, config: HFKCU
     influence "causal": Eq. (7). "broadcast" (w/o causal weighting): every client solves for the summed
     forget gradient with weight 1. "uniform" (our reading of "uniform influence"): the same with 1 / N.
     """
-    gradients = {i: _gradient(model, w, gone, meter) for i, gone in deletion.forgotten.items()}  # line 4
+    gradients = {
+        i: mean_gradient(model, w, gone, count=meter.train) for i, gone in deletion.forgotten.items()
+    }  # line 4
     norms = {i: float(g.norm()) for i, g in gradients.items()}
     everybody = deletion.holders
     if config.influence == "causal":
@@ -370,42 +327,7 @@ def _sample(client: Client, size: int, seed: int, i: int) -> Client:
     return x[chosen], y[chosen]
 
 
-def _gradient(model: FlatModel, w: Tensor, data: Client, meter: Meter, batch_size: int = 500) -> Tensor:
-    """Mean-loss gradient (d,) over all samples of a client, in batches."""
-    x, y = data
-    total = torch.zeros(model.d, dtype=torch.float64, device=w.device)
-    for x_b, y_b in zip(x.split(batch_size), y.split(batch_size), strict=True):
-        total.add_(model.grad(w, model.arrange(x_b), y_b), alpha=len(y_b) / len(y))
-        meter.train(len(y_b))
-    return total.to(w.dtype)
-
-
 def _scale(w: Tensor, raw: Tensor, beta: float) -> float:
     """min(1, beta |w| / |raw|): line 17, Eq. (21)."""
     length = float(raw.norm())
     return min(1.0, beta * float(w.norm()) / length) if length else 1.0
-
-
-def _client_list(forget: int | Sequence[int]) -> list[int]:
-    named = [forget] if isinstance(forget, int) else [int(i) for i in forget]  # of a tensor too
-    if len(set(named)) != len(named):
-        raise InvalidRequest(f"forget names a client twice: {named}")
-    return named
-
-
-def _mask(i: int, n: int, indices: Tensor | None) -> Tensor:
-    """Which of client i's n samples go; None: all."""
-    if n == 0:
-        raise InvalidRequest(f"forget names client {i}, which holds no data")
-    gone = torch.zeros(n, dtype=torch.bool)
-    if indices is None:
-        return ~gone
-    if len(indices) == 0:
-        raise InvalidRequest(f"forget names client {i} but none of its samples")
-    indices = torch.as_tensor(indices)
-    if indices.dtype != torch.int64 or int(indices.min()) < 0 or int(indices.max()) >= n:
-        raise InvalidRequest(f"forget must hold indices 0..{n - 1} of client {i} (int64), got {indices.tolist()[:5]}")
-    if len(indices.unique()) != len(indices):
-        raise InvalidRequest(f"forget names a sample of client {i} twice")
-    gone[indices.cpu()] = True
-    return gone
