@@ -27,6 +27,15 @@ class NumericalFailure(RuntimeError):
     """NaN or infinity in a parameter vector, a loss or an update."""
 
 
+class TopologyError(ValueError):
+    """A graph that is not connected, a mixing matrix that is not symmetric and doubly stochastic, a message that
+    did not arrive."""
+
+
+class CertificateViolation(RuntimeError):
+    """An (epsilon, delta) guarantee that what was measured does not support; the message has the numbers."""
+
+
 class DataUnavailable(RuntimeError):
     """A data set that is neither cached nor obtainable now; the message says how to get it."""
 

@@ -8,9 +8,9 @@ from torch import nn
 
 from fu_core.data import Dataset
 from fu_core.errors import UnsupportedModel, check_choice
-from fu_core.models.cnn import simple_cnn, tiny_cnn
+from fu_core.models.cnn import lenet, simple_cnn, tiny_cnn
 from fu_core.models.flat import FlatModel, Standardize
-from fu_core.models.linear import mlp, softmax_regression
+from fu_core.models.linear import mlp, softmax_regression, unit_softmax
 from fu_core.models.resnet import ResNet18, SmallResNet
 from fu_core.models.vit import ViTLite, vit_tiny
 
@@ -19,19 +19,21 @@ __all__ = ["MODELS", "FlatModel", "Standardize", "build"]
 # name -> module for (channels or features, side of the image or 1, classes)
 MODELS: dict[str, Callable[[int, int, int], nn.Module]] = {
     "softmax_regression": lambda c, side, k: softmax_regression(c * side**2, k),
+    "unit_softmax": lambda c, side, k: unit_softmax(c * side**2, k),
     "mlp": lambda c, side, k: mlp(c * side**2, k, (128,)),
     "tiny_cnn": tiny_cnn,
+    "lenet": lenet,
     "simple_cnn": simple_cnn,
     "small_resnet": lambda c, side, k: SmallResNet(c, k),
     "resnet18": lambda c, side, k: ResNet18(c, k),
     "vit_lite": ViTLite,
     "vit_tiny": vit_tiny,
 }
-TABULAR = ("softmax_regression", "mlp")
+TABULAR = ("softmax_regression", "unit_softmax", "mlp")
 
 
-def build(name: str, dataset: Dataset) -> FlatModel:
-    """The net `name` for the shape and classes of `dataset`, with its normalisation built in.
+def build(name: str, dataset: Dataset, *, l2: float = 0.0) -> FlatModel:
+    """The net `name` for the shape and classes of `dataset`, with its normalisation built in; `l2` as in FlatModel.
 
     Raises ValueError for an unknown name, `UnsupportedModel` for a convolutional net on a table.
     """
@@ -42,4 +44,4 @@ def build(name: str, dataset: Dataset) -> FlatModel:
     side = dataset.x_train.shape[-1] if images else 1
     net = MODELS[name](dataset.x_train.shape[1], side, dataset.classes)
     scale = 255.0 if images else 1.0  # mean and std of images are in units of 0 to 1
-    return FlatModel(nn.Sequential(Standardize(dataset.mean, dataset.std, scale), net), dataset.task)
+    return FlatModel(nn.Sequential(Standardize(dataset.mean, dataset.std, scale), net), dataset.task, l2)

@@ -1,4 +1,4 @@
-"""SimpleCNN, the small convolutional net of HF-KCU, and a narrower one for two CPU cores."""
+"""SimpleCNN, the small convolutional net of HF-KCU, a narrower one for two CPU cores, and LeNet-5."""
 
 from __future__ import annotations
 
@@ -25,3 +25,13 @@ def simple_cnn(
 def tiny_cnn(channels: int, side: int, classes: int) -> nn.Module:
     """`simple_cnn` at half width: a fourth of the arithmetic, for many trainings on two CPU cores."""
     return simple_cnn(channels, side, classes, widths=(16, 32, 32), hidden=64)
+
+
+def lenet(channels: int, side: int, classes: int) -> nn.Module:
+    """LeNet-5 with ReLU and max-pooling: 61,706 parameters on 28x28x1. `side` of at least 12."""
+    after = ((side // 2) - 4) // 2  # 5x5 convolutions, the first padded
+    return nn.Sequential(
+        nn.Conv2d(channels, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(16 * after**2, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, classes),
+    )  # fmt: skip

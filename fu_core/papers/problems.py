@@ -107,7 +107,8 @@ def problem(config: Mapping[str, Any]) -> Problem:
 def _problem(
     name: str, split: str, alpha: float, model: str, clients: int, n_train: int, n_val: int, n_test: int
 ) -> Problem:
-    rest, *held_out = load(name).holdout(n_val, seed=0)
+    whole = load(name)
+    rest, *held_out = whole.holdout(n_val, seed=0) if n_val else (whole, whole.x_train[:0], whole.y_train[:0])
     dataset = rest.subset(n_train or None, n_test or None, seed=0)
     if split == "iid":
         parts = partition.iid(len(dataset.y_train), clients, seed=0)

@@ -11,18 +11,21 @@ activations: memory does not grow with the number of products. `l2` of the model
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad, jvp, vjp
+from torch.func import grad, jvp, vjp, vmap
 
 from fu_core.errors import InvalidRequest, check_choice, check_count
 from fu_core.federation.local import Client
 from fu_core.models.flat import FlatModel
+from fu_core.streams import stream
 
 MATRICES = ("hessian", "ggn", "fisher")
 Product = Callable[[Tensor], Tensor]  # v (d,) -> A v (d,)
+Part = tuple[float, int, Client]  # weight in the objective, client, its samples
 
 
 def curvature_product(
@@ -42,7 +45,7 @@ def curvature_product(
     check_choice("matrix", matrix, MATRICES)
     check_count("batch_size", batch_size)
     parts = _with_weight(parts)
-    on_batch = {"hessian": _hessian, "ggn": _gauss_newton, "fisher": _fisher}[matrix]
+    on_batch = _ON_BATCH[matrix]
     arrange = _layout(model)
     mass = sum(weight for weight, _ in parts)
 
@@ -55,6 +58,44 @@ def curvature_product(
         return total.to(w.dtype) + (mass * model.l2) * v
 
     return product
+
+
+def sampled(parts: Sequence[Part], samples: int | None, *, seed: int) -> list[tuple[float, Client]]:
+    """Each part's share of `samples` of its samples, at least one; None: all. Random: (seed, "curvature", client)."""
+    total = sum(len(y) for _, _, (_, y) in parts)
+    chosen: list[tuple[float, Client]] = []
+    for weight, i, (x, y) in parts:
+        size = len(y) if samples is None else math.ceil(samples * len(y) / total)
+        if size < len(y):
+            rows = torch.randperm(len(y), generator=stream(seed, "curvature", i))[:size].to(y.device)
+            x, y = x[rows], y[rows]
+        chosen.append((weight, (x, y)))
+    return chosen
+
+
+def dense_curvature(
+    model: FlatModel,
+    w: Tensor,
+    parts: Sequence[tuple[float, Client]],
+    *,
+    matrix: str = "hessian",
+    batch_size: int = 1000,
+    chunk: int = 64,
+    count: Callable[[int], None] | None = None,
+) -> Tensor:
+    """The matrix (d, d) behind `curvature_product`: its products with the unit vectors, `chunk` at a time."""
+    check_choice("matrix", matrix, MATRICES)
+    parts = _with_weight(parts)
+    on_batch, arrange = _ON_BATCH[matrix], _layout(model)
+    total = torch.zeros((model.d, model.d), dtype=torch.float64, device=w.device)
+    eye = torch.eye(model.d, dtype=w.dtype, device=w.device)
+    for x, y, share in _batches(parts, batch_size):
+        x, share = arrange(x), share.to(w.device, w.dtype)
+        total += vmap(lambda v: on_batch(model, w, v, x, y, share), chunk_size=chunk)(eye)  # noqa: B023
+        if count is not None:
+            count(len(y) * model.d)
+    total.diagonal().add_(sum(weight for weight, _ in parts) * model.l2)
+    return total.to(w.dtype)
 
 
 def mean_gradient(
@@ -75,22 +116,26 @@ def fisher_diagonal(
     w: Tensor,
     parts: Sequence[tuple[float, Client]],
     *,
+    of_loss: bool = False,
     batch_size: int = 32,
     count: Callable[[int], None] | None = None,
 ) -> Tensor:
     """Diagonal of the empirical Fisher plus l2, (d,): the simplest stand-in for the curvature's diagonal.
 
-    `count` as above, but what it counts costs one gradient per sample. Holds a batch of gradients (n, d).
+    `of_loss`: of the regularised loss's gradients, and no l2 added. `count` as above, but what it counts
+    costs one gradient per sample. Holds a batch of gradients (n, d).
     """
     total = torch.zeros(model.d, dtype=torch.float64, device=w.device)
     parts = _with_weight(parts)
     for weight, (x, y) in parts:
         for x_b, y_b in zip(x.split(batch_size), y.split(batch_size), strict=True):
-            data_gradients = model.per_sample_grads(w, model.arrange(x_b), y_b) - model.l2 * w  # (n, d)
-            total.add_((data_gradients**2).sum(dim=0), alpha=weight / len(y))
+            gradients = model.per_sample_grads(w, model.arrange(x_b), y_b)  # (n, d)
+            if not of_loss:
+                gradients = gradients - model.l2 * w
+            total.add_((gradients**2).sum(dim=0), alpha=weight / len(y))
             if count is not None:
                 count(len(y_b))
-    return total.to(w.dtype) + sum(weight for weight, _ in parts) * model.l2
+    return total.to(w.dtype) + (0.0 if of_loss else sum(weight for weight, _ in parts) * model.l2)
 
 
 def _hessian(model: FlatModel, w: Tensor, v: Tensor, x: Tensor, y: Tensor, share: Tensor) -> Tensor:
@@ -114,6 +159,9 @@ def _fisher(model: FlatModel, w: Tensor, v: Tensor, x: Tensor, y: Tensor, share:
     pull_back = vjp(data_loss, w)[1]
     slopes = jvp(data_loss, (w,), (v,))[1]  # g_i' v  (n,)
     return pull_back(share * slopes)[0]  # sum_i share_i g_i (g_i' v)
+
+
+_ON_BATCH = {"hessian": _hessian, "ggn": _gauss_newton, "fisher": _fisher}
 
 
 def _data_loss(model: FlatModel, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,8 +33,7 @@ from fu_core.federation.horizontal import aggregate
 from fu_core.federation.local import Client
 from fu_core.federation.meter import Meter
 from fu_core.models.flat import FlatModel
-from fu_core.streams import stream
-from fu_core.unlearning.curvature import MATRICES, curvature_product, fisher_diagonal, mean_gradient
+from fu_core.unlearning.curvature import MATRICES, Part, curvature_product, fisher_diagonal, mean_gradient, sampled
 from fu_core.unlearning.deletion import Deletion, Forget
 from fu_core.unlearning.krylov import Solution, conjugate_gradient, solve
 
@@ -257,9 +256,6 @@ def _printed_step(model: FlatModel, w: Tensor, deletion: Deletion, config: HFKCU
     return Step(step, solutions, scales)
 
 
-Part = tuple[float, int, Client]  # weight, client, its data
-
-
 def _parts(deletion: Deletion, curvature: str, i: int) -> list[Part]:
     """The data whose curvature client i solves with in the printed form."""
     if curvature == "local":
@@ -282,8 +278,7 @@ def _solve(
     negative: str = "stop",
 ) -> Solution:
     """CG with the curvature of `parts`. `exchanged`: each product costs a vector to and from every part's client."""
-    sampled = [(weight, i, _sample(client, share, seed, i)) for weight, i, client, share in _budget(parts, config)]
-    data = [(weight, client) for weight, _, client in sampled]
+    data = sampled(parts, config.curvature_samples, seed=seed)
     passes = curvature_product(
         model, w, data, matrix=config.matrix, batch_size=config.batch_size, count=meter.differentiate
     )
@@ -308,23 +303,6 @@ def _solve(
         negative=negative,
         decay=config.decay,
     )
-
-
-def _budget(parts: Sequence[Part], config: HFKCU) -> Iterator[tuple[float, int, Client, int]]:
-    """How many samples of each part enter the products: its share of `curvature_samples`, at least one."""
-    total = sum(len(client[1]) for _, _, client in parts)
-    for weight, i, client in parts:
-        n_i = len(client[1])
-        share = n_i if config.curvature_samples is None else math.ceil(config.curvature_samples * n_i / total)
-        yield weight, i, client, min(share, n_i)
-
-
-def _sample(client: Client, size: int, seed: int, i: int) -> Client:
-    x, y = client
-    if size >= len(y):
-        return client
-    chosen = torch.randperm(len(y), generator=stream(seed, "curvature", i))[:size].to(y.device)
-    return x[chosen], y[chosen]
 
 
 def _scale(w: Tensor, raw: Tensor, beta: float) -> float:

@@ -1,0 +1,462 @@
+"""Certified DFL's experiments as runs: from the parameters of a notebook or profile to run records.
+
+`train` makes original and retrained models by D-PSGD; `unlearn` lets one method serve a request and
+evaluates before and after one round of fine-tuning; `curve` follows test accuracy over requests (Fig. 1);
+`speed` times methods against retraining in one process (Fig. 2); `certify` releases under the budget rule.
+Everything shown (certified_dfl_figures, certified_dfl_claims) is read from their records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import networkx as nx
+import torch
+from torch import Tensor
+
+from fu_core import partition
+from fu_core.compute import device, map_runs
+from fu_core.errors import CertificateViolation, ConfigError
+from fu_core.evaluation.accuracy import accuracy, outputs_accuracy
+from fu_core.evaluation.equivalence import parameter_gap
+from fu_core.evaluation.membership import threshold_attack
+from fu_core.federation.decentralised import consensus_distance, dpsgd, links, metropolis, start, topology, without
+from fu_core.federation.local import Client, ClientOpt
+from fu_core.federation.meter import Meter
+from fu_core.models import FlatModel, build
+from fu_core.papers.certified_dfl_experiment import DU_FORMS, Cell, Experiment, Place
+from fu_core.papers.problems import PROBLEM_KEYS, Problem, client_opt, problem
+from fu_core.records import Record, RecordStore, RunContext, RunFunction
+from fu_core.streams import stream, stream_seed
+from fu_core.unlearning.baselines.pdudt import PeerHistory, pdudt
+from fu_core.unlearning.certified import (
+    DU,
+    Release,
+    du_release,
+    residual_radius,
+    softmax_constants,
+)
+from fu_core.unlearning.deletion import Deletion, Forget
+
+REPEATS = 3  # timings of everything but a whole training
+GLANCE = 2000  # test images behind the accuracies that are followed round by round
+
+
+# --- who asks for what -----------------------------------------------------------------------------------------------
+
+
+def forget_of(request: str, p: Problem) -> Forget | None:
+    """Read a request: "none", "sample-0.1", "class-0", "client-3", or "sequence-2-3-0.2".
+
+    The last: the first 2 of 3 requests that together take a fifth of every client's samples. Random: which
+    samples, from streams that depend on the client alone, not on the training seed.
+    """
+    kind, *values = request.split("-")
+    if kind == "none":
+        return None
+    if kind == "client":
+        return int(values[0])
+    if kind == "sample":
+        wanted = partition.forget_samples(p.parts, range(len(p.parts)), fraction=float(values[0]), seed=0)
+        return _positions(p.parts, wanted.forget)
+    if kind == "class":
+        return _positions(p.parts, partition.forget_class(p.parts, p.dataset.y_train, int(values[0])).forget)
+    if kind == "sequence":
+        asked, of, fraction = int(values[0]), int(values[1]), float(values[2])
+        orders = [torch.randperm(len(part), generator=stream(0, "sequence", i)) for i, part in enumerate(p.parts)]
+        return {i: order[: max(1, round(asked * fraction * len(order) / of))] for i, order in enumerate(orders)}
+    raise ConfigError(f"request must begin with none, sample, class, client or sequence, got {request!r}")
+
+
+def _positions(parts: Sequence[Tensor], forget: Sequence[Tensor]) -> dict[int, Tensor]:
+    """Indices into the training set as indices into each client's own samples."""
+    return {
+        i: torch.isin(part, gone).nonzero().flatten()
+        for i, (part, gone) in enumerate(zip(parts, forget, strict=True))
+        if len(gone)
+    }
+
+
+class Federation:
+    """A problem with its graph and a request: who stays, on what, and who is linked to whom then."""
+
+    def __init__(self, config: Mapping[str, Any], request: str) -> None:
+        self.problem = p = problem(config)
+        self.model: FlatModel = build(config["model"], p.dataset, l2=config["l2"])
+        self.graph: nx.Graph = topology(config["topology"], config["clients"], p=config["edge_probability"], seed=0)
+        self.Q = metropolis(self.graph)
+        self.forget = forget_of(request, p)
+        self.deletion = None if self.forget is None else Deletion.of(p.clients, self.forget)
+        kept: Mapping[int, Client] = dict(enumerate(p.clients)) if self.deletion is None else self.deletion.kept
+        self.ids = sorted(kept)
+        gone = [i for i in range(config["clients"]) if i not in kept]
+        self.Q_after = metropolis(without(self.graph, gone)) if gone else self.Q
+        self.kept = [kept.get(i, (x[:0], y[:0])) for i, (x, y) in enumerate(p.clients)]
+        self.local, self.order, self.seed = client_opt(config), config["order"], config["seed"]
+
+    def train(self, W: Tensor, first_round: int, rounds: int, **hooks: Any) -> Tensor:
+        """Rounds of D-PSGD on what is retained, among those who stay."""
+        return dpsgd(
+            self.model, W, self.kept, self.Q_after, rounds=rounds, local=self.local, seed=self.seed,
+            ids=self.ids, order=self.order, first_round=first_round, **hooks,
+        )  # fmt: skip
+
+    def initial(self) -> Tensor:
+        """One initial model for everybody."""
+        return self.model.init(stream_seed(self.seed, "init")).to(device())
+
+    def forgotten(self) -> Client:
+        """All forgotten samples, in client order."""
+        assert self.deletion is not None
+        x, y = zip(*self.deletion.forgotten.values(), strict=True)
+        return torch.cat(x), torch.cat(y)
+
+
+def describe(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
+    """What a place consists of: who holds which classes, who is linked to whom, the data's source, the net's size."""
+    f = Federation(config, "none")
+    p = f.problem
+    counts = partition.label_counts(p.parts, p.dataset.y_train, p.dataset.classes)
+    return {
+        "label_counts": counts.tolist(),
+        "source": p.dataset.source,
+        "parameters": f.model.d,
+        "edges": [list(edge) for edge in f.graph.edges],
+        "links": links(f.Q),
+    }, None
+
+
+# --- training --------------------------------------------------------------------------------------------------------
+
+
+def train(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """K rounds of D-PSGD from scratch on what `request` leaves; keeps everybody's final model as "W" (K, d)."""
+    f = Federation(config, config["request"])
+    W, done, meter = start(f.initial(), len(f.ids)), 0, Meter()
+    if (saved := context.resume()) is not None:
+        tensors, meta = saved
+        W, done, meter.bytes_up = tensors["W"].to(device()), meta["round"], meta["bytes"]
+
+    def after_round(t: int, W_t: Tensor) -> None:
+        context.log(round=t, test=_glance(f, W_t), consensus=consensus_distance(W_t))
+        context.checkpoint({"W": W_t}, {"round": t, "bytes": meter.bytes_up})
+
+    W = f.train(W, done + 1, config["rounds"] - done, meter=meter, after_round=after_round)
+    return {"test": accuracy(f.model, W.mean(dim=0), *f.problem.test), "bytes": meter.bytes}, {"W": W}
+
+
+def _glance(f: Federation, W: Tensor) -> float:
+    x, y = f.problem.test
+    return accuracy(f.model, W.mean(dim=0), x[:GLANCE], y[:GLANCE])
+
+
+def models_of(config: Mapping[str, Any], store: RecordStore, request: str) -> Tensor:
+    """Everybody's model (K, d) after training on what `request` leaves; trained if need be."""
+    training = {key: config[key] for key in TRAINING_KEYS} | {"request": request}
+    key = store.run(train, training, data_hash=problem(config).data_hash).key
+    return store.tensors(key, ["W"])["W"].to(device())
+
+
+# --- unlearning ------------------------------------------------------------------------------------------------------
+
+
+def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
+    """One method serves one request; evaluated as it comes out ("before") and after one round of fine-tuning."""
+    f = Federation(config, config["request"])
+    original, retrained = (models_of(config, context.store, request) for request in ("none", config["request"]))
+    meter, method = Meter(), config["method"]
+    W, extra = _apply(config, f, original, retrained, meter)
+    before = evaluate(f, W, retrained, original)
+    if method == "Fine-tune" or method in DU_FORMS:  # Remark 1: one ordinary round on retained data
+        W = f.train(W, config["rounds"] + 1, 1, meter=meter)
+    metrics = evaluate(f, W, retrained, original)
+    costs = {"images": meter.images, "products": meter.products, "bytes": meter.bytes, "kept": meter.storage}
+    return {**metrics, **{f"before_{name}": value for name, value in before.items()}, **extra, **costs}, None
+
+
+def _apply(
+    config: Mapping[str, Any], f: Federation, original: Tensor, retrained: Tensor, meter: Meter
+) -> tuple[Tensor, dict[str, Any]]:
+    method = config["method"]
+    if method == "Retrain":
+        return retrained, {}
+    staying = original[f.ids]
+    if method in DU_FORMS:
+        release = _release(config, f, original, meter)
+        step = float((release.noiseless - staying).norm() / staying.norm())
+        return release.models, {"step": step, "scale": release.scale, "hops": int(release.hops.max())}
+    return staying, {}
+
+
+def _release(config: Mapping[str, Any], f: Federation, W: Tensor, meter: Meter, **how: Any) -> Release:
+    assert f.forget is not None
+    return du_release(
+        f.model, W, f.problem.clients, f.forget, f.Q, DU(**config["du"]), seed=config["seed"], meter=meter, **how
+    )
+
+
+def evaluate(f: Federation, W: Tensor, retrained: Tensor, original: Tensor) -> dict[str, float]:
+    """Utility, forgetting and closeness to retraining of the average model, as the paper's final model is.
+
+    gap: |x - x_r| / |x_o - x_r|, 1 for doing nothing. For class-wise requests the attack compares with unseen
+    samples of the same class: other classes would be told apart by any model.
+    """
+    x_mean, r_mean, o_mean = (models.mean(dim=0) for models in (W, retrained, original))
+    outputs = f.model.predict(x_mean, f.problem.test[0])
+    y = f.problem.test[1]
+    metrics = {
+        "test": outputs_accuracy(f.model.task, outputs, y),
+        "forget": accuracy(f.model, x_mean, *f.forgotten()),
+        "consensus": consensus_distance(W),
+        "gap": float((x_mean - r_mean).norm() / (o_mean - r_mean).norm().clamp(min=1e-30)),
+        "distance": parameter_gap(x_mean, r_mean),
+    }
+    removed = removed_class(f)
+    if removed is not None:
+        gone = y == removed
+        metrics["removed"] = outputs_accuracy(f.model.task, outputs[gone], y[gone])
+        metrics["remaining"] = outputs_accuracy(f.model.task, outputs[~gone], y[~gone])
+    scores = -f.model.sample_losses(outputs, y)
+    half = torch.arange(len(y)) % 2 == 0
+    unseen = ~half if removed is None else ~half & (y == removed).cpu()
+    retained = _some_retained(f)
+    attack = threshold_attack(
+        members=-f.model.predict_losses(x_mean, *retained),
+        others=scores[half],
+        forget=-f.model.predict_losses(x_mean, *f.forgotten()),
+        unseen=scores[unseen],
+    )
+    return metrics | {"mia": attack.accuracy, "auc": attack.auc, "tpr": attack.tpr_at_1_fpr}
+
+
+def removed_class(f: Federation) -> int | None:
+    """The class that is gone from all retained data, if there is one."""
+    labels = f.forgotten()[1].unique()
+    if len(labels) != 1:
+        return None
+    label = int(labels[0])
+    return None if any((y == label).any() for _, y in f.kept) else label
+
+
+def _some_retained(f: Federation, largest: int = 10_000) -> Client:
+    """At most `largest` random retained samples: the members the attacker learns from."""
+    x = torch.cat([x for x, _ in f.kept])
+    y = torch.cat([y for _, y in f.kept])
+    chosen = torch.randperm(len(y), generator=stream(0, "retained members"))[:largest].to(y.device)
+    return x[chosen], y[chosen]
+
+
+# --- curves over requests (Fig. 1) -----------------------------------------------------------------------------------
+
+
+def curve(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
+    """Test accuracy of the average model round by round: training, then each request and what follows it.
+
+    Retrain starts from scratch for K rounds; DU takes its step (logged as round 0 of its phase) and fine-tunes;
+    PDUDT replays its history and trains on. Requests are served one after the other, each on the state the
+    last one left. Logs phase (0: training), round within it, and accuracy.
+    """
+    f = Federation(config, "none")
+    method, K = config["method"], config["rounds"]
+    history = PeerHistory(gamma=config["lr"]) if method == "PDUDT" else None
+    follow = _follow(context, 0)
+    W = f.train(start(f.initial(), len(f.ids)), 1, K, after_round=lambda t, W_t: follow(f, t, W_t),
+                on_updates=history.record if history else None)  # fmt: skip
+    for phase, request in enumerate(config["requests"], start=1):
+        g = Federation(config, request)
+        follow = _follow(context, phase)
+        if method == "Retrain":
+            follow(g, 0, start(g.initial(), len(g.ids)))
+            W, rounds = start(g.initial(), len(g.ids)), K
+        elif method == "PDUDT":
+            assert history is not None
+            W, rounds = pdudt(history, g.Q, _gone(g), seed=config["seed"]), config["pdudt_rounds"]
+        else:
+            W, rounds = _serve(config, g, config["requests"][: phase - 1], W), config["pdudt_rounds"]
+        if method != "Retrain":
+            follow(g, 0, W)
+        first = 1 if method == "Retrain" else K + 1 + (phase - 1) * config["pdudt_rounds"]
+        W = g.train(W, first, rounds, after_round=lambda t, W_t, g=g, f0=first, s=follow: s(g, t - f0 + 1, W_t))
+    return {"test": accuracy(f.model, W.mean(dim=0), *f.problem.test)}, None
+
+
+def _follow(context: RunContext, phase: int) -> Any:
+    def log(f: Federation, t: int, W: Tensor) -> None:
+        context.log(phase=phase, round=t, test=_glance(f, W))
+
+    return log
+
+
+def _gone(f: Federation) -> list[int]:
+    return [i for i in range(len(f.problem.clients)) if i not in f.ids]
+
+
+def _serve(config: Mapping[str, Any], g: Federation, before: Sequence[str], W: Tensor) -> Tensor:
+    """DU's answer to the newest of cumulative requests: the samples that earlier ones took are no longer there."""
+    if not before:
+        return _release(config, g, W, Meter()).models
+    earlier = forget_of(before[-1], g.problem)
+    assert isinstance(earlier, Mapping)
+    assert isinstance(g.forget, Mapping)
+    held = [Deletion.of(g.problem.clients, earlier).kept[i] for i in g.ids]
+    new = {}
+    for i, (x, _) in enumerate(g.problem.clients):
+        kept = torch.ones(len(x), dtype=torch.bool)
+        kept[earlier[i]] = False
+        asked = torch.zeros(len(x), dtype=torch.bool)
+        asked[g.forget[i]] = True
+        new[i] = asked[kept].nonzero().flatten()
+    return du_release(g.model, W, held, new, g.Q, DU(**config["du"]), seed=config["seed"]).models
+
+
+# --- time (Fig. 2) ---------------------------------------------------------------------------------------------------
+
+
+def speed(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
+    """Seconds of retraining, DU with one round of fine-tuning, and PDUDT with its rounds, one thread, in turn.
+
+    Retraining is projected from `timed_rounds` rounds; everything else runs as it is, on the model those
+    rounds made. All clients' work is added up, as it is in retraining.
+    """
+    f = Federation(config, config["request"])
+    whole = Federation(config, "none")
+    history = PeerHistory(gamma=config["lr"])
+    W = whole.train(start(whole.initial(), len(whole.ids)), 1, config["timed_rounds"], on_updates=history.record)
+    taken: dict[str, list[float]] = {"round": []}
+    for t in range(config["timed_rounds"]):
+        began = perf_counter()
+        tuned = f.train(W[f.ids], t + 1, 1)
+        taken["round"].append(perf_counter() - began)
+        for name, du in config["variants"].items():
+            if len(taken.setdefault(name, [])) < REPEATS:
+                began = perf_counter()
+                _release({**config, "du": du}, f, W, Meter())
+                taken[name].append(perf_counter() - began)
+    assert bool(tuned.isfinite().all())
+    per_round = median(taken["round"])
+    seconds = {"Retrain": config["rounds"] * per_round, "round": per_round}
+    seconds |= {name: median(taken[name]) + per_round for name in config["variants"]}
+    if config["pdudt_rounds"]:
+        began = perf_counter()
+        pdudt(history, f.Q, _gone(f), seed=config["seed"])
+        replay = (perf_counter() - began) * config["rounds"] / config["timed_rounds"]
+        seconds["PDUDT"] = replay + config["pdudt_rounds"] * per_round
+        seconds["PDUDT replay"] = replay
+    storage = {"PDUDT published": config["rounds"] * max(d for _, d in whole.graph.degree) * 4 * f.model.d}
+    return {"seconds": seconds, "storage": storage, "timed_rounds": config["timed_rounds"]}, None
+
+
+# --- certificates ----------------------------------------------------------------------------------------------------
+
+
+def certify(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
+    """The budget rule on the convex problem: measured radius, noise and accuracy per epsilon, or the refusal.
+
+    Beside it the printed calibration with its own constants, and what it does to accuracy.
+    """
+    f = Federation(config, config["request"])
+    original, retrained = (models_of(config, context.store, request) for request in ("none", config["request"]))
+    assert f.forget is not None
+    plain = _release(config, f, original, Meter())
+    x = plain.noiseless.mean(dim=0)
+    length = float(x.norm())
+    printed = _release({**config, "du": config["printed"]}, f, original, Meter())
+    x_printed = printed.noiseless.mean(dim=0)
+
+    def radius(w: Tensor) -> float:
+        return residual_radius(f.model, w.double(), f.problem.clients, f.forget, objective="samples")  # type: ignore[arg-type]
+
+    constants = softmax_constants(1.0, config["l2"], norm=length)
+    for epsilon in config["epsilons"]:
+        for form in ("corrected", "printed"):
+            how: dict[str, Any] = {"epsilon": epsilon, "delta": config["delta"]}
+            how |= {"budget": config["budget"]} if form == "corrected" else {"constants": constants}
+            du = config["du"] if form == "corrected" else config["printed"]
+            try:
+                released = _release({**config, "du": du}, f, original, Meter(), **how)
+            except CertificateViolation as refused:
+                context.log(epsilon=epsilon, form=form, released=False, reason=str(refused))
+                continue
+            assert released.certificate is not None
+            context.log(
+                epsilon=epsilon,
+                form=form,
+                released=True,
+                sigma=released.sigma,
+                claimed_radius=released.certificate.radius,
+                test=accuracy(f.model, released.models.mean(dim=0), *f.problem.test),
+            )
+    return {
+        "length": length,
+        "d": f.model.d,
+        "constants": constants._asdict(),
+        "radius": radius(x),
+        "radius_printed": radius(x_printed),
+        "radius_original": radius(original.mean(dim=0)),
+        "radius_retrained": radius(retrained.mean(dim=0)),
+        "test": accuracy(f.model, x, *f.problem.test),
+        "test_retrained": accuracy(f.model, retrained.mean(dim=0), *f.problem.test),
+        "budget": config["budget"],
+        "delta": config["delta"],
+    }, None
+
+
+# --- all of them -----------------------------------------------------------------------------------------------------
+
+
+def run_descriptions(e: Experiment, store: RecordStore) -> dict[Place, Record]:
+    """One `describe` record per place."""
+    places = e.places()
+    return dict(
+        zip(places, _run(describe, [e.training(p, e.seeds[0]) for p in places], store, "settings", 1), strict=True)
+    )
+
+
+def run_training(e: Experiment, store: RecordStore, jobs: int | None = None) -> dict[Any, Record]:
+    """All trainings, originals and retrained: (place, seed, request) -> record."""
+    configs = e.trainings()
+    records = _run(train, configs, store, "training", jobs)
+    return {config_place(config): record for config, record in zip(configs, records, strict=True)}
+
+
+def run_unlearning(e: Experiment, store: RecordStore, jobs: int | None = None) -> dict[Cell, Record]:
+    """Everything behind Tables I to IV and the ablation."""
+    cells = e.cells()
+    return dict(zip(cells, _run(unlearn, list(cells.values()), store, "unlearning", jobs), strict=True))
+
+
+def run_curves(e: Experiment, store: RecordStore, jobs: int | None = None) -> dict[tuple[str, str, str], Record]:
+    """Everything behind Fig. 1."""
+    curves = e.curves()
+    return dict(zip(curves, _run(curve, list(curves.values()), store, "curves", jobs), strict=True))
+
+
+def run_speed(e: Experiment, store: RecordStore) -> dict[tuple[str, str], Record]:
+    """Everything behind Fig. 2, one run at a time: nothing else of ours may run beside a clock."""
+    speeds = e.speeds()
+    return dict(zip(speeds, _run(speed, list(speeds.values()), store, "timing", 1), strict=True))
+
+
+def run_certificates(e: Experiment, store: RecordStore, jobs: int | None = None) -> list[Record]:
+    """The budget rule on the convex data set, every seed."""
+    return _run(certify, e.certificates(), store, "certificates", jobs)
+
+
+def _run(
+    fn: RunFunction, configs: list[dict[str, Any]], store: RecordStore, label: str, jobs: int | None
+) -> list[Record]:
+    return map_runs(fn, configs, store=store, jobs=jobs, label=label, data_hash=lambda c: problem(c).data_hash)
+
+
+def config_place(config: Mapping[str, Any]) -> tuple[str, str, str, str, int, str]:
+    """(dataset, model, split, topology, seed, request) of a training."""
+    split = config["split"] + (f"-{config['alpha']:g}" if config["alpha"] else "")
+    return config["dataset"], config["model"], split, config["topology"], config["seed"], config["request"]
+
+
+_LOCAL = tuple(f.name for f in fields(ClientOpt))
+TRAINING_KEYS = (*PROBLEM_KEYS, "l2", "topology", "edge_probability", "order", "rounds", *_LOCAL, "seed", "request")

@@ -1,0 +1,231 @@
+"""PDUDT, a reconstruction: replay decentralised training without a client from its stored history.
+
+The method is that of Qiao et al. (ICML 2025), which has no public code; what is known is its abstract and Wu
+et al., Sec. IV-E: whole clients only, what a client left in each model is approximated from stored gradients,
+Gaussian noise is added, nothing is trained meanwhile, and T (= 200) ordinary rounds follow. The replay below,
+its scalar curvature and its clipping are ours. Without the clients c, s = 0, ..., t_1 - 1:
+
+    g_i^s     = -Delta_i^s / gamma                                 stored: what client i learnt at x_i^s
+    x'_i^0    = x_i^0
+    x'^{s+1}  = W' x'^s - gamma [g^s + kappa^s (x'^s - x^s)]       rows of the remaining clients
+    kappa_i^s = sum_{q <= s} <dx_i^q, dg_i^q> / sum_{q <= s} |dx_i^q|^2, clipped to [0, 1/gamma]
+    x~_i      = x'_i^{t_1} + nu_i,  nu_i ~ N(0, sigma^2 I)         dx^q = x^{q+1} - x^q, dg^q likewise
+
+W' is Q without the rows and columns of c, whose weight the neighbours keep for themselves. The secant makes the
+replay exact where gradients are c x + const with one c per client; frozen gradients (kappa = 0) are exact for
+linear losses and drift otherwise. What comes out has no certificate. The recovery rounds are ordinary calls of
+`dpsgd` among the clients that stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import networkx as nx
+import torch
+from torch import Tensor
+
+from fu_core.errors import (
+    InvalidRequest,
+    MissingHistory,
+    NumericalFailure,
+    TopologyError,
+    UnsupportedTask,
+    check_choice,
+    check_count,
+    check_positive,
+)
+from fu_core.federation.decentralised import check_mixing, links, metropolis
+from fu_core.federation.meter import Meter, nbytes
+from fu_core.streams import stream
+
+CURVATURES = ("secant", "frozen")
+
+
+@dataclass
+class PeerHistory:
+    """The models X^s and gradients g^s, both (K, d), of every round, from `first_round` on.
+
+    Hand `record` to `dpsgd` as `on_updates`. Everything recorded is a copy; the clients are those of the first
+    record. gamma: the clients' learning rate, meant to be the same in all rounds. It is only the unit of g and
+    cancels in the replay; a rate that decays would pass for curvature.
+    """
+
+    gamma: float
+    first_round: int = 1
+    ids: list[int] = field(default_factory=list, init=False)
+    _models: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
+    _gradients: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_positive("gamma", self.gamma)
+        check_count("first_round", self.first_round)
+
+    def record(self, round: int, ids: Sequence[int], W: Tensor, deltas: Tensor) -> None:
+        """Store the models `W` before `round` and what the clients learnt at them, g = -deltas / gamma."""
+        self.ids = self.ids or list(ids)
+        if list(ids) != self.ids:
+            raise InvalidRequest(f"round {round} has the clients {list(ids)}, but this history is of {self.ids}")
+        self._models[round] = W.detach().clone()
+        self._gradients[round] = deltas.detach() / -self.gamma
+
+    @property
+    def rounds(self) -> list[int]:
+        """The rounds stored, in order."""
+        return sorted(self._models)
+
+    def models(self, round: int) -> Tensor:
+        """X^s (K, d) before `round`, not to be overwritten; raises `MissingHistory` if it was not stored."""
+        return self._of(self._models, round)
+
+    def gradients(self, round: int) -> Tensor:
+        """g^s (K, d) of `round`, not to be overwritten; raises `MissingHistory` if it was not stored."""
+        return self._of(self._gradients, round)
+
+    def _of(self, stored: dict[int, Tensor], round: int) -> Tensor:
+        if round not in stored:
+            held = f"rounds {self.rounds[0]} to {self.rounds[-1]}" if stored else "nothing"
+            raise MissingHistory(f"no stored models and gradients of round {round}; the history holds {held}")
+        return stored[round]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What is stored, under "models/<t>", "gradients/<t>" and "ids", to be written to a file."""
+        models = {f"models/{t}": X for t, X in self._models.items()}
+        gradients = {f"gradients/{t}": g for t, g in self._gradients.items()}
+        return {**models, **gradients, "ids": torch.tensor(self.ids, dtype=torch.long)}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take back what `tensors` gave, read from a file: not copied again. Other names are left alone."""
+        for name, tensor in tensors.items():
+            kind, _, t = name.partition("/")
+            if name == "ids":
+                self.ids = tensor.tolist()
+            elif kind == "models":
+                self._models[int(t)] = tensor
+            elif kind == "gradients":
+                self._gradients[int(t)] = tensor
+
+    @property
+    def stored(self) -> list[Tensor]:
+        """All stored models and gradients."""
+        return [*self._models.values(), *self._gradients.values()]
+
+    @property
+    def nbytes(self) -> int:
+        """2 t_1 K d B: what this reconstruction keeps, at all clients together."""
+        return sum(nbytes(tensor) for tensor in self.stored)
+
+    def published_nbytes(self, neighbours: int) -> int:
+        """t_1 N_c d B: the storage Wu et al. (Sec. IV-E) give for PDUDT, N_c the neighbours of the client leaving."""
+        return sum(neighbours * nbytes(g[0]) for g in self._gradients.values())
+
+
+def mixing_without(Q: Tensor, rows: Sequence[int]) -> Tensor:
+    """W': Q (K, K) without `rows` and their columns, the weight they had added to the diagonal. Same dtype, layout."""
+    gone = set(rows)
+    stay = [k for k in range(len(Q)) if k not in gone]
+    W = Q.to_dense()[stay][:, stay]
+    W.diagonal().add_(1 - W.sum(dim=1))
+    return W.to_sparse_csr() if Q.layout == torch.sparse_csr else W
+
+
+def pdudt(
+    history: PeerHistory,
+    Q: Tensor | nx.Graph,
+    leaving: Sequence[int],
+    *,
+    seed: int,
+    sigma: float = 0.0,
+    curvature: str = "secant",
+    meter: Meter | None = None,
+) -> Tensor:
+    """The models (K', d) of the clients that stay, in the order of `history.ids`, replayed without `leaving`.
+
+    Q (K, K) is what the training was mixed with, rows as in `history.ids`, or its graph (Metropolis' weights).
+    `curvature="frozen"` keeps the stored gradients as they are, an ablation. Deterministic but for the noise
+    of standard deviation `sigma`, from streams of (seed, id). Nothing is trained; every replayed round sends
+    the models of the clients that stay, which the paper's abstract does not count.
+
+    Raises `MissingHistory` naming the round, `InvalidRequest` for clients that are nobody, everybody or unknown,
+    `TopologyError` if the others are not connected, `UnsupportedTask` for samples or classes (`leaving` a
+    mapping) and for a history that does not follow from Q in the order "cta".
+    """
+    check_choice("curvature", curvature, CURVATURES)
+    if not 0 <= sigma < float("inf"):
+        raise ValueError(f"sigma must be a finite number >= 0, got {sigma!r}")
+    rounds = list(range(history.first_round, max([history.first_round, *history.rounds]) + 1))
+    for t in rounds:
+        history.models(t), history.gradients(t)  # a gap is found before anything is computed
+    stay = _staying(history.ids, leaving)
+    if isinstance(Q, nx.Graph):
+        Q = metropolis(Q)
+    W = _checked_mixing(Q, history.ids, leaving)
+    _check_follows(history, rounds, Q)
+
+    gamma, mine = history.gamma, [history.ids.index(i) for i in stay]
+    x = history.models(rounds[0])[mine]  # x'^0 = x^0
+    W = W.to(x.device, x.dtype)
+    kappa = torch.zeros_like(x[:, :1])  # (K', 1)
+    products, squares = (torch.zeros_like(kappa, dtype=torch.float64) for _ in range(2))
+    for t in rounds:
+        X, g = history.models(t)[mine], history.gradients(t)[mine]
+        if curvature == "secant" and t < rounds[-1]:  # the last round has no next one and keeps its kappa
+            dX, dg = history.models(t + 1)[mine] - X, history.gradients(t + 1)[mine] - g
+            products += (dX * dg).sum(dim=1, keepdim=True, dtype=torch.float64)
+            squares += (dX * dX).sum(dim=1, keepdim=True, dtype=torch.float64)
+            kappa = torch.where(squares > 0, products / squares, 0.0).clamp(0, 1 / gamma).to(x.dtype)
+        x = W @ x - gamma * (g + kappa * (x - X))  # x' <- W' x' - gamma [g + kappa (x' - x)]
+        if not bool(x.isfinite().all()):
+            raise NumericalFailure(f"round {t}: the replayed models are not finite")
+        if meter is not None:
+            meter.gossip(x, links(W))
+    if meter is not None:
+        meter.keep("peer history", *history.stored)
+    return _noised(x, stay, sigma, seed)
+
+
+def _staying(ids: list[int], leaving: Sequence[int]) -> list[int]:
+    if isinstance(leaving, Mapping):
+        raise UnsupportedTask("leaving: PDUDT forgets whole clients and not some of their samples or classes")
+    if not leaving:
+        raise InvalidRequest("leaving names nobody: at least one client must leave")
+    if unknown := sorted(set(leaving) - set(ids)):
+        raise InvalidRequest(f"leaving names client {unknown[0]}, but the history is of the clients {ids}")
+    stay = [i for i in ids if i not in set(leaving)]
+    if not stay:
+        raise InvalidRequest(f"leaving names all {len(ids)} clients: at least one must stay")
+    return stay
+
+
+def _checked_mixing(Q: Tensor, ids: list[int], leaving: Sequence[int]) -> Tensor:
+    if Q.shape != (len(ids), len(ids)):
+        raise TopologyError(
+            f"Q must have shape {(len(ids),) * 2}, a row per client of the history, got {tuple(Q.shape)}"
+        )
+    W = mixing_without(Q, [ids.index(i) for i in leaving])
+    try:
+        check_mixing(W)
+    except TopologyError as error:
+        raise TopologyError(f"Q cannot be used without the clients {sorted(leaving)}: {error}") from None
+    return W
+
+
+def _check_follows(history: PeerHistory, rounds: list[int], Q: Tensor) -> None:
+    """The stored models tell whether they were mixed with this Q, and before their steps (order "cta")."""
+    for t in rounds[:-1]:
+        X, after = history.models(t), history.models(t + 1)
+        off = float((Q.to(X.device, X.dtype) @ X - history.gamma * history.gradients(t) - after).norm())
+        if off > 100 * torch.finfo(X.dtype).eps * float(X.norm() + after.norm()):
+            raise UnsupportedTask(
+                f"the models after round {t} are off Q x - gamma g by {off / float((after - X).norm()):.1%} of the "
+                f"round's step; PDUDT replays a training with order='cta' and this Q"
+            )
+
+
+def _noised(x: Tensor, ids: list[int], sigma: float, seed: int) -> Tensor:
+    if not sigma:
+        return x
+    d = x.shape[1]
+    nu = torch.stack([torch.randn(d, generator=stream(seed, "pdudt", i), dtype=x.dtype) for i in ids])
+    return x + sigma * nu.to(x.device)

@@ -1,0 +1,132 @@
+"""Solving curvature systems A v = g, four ways: what they need, what they keep, and what they are worth.
+
+    hessian, ggn      a dense matrix up to `dense_up_to` parameters, conjugate gradient beyond it: exact
+    fisher            mean of g_i g_i' over samples, by Woodbury's identity: rank at most n, so it needs damping
+    diagonal_fisher   mean of g_i^2: O(d), what "Fisher" must mean where storage is O(d)
+
+A is a weighted sum over clients' samples, each client's part taken at the model it holds. Certified DFL,
+Sec. IV-B to IV-D.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from fu_core.errors import NumericalFailure, check_choice
+from fu_core.federation.local import Client
+from fu_core.federation.meter import Meter
+from fu_core.models.flat import FlatModel
+from fu_core.unlearning.curvature import curvature_product, dense_curvature, fisher_diagonal
+from fu_core.unlearning.krylov import solve
+
+CURVATURES = ("hessian", "ggn", "fisher", "diagonal_fisher")
+Group = tuple[Tensor, Sequence[tuple[float, Client]]]  # where the curvature is taken (d,), of what: weights, samples
+Solve = Callable[[Tensor], Tensor]  # g (d,) -> A^-1 g (d,)
+
+
+def newton_solver(
+    model: FlatModel,
+    groups: Sequence[Group],
+    *,
+    curvature: str = "hessian",
+    damping: float = 0.0,
+    loss_fisher: bool = False,
+    dense_up_to: int = 5000,
+    iters: int = 200,
+    tol: float = 1e-10,
+    on_product: Callable[[], None] | None = None,
+    meter: Meter | None = None,
+) -> Solve:
+    """A function that solves `(sum_k weight_k A_k(w_k) + damping I) v = g`, with A_k as `curvature` says.
+
+    The Fisher variants use the data term's gradients and add l2, as the Hessian does; `loss_fisher` uses the
+    gradients of the regularised loss and adds nothing, as Eq. (7) reads. Conjugate gradient stops at the
+    relative residual `tol` or after `iters` steps. `on_product` is called for every
+    product CG asks for. Deterministic. The solver raises NumericalFailure for a singular system or negative
+    curvature, and names damping.
+    """
+    check_choice("curvature", curvature, CURVATURES)
+    meter = meter or Meter()
+    if curvature == "fisher":
+        return _woodbury(model, groups, damping, loss_fisher, meter)
+    if curvature == "diagonal_fisher":
+        return _diagonal(model, groups, damping, loss_fisher, meter)
+    if model.d <= dense_up_to:
+        return _dense(model, groups, curvature, damping, meter)
+    products = [
+        curvature_product(model, w, parts, matrix=curvature, batch_size=512, count=meter.differentiate)
+        for w, parts in groups
+    ]
+
+    def product(v: Tensor) -> Tensor:
+        if on_product is not None:
+            on_product()
+        return torch.stack([one(v) for one in products]).sum(dim=0)
+
+    def by_cg(g: Tensor) -> Tensor:
+        return solve(product, g, iters=iters, damping=damping, tol=tol).v
+
+    return by_cg
+
+
+def _dense(model: FlatModel, groups: Sequence[Group], curvature: str, damping: float, meter: Meter) -> Solve:
+    total = torch.zeros((model.d, model.d), dtype=groups[0][0].dtype, device=groups[0][0].device)
+    for w, parts in groups:
+        total += dense_curvature(model, w, parts, matrix=curvature, count=meter.differentiate)
+    total.diagonal().add_(damping)
+    meter.keep("curvature", total)
+
+    def by_factors(g: Tensor) -> Tensor:
+        v, info = torch.linalg.solve_ex(total, g)
+        return _finite(v if not int(info) else v * torch.nan, damping)
+
+    return by_factors
+
+
+def _woodbury(model: FlatModel, groups: Sequence[Group], damping: float, loss_fisher: bool, meter: Meter) -> Solve:
+    """(kappa I + G'G)^-1 g = (g - G'(kappa I + GG')^-1 G g) / kappa, with rows of G (n, d) the weighted gradients."""
+    weighted = [(w, weight, data) for w, parts in groups for weight, data in parts]
+    kappa = damping + (0.0 if loss_fisher else model.l2 * sum(weight for _, weight, _ in weighted))
+    rows = []
+    for w, weight, (x, y) in weighted:
+        gradients = model.per_sample_grads(w, model.arrange(x), y)
+        rows.append((weight / len(y)) ** 0.5 * (gradients if loss_fisher else gradients - model.l2 * w))
+        meter.train(len(y))
+    G = torch.cat(rows).double()  # (n, d)
+    meter.keep("curvature", G)
+    if kappa <= 0:
+        if len(G) < model.d:
+            raise NumericalFailure(
+                f"the Fisher matrix of {len(G)} samples has rank {len(G)} at most and {model.d} rows, so it has no "
+                f"inverse: damping must be > 0, got {damping:g}"
+            )
+        matrix = G.T @ G
+        return lambda g: _finite(torch.linalg.solve_ex(matrix, g.double())[0], damping).to(g.dtype)
+    gram = G @ G.T
+    gram.diagonal().add_(kappa)
+
+    def by_identity(g: Tensor) -> Tensor:
+        inner = torch.linalg.solve_ex(gram, G @ g.double())[0]
+        return _finite((g.double() - G.T @ inner) / kappa, damping).to(g.dtype)
+
+    return by_identity
+
+
+def _diagonal(model: FlatModel, groups: Sequence[Group], damping: float, loss_fisher: bool, meter: Meter) -> Solve:
+    diagonals = [fisher_diagonal(model, w, parts, of_loss=loss_fisher, count=meter.train) for w, parts in groups]
+    diagonal = torch.stack(diagonals).sum(dim=0) + damping
+    meter.keep("curvature", diagonal)
+    if float(diagonal.min()) <= 0:
+        raise NumericalFailure(
+            f"a diagonal Fisher entry is 0 (no sample moves that parameter): damping must be > 0, got {damping:g}"
+        )
+    return lambda g: g / diagonal
+
+
+def _finite(v: Tensor, damping: float) -> Tensor:
+    if not bool(v.isfinite().all()):
+        raise NumericalFailure(f"the curvature matrix is singular: raise damping (now {damping:g})")
+    return v
