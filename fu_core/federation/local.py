@@ -115,18 +115,24 @@ def train_round(
 ) -> Tensor:
     """Train the clients `ids` from `w`; returns their updates (K, d) in that order, new minus old.
 
+    w: (d,), where all of them start, or (K, d), a start for each: row k belongs to `ids[k]`, and so does its
+    update. `meter` counts an exchange with a server for (d,) only; clients with models of their own have none.
+
     how: "loop", "vmap", or "auto" (the faster one by our benchmark: `vmap` for models without
     convolutions and on accelerators, `loop` for convolutions on the CPU). Raises `NumericalFailure`
-    naming the client whose update is not finite.
+    naming the client whose update is not finite, `ValueError` for a `w` of another shape.
     """
     ids = list(ids)
+    one, each = (model.d,), (len(ids), model.d)
+    if w.shape not in (one, each):
+        raise ValueError(f"w must have shape {one}, or {each} with a row per client, got {tuple(w.shape)}")
     train = _implementation(how, model, w, len(ids))
     deltas = train(model, w, [clients[i] for i in ids], opt, ids, seed, round, meter)
     finite = deltas.sum(dim=1).isfinite()  # NaN and infinity survive a sum, which is ten times cheaper to check
     if not finite.all():
         culprit = ids[int((~finite).nonzero()[0])]
         raise NumericalFailure(f"client {culprit}, round {round}: its update is not finite; lower lr (now {opt.lr})")
-    if meter is not None:
+    if meter is not None and w.dim() == 1:
         meter.exchange(w, deltas)
     return deltas
 
@@ -153,9 +159,10 @@ def _train_loop(
     meter: Meter | None,
 ) -> Tensor:
     deltas = torch.empty((len(ids), model.d), dtype=w.dtype, device=w.device)
-    for row, (i, client) in enumerate(zip(ids, clients, strict=True)):
-        w_i = train_client(model, w, client, opt, seed=seed, round=round, client_id=i, meter=meter)
-        torch.sub(w_i, w, out=deltas[row])  # Delta_i = w_i - w
+    starts = w.expand(len(ids), -1)  # (K, d), whether they share one or not
+    for start, delta, i, client in zip(starts, deltas, ids, clients, strict=True):
+        w_i = train_client(model, start, client, opt, seed=seed, round=round, client_id=i, meter=meter)
+        torch.sub(w_i, start, out=delta)  # Delta_i = w_i - w
     return deltas
 
 
@@ -176,7 +183,8 @@ def _train_vmap(
     order = sorted(range(len(ids)), key=lambda k: -len(plans[k]))
     x_all, y_all, offsets = _stack(clients)
     draws = [stream(seed, "augment", round, ids[k]) for k in order] if opt.augmentation != "none" else []
-    layers = {name: v.detach().repeat(len(ids), *[1] * v.dim()) for name, v in model.views(w).items()}
+    starts = w.detach().expand(len(ids), -1).split(model.sizes, dim=1)
+    layers = {n: v[order].view(-1, *s) for n, v, s in zip(model.names, starts, model.shapes, strict=True)}
     optimisers = {name: opt.fresh(round) for name in layers}
     deltas = torch.empty((len(ids), model.d), dtype=w.dtype, device=w.device)
     working = len(ids)

@@ -19,7 +19,8 @@ def nbytes(tensor: Tensor) -> int:
 class Meter:
     """Counters of one phase (unlearning or recovery).
 
-    bytes_down, bytes_up: model vectors sent to and received from clients; images: training images
+    bytes_down, bytes_up: model vectors sent to and received from clients, by a server or, as bytes_up alone,
+    by each other; images: training images
     passed through the model, forward and backward, counted once per epoch; products: images in
     curvature-vector products, counted once per product; rounds: federated rounds;
     kept: bytes that must outlive a round for the method to work, by name.
@@ -37,6 +38,14 @@ class Meter:
         self.rounds += 1
         self.bytes_down += nbytes(w) * len(deltas)
         self.bytes_up += nbytes(deltas)
+
+    def gossip(self, W: Tensor, links: int) -> None:
+        """A round without a server: a row of `W` (K, d) goes over each of the `links`, 2|E| of an undirected graph.
+
+        Counted once, as bytes_up: what one client sends is what another receives.
+        """
+        self.rounds += 1
+        self.bytes_up += links * W.shape[1] * W.element_size()
 
     def send(self, vector: Tensor, *, down: int = 0, up: int = 0) -> None:
         """A vector like `vector` goes to `down` clients and comes from `up` clients, outside of a round."""

@@ -115,6 +115,39 @@ def test_training_one_client_leaves_server_and_sibling_alone(federation):
     torch.testing.assert_close(together[1], alone[0], rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("how", ["loop", "vmap"])
+def test_equal_starts_are_one_start_to_the_bit(federation, how):
+    clients, model = federation
+    w = model.init(0)
+    kwargs = {"seed": 0, "round": 1, "ids": [2, 0, 1], "how": how}
+    shared = train_round(model, w, clients, ClientOpt(batch_size=8), **kwargs)
+    assert torch.equal(train_round(model, w.repeat(3, 1), clients, ClientOpt(batch_size=8), **kwargs), shared)
+
+
+@pytest.mark.parametrize("how", ["loop", "vmap"])
+def test_each_row_of_starts_belongs_to_its_client(federation, how):
+    """Updates are relative to each client's own start, whatever the order of the ids; no server is counted."""
+    clients, model = federation
+    W = torch.stack([model.init(k, torch.float64) for k in range(3)])
+    before, meter, opt = W.clone(), Meter(), ClientOpt(lr=0.1, batch_size=8, momentum=0.9)
+    deltas = train_round(model, W, clients, opt, seed=0, round=1, ids=[1, 2, 0], how=how, meter=meter)
+    for i, w, delta in zip([1, 2, 0], W, deltas, strict=True):
+        alone = train_client(model, w, clients[i], opt, seed=0, round=1, client_id=i)
+        torch.testing.assert_close(w + delta, alone, rtol=1e-9, atol=1e-12)
+    assert torch.equal(W, before)
+    assert (meter.rounds, meter.bytes, meter.images) == (0, 0, 70)
+
+
+@pytest.mark.parametrize("rows", [2, 4])
+def test_a_start_per_client_or_one_for_all(federation, rows):
+    clients, model = federation
+    W = model.init(0).repeat(rows, 1)
+    with pytest.raises(ValueError, match=rf"w must have shape .*\(3, {model.d}\).*, got \({rows}, {model.d}\)"):
+        train_round(model, W, clients, ClientOpt(), seed=0, round=1, ids=[0, 1, 2])
+    with pytest.raises(ValueError, match=rf"w must have shape \({model.d},\)"):
+        train_round(model, W[0, 1:], clients, ClientOpt(), seed=0, round=1, ids=[0, 1, 2])
+
+
 @pytest.mark.parametrize(("epochs", "expected"), [(1, 4), (2, 8), (0.5, 2), (0.01, 1)])
 def test_number_of_batches(epochs, expected):
     """23 samples in batches of 6: three full ones and one of 5."""
