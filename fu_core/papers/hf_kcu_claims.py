@@ -16,6 +16,7 @@ from fu_core.papers.hf_kcu_figures import FORMS, asr_reduction, main_runs, shown
 from fu_core.papers.hf_kcu_theory_figures import slope_of
 from fu_core.papers.problem_figures import spread, title
 from fu_core.papers.problems import Setting
+from fu_core.papers.verdicts import judge, lowered
 from fu_core.records import Record
 from fu_core.report import ClaimResult, mean_spread
 
@@ -51,32 +52,22 @@ def _gain(record: Record, name: str, kind: str = "seconds") -> float:
     return float(record.metrics[kind]["retrain"] / record.metrics[kind][name])
 
 
-def _judge(id: str, met: Sequence[bool], ours: str, spread_of: str, keys: Sequence[str], reason: str) -> ClaimResult:
-    verdict = "holds" if all(met) else "holds in part" if any(met) else "does not hold"
-    return ClaimResult(id, verdict, ours, spread_of, list(dict.fromkeys(keys)), reason)
-
-
-def _lowered(met: Sequence[bool], nothing: bool) -> list[bool]:
-    """What doing nothing achieves as well is at most a half-truth about a method."""
-    return [*met, False] if nothing else list(met)
-
-
 def _faster(record: Record) -> ClaimResult:
     """H1: unlearning at least 47.75x faster than retraining, one process."""
     gains = {method: _gain(record, method) for method in FORMS}
     ours = "; ".join(f"{shown(m)} {gain:.1f}x ({_gain(record, m, 'passes'):.1f}x passes)" for m, gain in gains.items())
     met = [gain >= FASTER for gain in gains.values()]
-    return _judge("H1", met, ours, "one process, median of 5", [record.key], f"seconds ratio >= {FASTER}")
+    return judge("H1", met, ours, "one process, median of 5", [record.key], f"seconds ratio >= {FASTER}")
 
 
 def _accurate(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
     """H2: test accuracy within 0.60 points of Retrain; in part if the original model already is."""
     r = {method: main_runs(e, runs, method) for method in ("Original", *FORMS)}
     gaps = {method: frame.delta_test.mean() for method, frame in r.items()}
-    met = _lowered([gaps[m] <= 0.60 for m in FORMS], gaps["Original"] <= 0.60)
+    met = lowered([gaps[m] <= 0.60 for m in FORMS], gaps["Original"] <= 0.60)
     ours = "; ".join(f"{shown(m)} {gap:.2f}" for m, gap in gaps.items())
     keys = [key for frame in r.values() for key in frame.record]
-    return _judge("H2", met, ours, mean_spread(r["HF-KCU"].delta_test, 2), keys, "mean |test acc. - Retrain's| <= 0.60")
+    return judge("H2", met, ours, mean_spread(r["HF-KCU"].delta_test, 2), keys, "mean |test acc. - Retrain's| <= 0.60")
 
 
 def _private(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
@@ -87,7 +78,7 @@ def _private(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
     ours = "; ".join(f"{shown(m)} {mia:.3f}" for m, mia in means.items())
     reason = f"original - Retrain = {means['Original'] - means['Retrain']:.3f} (needs 0.10)"
     keys = [key for m in means for key in main_runs(e, runs, m).record]
-    return _judge("H3", met, ours, mean_spread(main_runs(e, runs, "HF-KCU").mia, 3), keys, reason)
+    return judge("H3", met, ours, mean_spread(main_runs(e, runs, "HF-KCU").mia, 3), keys, reason)
 
 
 def _causal_weighting(runs: pd.DataFrame) -> ClaimResult:
@@ -97,7 +88,7 @@ def _causal_weighting(runs: pd.DataFrame) -> ClaimResult:
     ratio = without.gap.mean() / full.gap.mean()
     ours = f"gap {full.gap.mean():.4f} with, {without.gap.mean():.4f} without: {ratio:.3f}x"
     reason = "ratio >= 2; with one leaving client the weight is 1 (errata H8)"
-    return _judge("H4", [ratio >= 2], ours, mean_spread(without.gap, 4), [*full.record, *without.record], reason)
+    return judge("H4", [ratio >= 2], ours, mean_spread(without.gap, 4), [*full.record, *without.record], reason)
 
 
 def _adaptive_scaling(runs: pd.DataFrame) -> ClaimResult:
@@ -113,7 +104,7 @@ def _adaptive_scaling(runs: pd.DataFrame) -> ClaimResult:
         met.append(drop >= 1)
         shown_here.append(f"{shown(method)} {drop:.1f} points")
         keys += [*full.record, *without.record]
-    return _judge("H5", met, "; ".join(shown_here), "", keys, "drop >= 1 point")
+    return judge("H5", met, "; ".join(shown_here), "", keys, "drop >= 1 point")
 
 
 def _cg_rate(theory: Theory) -> ClaimResult:
@@ -124,7 +115,7 @@ def _cg_rate(theory: Theory) -> ClaimResult:
     met = [violations == 0 and abs(slope - 0.5) <= 0.1]
     ours = f"{violations} of {sum(r.metrics['checked'] for r in curves)} errors above the bound; slope {slope:.3f}"
     keys = [record.key for record in (*curves, *counts)]
-    return _judge("H6", met, ours, "exact spectra", keys, "no violation, slope 0.5 +- 0.1")
+    return judge("H6", met, ours, "exact spectra", keys, "no violation, slope 0.5 +- 0.1")
 
 
 def _perturbation(theory: Theory) -> ClaimResult:
@@ -132,7 +123,7 @@ def _perturbation(theory: Theory) -> ClaimResult:
     (record,) = theory["perturbation"]
     ratios = pd.Series(record.metrics["theorem 1"])
     ours = f"{int((ratios > 1).sum())} of {len(ratios)} above the bound; the largest at {ratios.max():.2f} of it"
-    return _judge("H14", [bool((ratios <= 1).all())], ours, mean_spread(ratios, 2), [record.key], "error <= bound")
+    return judge("H14", [bool((ratios <= 1).all())], ours, mean_spread(ratios, 2), [record.key], "error <= bound")
 
 
 def _direction(e: Experiment, runs: pd.DataFrame, theory: Theory) -> ClaimResult:
@@ -152,7 +143,7 @@ def _direction(e: Experiment, runs: pd.DataFrame, theory: Theory) -> ClaimResult
         f"nets: printed {ratio.mean():.4f}x, corrected {corrected.mean():.4f}x"
     )
     keys = [*(record.key for record in ridge), *printed.record, *nothing.record]
-    return _judge("H12", met, ours, mean_spread(ratio, 4), keys, "distance below 1 on ridge, and on nets for all seeds")
+    return judge("H12", met, ours, mean_spread(ratio, 4), keys, "distance below 1 on ridge, and on nets for all seeds")
 
 
 def _more_clients(e: Experiment, speeds: Mapping[str, Record]) -> ClaimResult:
@@ -166,7 +157,7 @@ def _more_clients(e: Experiment, speeds: Mapping[str, Record]) -> ClaimResult:
         passes = ", ".join(f"{_gain(record, method, 'passes'):.0f}" for record in records)
         shown_here.append(f"{shown(method)} {', '.join(f'{gain:.0f}x' for gain in gains)} (passes {passes})")
     reason = f"monotone over {', '.join(map(str, counts))} clients; {records[0].metrics['timed_rounds']} rounds timed"
-    return _judge("H7", met, "; ".join(shown_here), "one seed", [record.key for record in records], reason)
+    return judge("H7", met, "; ".join(shown_here), "one seed", [record.key for record in records], reason)
 
 
 def _backdoor(runs: pd.DataFrame) -> ClaimResult:
@@ -183,7 +174,7 @@ def _backdoor(runs: pd.DataFrame) -> ClaimResult:
         keys += list(r.record)
     shown_here.append(f"Retrain {r.asr_retrain.mean():.1f}")
     reason = "ASR over images of other classes; reduction >= 10 %, clean drop <= 0.5"
-    return _judge("H8", met, "; ".join(shown_here), mean_spread(asr_reduction(r)), keys, reason)
+    return judge("H8", met, "; ".join(shown_here), mean_spread(asr_reduction(r)), keys, reason)
 
 
 def _small_damping(e: Experiment, record: Record) -> ClaimResult:
@@ -199,7 +190,7 @@ def _small_damping(e: Experiment, record: Record) -> ClaimResult:
         same = "same passes" if len(passes) == 1 else f"passes {sorted(passes)}"
         shown_here.append(f"{shown(method)} {', '.join(f'{gain:.1f}x' for gain in gains)} ({same})")
     reason = f"monotone over damping {', '.join(f'{d:g}' for d in dampings)}, with fewer products; k is fixed"
-    return _judge("H9", met, "; ".join(shown_here), "one process, median of 5", [record.key], reason)
+    return judge("H9", met, "; ".join(shown_here), "one process, median of 5", [record.key], reason)
 
 
 def _heterogeneity(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
@@ -212,7 +203,7 @@ def _heterogeneity(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
         f"{shown(m)} " + ", ".join(f"{gaps.loc[m, label]:.2f}" for label in gaps.columns) for m in ("Original", *FORMS)
     )
     reason = f"|test acc. - Retrain's| <= 1 for alpha {', '.join(gaps.columns)}; {len(e.sweep_seeds)} seed(s)"
-    return _judge("H10", _lowered(met, nothing), ours, "", list(r.record), reason)
+    return judge("H10", lowered(met, nothing), ours, "", list(r.record), reason)
 
 
 def _equivalent(e: Experiment, runs: pd.DataFrame, floor: Sequence[Record]) -> ClaimResult:
@@ -221,18 +212,18 @@ def _equivalent(e: Experiment, runs: pd.DataFrame, floor: Sequence[Record]) -> C
         return ClaimResult("H11", "not run", reason="needs two seeds for the noise floor")
     noise = pd.Series([record.metrics["kl"] for record in floor])
     kl = {m: main_runs(e, runs, m).kl for m in ("Original", *FORMS)}
-    met = _lowered([kl[m].mean() <= noise.mean() for m in FORMS], kl["Original"].mean() <= noise.mean())
+    met = lowered([kl[m].mean() <= noise.mean() for m in FORMS], kl["Original"].mean() <= noise.mean())
     ours = "; ".join(f"{shown(m)} {values.mean():.4f}" for m, values in kl.items())
     keys = [*(key for m in kl for key in main_runs(e, runs, m).record), *(record.key for record in floor)]
     reason = f"KL <= {spread(noise, 4)}, two retrainings of different seeds"
-    return _judge("H11", met, ours, mean_spread(kl["HF-KCU"], 4), keys, reason)
+    return judge("H11", met, ours, mean_spread(kl["HF-KCU"], 4), keys, reason)
 
 
 def _naive_collapses(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
     """H13: naive gradient ascent ends at chance, at most 12 %."""
     r = main_runs(e, runs, "NaiveGA")
     value = r.test.mean()
-    return _judge("H13", [value <= 12], f"{value:.1f} %", mean_spread(r.test), list(r.record), "test acc. <= 12 %")
+    return judge("H13", [value <= 12], f"{value:.1f} %", mean_spread(r.test), list(r.record), "test acc. <= 12 %")
 
 
 def _carries_over(e: Experiment, runs: pd.DataFrame, speeds: Mapping[str, Record]) -> ClaimResult:
@@ -252,4 +243,4 @@ def _carries_over(e: Experiment, runs: pd.DataFrame, speeds: Mapping[str, Record
     reason = (
         f"ratio >= {FASTER} and gap <= 0.60: {sum(met)} of {len(met)}; retraining projected from timed rounds; {short}"
     )
-    return _judge("H15", met, "; ".join(shown_here), "", keys, reason)
+    return judge("H15", met, "; ".join(shown_here), "", keys, reason)
