@@ -59,6 +59,9 @@ METHOD_COLOURS = {
     "CVFU": "#7a52a8",
     "PDUDT": "#5aa9dc",
     "Certified": "#b22222",
+    "DU": "#b22222",
+    "DU printed": "#f2a07b",
+    "Fine-tune": "#7a52a8",
 }
 _DASHED = {
     "Retrain": "--",
@@ -68,6 +71,8 @@ _DASHED = {
     "HF-KCU printed": "--",
     "GA": "-.",
     "PDUDT": "-.",
+    "DU printed": "--",
+    "Fine-tune": "-.",
 }
 LINESTYLES = {method: _DASHED.get(method, "-") for method in METHOD_COLOURS}
 

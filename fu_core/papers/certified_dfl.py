@@ -262,7 +262,7 @@ def curve(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
     """
     f = Federation(config, "none")
     method, K = config["method"], config["rounds"]
-    history = PeerHistory(gamma=config["lr"]) if method == "PDUDT" else None
+    history = _history(config) if method == "PDUDT" else None
     follow = _follow(context, 0)
     W = f.train(start(f.initial(), len(f.ids)), 1, K, after_round=lambda t, W_t: follow(f, t, W_t),
                 on_updates=history.record if history else None)  # fmt: skip
@@ -289,6 +289,10 @@ def _follow(context: RunContext, phase: int) -> Any:
         context.log(phase=phase, round=t, test=_glance(f, W))
 
     return log
+
+
+def _history(config: Mapping[str, Any]) -> PeerHistory:
+    return PeerHistory(gamma=config["lr"], decay=config["lr_decay"])
 
 
 def _gone(f: Federation) -> list[int]:
@@ -324,7 +328,7 @@ def speed(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
     """
     f = Federation(config, config["request"])
     whole = Federation(config, "none")
-    history = PeerHistory(gamma=config["lr"])
+    history = _history(config)
     W = whole.train(start(whole.initial(), len(whole.ids)), 1, config["timed_rounds"], on_updates=history.record)
     taken: dict[str, list[float]] = {"round": []}
     for t in range(config["timed_rounds"]):

@@ -8,7 +8,7 @@ Tables I to IV; Figures 1 and 2 take the first split and the last topology (the 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -73,6 +73,8 @@ class Experiment:
     lr: Sequence[float]  # *
     lr_decay: Sequence[float]  # *
     momentum: Sequence[float]  # *
+    batch_size: Sequence[int]  # *
+    epochs: Sequence[float]  # * per round
     l2: Sequence[float]  # * lambda
     curvature: Sequence[str]  # * of the corrected form
     printed_curvature: Sequence[str]  # * of the printed form
@@ -80,15 +82,13 @@ class Experiment:
     curvature_samples: Sequence[int]  # * of the corrected form; 0: all
     clients: int = 10
     edge_probability: float = 0.4
-    batch_size: int = 100
-    epochs: float = 1.0
     order: str = "cta"
     fraction: float = 0.1  # sample-wise: of every client's samples
     forget_class: int = 0  # class-wise
     leaving: int = 0  # client-wise
     sequence: int = 3  # Fig. 1: requests one after the other,
     sequence_fraction: float = 0.2  # in all
-    cap: float = 0.01  # nets: the correction is at most so long, as a share of the model
+    cap: float = 0.1  # nets: the correction is at most so long, as a share of the model
     pdudt_rounds: int = 5  # Fig. 1, 2: rounds after PDUDT's replay (paper: 200)
     epsilons: Sequence[float] = (0.5, 1.0, 5.0, 10.0)
     delta: float = 1e-5
@@ -154,8 +154,8 @@ class Experiment:
             lr=float(self.of("lr", dataset)),
             lr_decay=float(self.of("lr_decay", dataset)),
             momentum=float(self.of("momentum", dataset)),
-            epochs=float(self.epochs),
-            batch_size=self.batch_size,
+            epochs=float(self.of("epochs", dataset)),
+            batch_size=self.of("batch_size", dataset),
         )
 
     def training(self, place: Place, seed: int, request: str = "none") -> dict[str, Any]:
@@ -290,11 +290,6 @@ class Experiment:
 
 
 PER_DATASET = (
-    "n_train", "n_test", "rounds", "lr", "lr_decay", "momentum", "l2",
+    "n_train", "n_test", "rounds", "lr", "lr_decay", "momentum", "batch_size", "epochs", "l2",
     "curvature", "printed_curvature", "damping", "curvature_samples",
 )  # fmt: skip
-
-
-def merge(config: Mapping[str, Any], **change: Any) -> dict[str, Any]:
-    """`config` with `change`, as a new flat config."""
-    return {**config, **change}

@@ -48,6 +48,22 @@ def test_one_curvature_per_client_makes_the_replay_the_training_without_the_targ
         assert min(nothing, frozen) > 0.1
 
 
+def test_a_decaying_learning_rate_is_not_taken_for_curvature():
+    q = Quadratics(sizes=SIX, isotropic=True, epochs=1)
+    local, Q = ClientOpt(lr=q.eta, lr_decay=0.9, batch_size=10**6), metropolis(ring(6))
+    known, unknown = PeerHistory(q.eta, decay=0.9), PeerHistory(q.eta)
+
+    def record(*what):
+        known.record(*what), unknown.record(*what)
+
+    W = dpsgd(q.model, W_0, q.clients, Q, rounds=20, local=local, seed=0, on_updates=record)
+    stay = [0, 1, 3, 4, 5]
+    retrained = dpsgd(q.model, W_0, q.clients, mixing_without(Q, [2]), rounds=20, local=local, seed=0, ids=stay)
+    right, wrong = (float((pdudt(h, Q, [2], seed=0) - retrained).norm()) for h in (known, unknown))
+    assert right < 1e-9
+    assert wrong > 0.01 * float((W[stay] - retrained).norm())
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("epochs", [1, 4])
 def test_the_replay_ends_nearer_to_retraining_than_doing_nothing(seed, epochs):

@@ -48,11 +48,12 @@ class PeerHistory:
     """The models X^s and gradients g^s, both (K, d), of every round, from `first_round` on.
 
     Hand `record` to `dpsgd` as `on_updates`. Everything recorded is a copy; the clients are those of the first
-    record. gamma: the clients' learning rate, meant to be the same in all rounds. It is only the unit of g and
-    cancels in the replay; a rate that decays would pass for curvature.
+    record. gamma: the clients' learning rate in round 1, times `decay` every round after, as ClientOpt's lr and
+    lr_decay. A decay that is not known here would pass for curvature.
     """
 
     gamma: float
+    decay: float = 1.0
     first_round: int = 1
     ids: list[int] = field(default_factory=list, init=False)
     _models: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
@@ -60,6 +61,7 @@ class PeerHistory:
 
     def __post_init__(self) -> None:
         check_positive("gamma", self.gamma)
+        check_positive("decay", self.decay)
         check_count("first_round", self.first_round)
 
     def record(self, round: int, ids: Sequence[int], W: Tensor, deltas: Tensor) -> None:
@@ -68,7 +70,11 @@ class PeerHistory:
         if list(ids) != self.ids:
             raise InvalidRequest(f"round {round} has the clients {list(ids)}, but this history is of {self.ids}")
         self._models[round] = W.detach().clone()
-        self._gradients[round] = deltas.detach() / -self.gamma
+        self._gradients[round] = deltas.detach() / -self.rate(round)
+
+    def rate(self, round: int) -> float:
+        """The learning rate of `round`."""
+        return self.gamma * self.decay ** (round - 1)
 
     @property
     def rounds(self) -> list[int]:
@@ -163,13 +169,13 @@ def pdudt(
     W = _checked_mixing(Q, history.ids, leaving)
     _check_follows(history, rounds, Q)
 
-    gamma, mine = history.gamma, [history.ids.index(i) for i in stay]
+    mine = [history.ids.index(i) for i in stay]
     x = history.models(rounds[0])[mine]  # x'^0 = x^0
     W = W.to(x.device, x.dtype)
     kappa = torch.zeros_like(x[:, :1])  # (K', 1)
     products, squares = (torch.zeros_like(kappa, dtype=torch.float64) for _ in range(2))
     for t in rounds:
-        X, g = history.models(t)[mine], history.gradients(t)[mine]
+        X, g, gamma = history.models(t)[mine], history.gradients(t)[mine], history.rate(t)
         if curvature == "secant" and t < rounds[-1]:  # the last round has no next one and keeps its kappa
             dX, dg = history.models(t + 1)[mine] - X, history.gradients(t + 1)[mine] - g
             products += (dX * dg).sum(dim=1, keepdim=True, dtype=torch.float64)
@@ -215,7 +221,7 @@ def _check_follows(history: PeerHistory, rounds: list[int], Q: Tensor) -> None:
     """The stored models tell whether they were mixed with this Q, and before their steps (order "cta")."""
     for t in rounds[:-1]:
         X, after = history.models(t), history.models(t + 1)
-        off = float((Q.to(X.device, X.dtype) @ X - history.gamma * history.gradients(t) - after).norm())
+        off = float((Q.to(X.device, X.dtype) @ X - history.rate(t) * history.gradients(t) - after).norm())
         if off > 100 * torch.finfo(X.dtype).eps * float(X.norm() + after.norm()):
             raise UnsupportedTask(
                 f"the models after round {t} are off Q x - gamma g by {off / float((after - X).norm()):.1%} of the "

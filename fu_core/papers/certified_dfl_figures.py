@@ -1,0 +1,581 @@
+"""Certified DFL's figures and tables, drawn from run records only. Numbers as in the paper: Fig. 1, 2, Tables I-IV.
+
+Every function takes the experiment and what certified_dfl's run functions return, or the frame of `tidy`, and
+returns a matplotlib figure or a DataFrame; nothing here trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import networkx as nx
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from fu_core.papers import problem_figures
+from fu_core.papers.certified_dfl_experiment import DU_FORMS, REFERENCES, Cell, Experiment, Place
+from fu_core.papers.problem_figures import axes_row
+from fu_core.papers.problems import DATASET_TITLES
+from fu_core.records import Record
+from fu_core.report import colour, linestyle, published
+
+Descriptions = Mapping[Place, Record]
+Curves = Mapping[tuple[str, str, str], Record]
+Speeds = Mapping[tuple[str, str], Record]
+
+SHOWN = {
+    "Original": "do nothing (Original)",
+    "Fine-tune": "do nothing, 1 round more",
+    "Retrain": "Retrain",
+    "DU printed": "DU, as printed",
+    "DU": "DU, corrected",
+    "PDUDT": "PDUDT (reconstruction)",
+}
+ROWS = ("Original", "Fine-tune", "Retrain", *DU_FORMS)  # the order of every table
+NET_TITLES = {
+    "unit_softmax": "softmax regression",
+    "softmax_regression": "softmax regression",
+    "mlp": "MLP",
+    "tiny_cnn": "tiny CNN",
+    "lenet": "LeNet",
+    "simple_cnn": "CNN",
+    "small_resnet": "small ResNet",
+    "resnet18": "ResNet-18",
+}
+TOPOLOGY_TITLES = {"ring": "ring", "erdos_renyi": "Erdős–Rényi"}
+REQUESTS = {"sample": "sample-wise", "class": "class-wise", "client": "client-wise"}
+PAPER_TABLES = {
+    ("sample", "iid"): "i",
+    ("sample", "dirichlet-0.3"): "ii",
+    ("class", "iid"): "iii",
+    ("class", "dirichlet-0.3"): "iv",
+}
+PAPER_NAMES = {  # ours -> the paper's; its DU is Algorithm 1, hence our printed form
+    "mnist": "MNIST", "fashion_mnist": "F-MNIST", "cifar10": "CIFAR-10", "ring": "RING", "erdos_renyi": "ER",
+    "Retrain": "RT", "DU printed": "DU",
+}  # fmt: skip
+SAME_PLACE = ["dataset", "split", "topology", "seed", "request"]  # what a run shares with its Retrain
+COMPARED = ("test", "before_test", "removed", "remaining", "forget", "mia", "auc", "tpr", "mia_off", "auc_off")
+POINT = 1.0  # "within 1 point of Retrain"
+BYTES = 4  # of a float32, as everything is kept
+
+
+def dataset_title(dataset: str) -> str:
+    """The heading of a data set with its net: "Digits, MLP"."""
+    name, net = dataset.split("/")
+    return f"{DATASET_TITLES.get(name, name)}, {NET_TITLES.get(net, net)}"
+
+
+def split_title(split: str) -> str:
+    """ "IID" or "Dirichlet 0.3"."""
+    return "IID" if split == "iid" else split.replace("dirichlet-", "Dirichlet ")
+
+
+def source(descriptions: Descriptions, datasets: Sequence[str] | None = None) -> str:
+    """The line under every table and figure: which data, which net. `datasets`: only those (default: all)."""
+    shown = {p.setting: r for p, r in descriptions.items() if datasets is None or p.dataset in datasets}
+    return problem_figures.source(shown)
+
+
+def tidy(unlearnings: Mapping[Cell, Record]) -> pd.DataFrame:
+    """One row per cell and run, with differences to Retrain at the same place, for the same request and seed.
+
+    `label`: the choice in the ablation, else the method. `mia_off`, `auc_off`: how far the attack is from guessing.
+    `delta_...`: absolute difference to Retrain; `..._retrain`, `..._original`: the values of those two.
+    """
+    rows: list[dict[str, Any]] = []
+    for cell, record in unlearnings.items():
+        ablation = cell.group == "choices"
+        where = {
+            "group": cell.group,
+            "request": "sample" if ablation else cell.request,
+            "label": cell.request if ablation else cell.method,
+            "method": cell.method,
+            **cell.place._asdict(),
+            "seed": cell.seed,
+            "curvature": record.config.get("du", {}).get("curvature"),
+        }
+        rows.append({**where, **record.metrics, "record": record.key})
+    runs = pd.DataFrame(rows)
+    runs = runs.assign(mia_off=(runs.mia - 50).abs(), auc_off=(runs.auc - 0.5).abs())
+    compared = [name for name in COMPARED if name in runs]
+    for method in REFERENCES:
+        references = runs[(runs.group == "tables") & (runs.method == method)]
+        suffix = f"_{method.lower()}"
+        runs = runs.merge(references[[*SAME_PLACE, *compared]], on=SAME_PLACE, how="left", suffixes=("", suffix))
+    for name in compared:
+        runs[f"delta_{name}"] = (runs[name] - runs[f"{name}_retrain"]).abs()
+    return runs
+
+
+def spread(values: pd.Series, digits: int = 1) -> str:
+    """mean ± standard deviation over seeds, or a dash unless every seed has a number."""
+    return problem_figures.spread(values, digits) if len(values) and values.notna().all() else "–"
+
+
+# --- Tables I to IV --------------------------------------------------------------------------------------------------
+
+
+def tables_1_to_4(e: Experiment, runs: pd.DataFrame, request: str, split: str) -> pd.DataFrame:
+    """Tables I (sample, IID), II (sample, Dirichlet), III (class, IID), IV (class, Dirichlet); paper's rows beside."""
+    rows: list[dict[str, Any]] = []
+    for place in e.places():
+        if place.split != split:
+            continue
+        for method in ROWS:
+            where = {"data set, net": dataset_title(place.dataset), "graph": topology_title(place.topology)}
+            row = {**where, "method": SHOWN[method], **_outcome(cell_runs(runs, place, request, method), request)}
+            rows.append(row | papers_row(request, split, place.topology, place.dataset, method))
+    return pd.DataFrame(rows)
+
+
+def client_table(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
+    """One client leaves: what Tables I to IV show of samples and classes. The paper has it in Fig. 1 (d-f) alone."""
+    rows: list[dict[str, Any]] = []
+    for dataset in e.datasets:
+        place = e.main(dataset)
+        for method in ROWS:
+            found = cell_runs(runs, place, "client", method)
+            head = {"data set, net": dataset_title(dataset), "method": SHOWN[method]}
+            rows.append(head | _outcome(found, "client"))
+    return pd.DataFrame(rows)
+
+
+def choices_table(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
+    """The corrected form with one choice changed at a time, sample-wise, on the convex data set."""
+    place = e.main(e.datasets[0])
+    rows = [
+        {"variant": SHOWN[method], **_outcome(cell_runs(runs, place, "sample", method), "sample")}
+        for method in ("Original", "Retrain", "DU printed")
+    ]
+    r = runs[runs.group == "choices"]
+    for label in r.label.unique():
+        head = "DU, corrected" if label == "corrected" else f"– {label}"
+        rows.append({"variant": head, **_outcome(r[r.label == label], "sample")})
+    return pd.DataFrame(rows)
+
+
+def cell_runs(runs: pd.DataFrame, place: Place, request: str, method: str) -> pd.DataFrame:
+    """A method's runs at one place for one kind of request, a row per seed: one row of Tables I to IV."""
+    here = (runs.dataset == place.dataset) & (runs.split == place.split) & (runs.topology == place.topology)
+    return runs[here & (runs.group == "tables") & (runs.request == request) & (runs.method == method)]
+
+
+def papers_row(request: str, split: str, topology: str, dataset: str, method: str) -> dict[str, str]:
+    """The paper's accuracies for one row of Tables I to IV; empty where it has none."""
+    if (request, split) not in PAPER_TABLES:
+        return {}
+    name, graph, theirs = (PAPER_NAMES.get(ours) for ours in (dataset.split("/")[0], topology, method))
+    table = published(f"certified_dfl_table_{PAPER_TABLES[request, split]}")
+    found = table[(table.dataset == name) & (table.topology == graph) & (table.method == theirs)].to_dict("records")
+    return {
+        heading: f"{row[f'{column}_mean']:.2f} ± {row[f'{column}_std']:.2f}"
+        for row in found
+        for heading, column in ((f"paper: {_test_heading(request)}", "test_acc"), ("paper: MIA acc. %", "mia_acc"))
+    }
+
+
+def topology_title(topology: str) -> str:
+    """The heading of a graph."""
+    return TOPOLOGY_TITLES.get(topology, topology)
+
+
+def _test_heading(request: str) -> str:
+    return "test acc. %, all classes" if request == "class" else "test acc. %"
+
+
+def _outcome(r: pd.DataFrame, request: str) -> dict[str, str]:
+    """What a method achieved, in the columns of Tables I to IV. References have no round of fine-tuning after them."""
+    reference = bool(r.method.isin(REFERENCES).all())
+    row = {_test_heading(request): spread(r.test)}
+    row["before fine-tuning"] = "–" if reference else spread(r.before_test)
+    if request == "class":
+        row |= {"remaining classes %": spread(r.remaining), "removed class %": spread(r.removed)}
+    return row | {
+        "forgotten data %": spread(r.forget),
+        "MIA acc. %": spread(r.mia),
+        "MIA AUC": spread(r.auc, 3),
+        "MIA TPR % at 1 % FPR": spread(r.tpr),
+        "distance to Retrain (do nothing: 1)": spread(r.gap, 2),
+        "|step| / |x|": "–" if reference or r.step.isna().any() else f"{r.step.mean():.2g}",
+    }
+
+
+# --- Fig. 1: curves over requests ------------------------------------------------------------------------------------
+
+
+def phases(curve: Record) -> list[list[tuple[int, float]]]:
+    """A curve's (round, test accuracy) in training and after each request. Round 0: before anything was trained."""
+    found: list[list[tuple[int, float]]] = [[] for _ in range(1 + max(entry["phase"] for entry in curve.rounds))]
+    for entry in curve.rounds:
+        found[entry["phase"]].append((entry["round"], entry["test"]))
+    return found
+
+
+def rounds_to_reach(points: Sequence[tuple[int, float]], goal: float, within: float = POINT) -> int | None:
+    """The first round whose accuracy is at least `goal - within`; None if there is none."""
+    return next((t for t, accuracy in points if accuracy >= goal - within), None)
+
+
+def curves_figure(e: Experiment, curves: Curves) -> Figure:
+    """Fig. 1: test accuracy through training and the requests; top row samples, bottom row one client. One seed.
+
+    After each request every method has its own rounds from the same place on; a thin line waits for the next one.
+    """
+    granularities = ("sample", "client")
+    fig, axes = plt.subplots(2, len(e.datasets), figsize=(5.2 * len(e.datasets), 6.6), squeeze=False)
+    letters = iter("abcdefghijklmnopqrstuvwxyz")
+    for row, granularity in zip(axes, granularities, strict=True):
+        for ax, dataset in zip(row, e.datasets, strict=True):
+            found = {m: curves[dataset, granularity, m] for d, g, m in curves if (d, g) == (dataset, granularity)}
+            _curves(ax, found)
+            ax.set_title(f"({next(letters)}) {dataset_title(dataset)}")
+        row[0].set_ylabel(f"{REQUESTS[granularity]}\ntest accuracy (%)")
+    for ax in axes[-1]:
+        ax.set_xlabel("rounds")
+    drawn = ["Original", *dict.fromkeys(method for _, _, method in curves)]
+    fig.legend(handles=[_handle(m) for m in drawn], loc="outside lower center", ncols=len(drawn), frameon=False)
+    return fig
+
+
+def _handle(method: str) -> Line2D:
+    name = "training, then do nothing (Original)" if method == "Original" else SHOWN[method]
+    look: dict[str, Any] = {"color": colour(method), "linestyle": linestyle(method)}
+    return Line2D([], [], label=name, **look)
+
+
+def _curves(ax: Axes, found: Mapping[str, Record]) -> None:
+    """One panel of Fig. 1."""
+    paths = {method: phases(record) for method, record in found.items()}
+    training = next(iter(paths.values()))[0]  # the same for every method
+    K = training[-1][0]
+    requests = len(next(iter(paths.values()))) - 1
+    width = max(phase[-1][0] for path in paths.values() for phase in path[1:])
+    end = K + requests * width
+    look: dict[str, Any] = {"color": colour("Original")}
+    ax.plot(*zip(*training, strict=True), **look)
+    ax.plot([K, end], [training[-1][1]] * 2, linestyle=linestyle("Original"), **look)
+    restarts = [phase[0][1] for phase in paths.get("Retrain", [[]])[1:]]
+    inside = [accuracy for _, accuracy in training]
+    for method, path in paths.items():
+        for j, phase in enumerate(path[1:]):
+            start = K + j * width
+            rounds, accuracies = zip(*phase, strict=True)
+            ax.plot([start + t for t in rounds], accuracies, color=colour(method), linestyle=linestyle(method))
+            ax.plot([start + rounds[-1], start + width], [accuracies[-1]] * 2, color=colour(method), lw=0.7, alpha=0.6)
+            # A model that nobody trained yet would press everything else to the upper edge: it leaves the frame.
+            inside += accuracies[1 if method == "Retrain" else 0 :]
+    low, high = min(inside), max(inside)
+    ax.set(xlim=(0, end), ylim=(low - 0.06 * (high - low), high + 0.18 * (high - low)))
+    for j in range(requests):
+        ax.axvline(K + j * width, color="#999999", linewidth=1, zorder=0)
+        name = f"request {j + 1}" if requests > 1 else "request"
+        ax.text(K + (j + 0.02) * width, 0.985, name, transform=ax.get_xaxis_transform(), va="top", fontsize=9)
+    if restarts and max(restarts) < ax.get_ylim()[0]:
+        note = f"below the frame: Retrain starts at {min(restarts):.0f} %"
+        ax.text(0.99, 0.02, note, transform=ax.transAxes, ha="right", va="bottom", fontsize=8, color="#555555")
+
+
+def curves_table(e: Experiment, curves: Curves) -> pd.DataFrame:
+    """Fig. 1 in numbers, one entry per request: accuracy at once, at the end of the rounds, and rounds needed.
+
+    Needed: until within one point of what Retrain ends at for that request, on the first seed.
+    """
+    rows: list[dict[str, Any]] = []
+    for dataset in e.datasets:
+        for granularity in ("sample", "client"):
+            found = {
+                m: phases(curves[dataset, granularity, m]) for d, g, m in curves if (d, g) == (dataset, granularity)
+            }
+            goals = [phase[-1][1] for phase in found["Retrain"][1:]]
+            nothing = found["Retrain"][0][-1][1]
+            untouched = [[(0, nothing)] for _ in goals]
+            for method, after in {"Original": untouched, **{m: path[1:] for m, path in found.items()}}.items():
+                rows.append(
+                    {
+                        "data set, net": dataset_title(dataset),
+                        "requests": f"{len(goals)} {REQUESTS[granularity]}",
+                        "method": SHOWN[method],
+                        "right after each request %": _listed(f"{phase[0][1]:.1f}" for phase in after),
+                        "rounds run": _listed(str(phase[-1][0]) for phase in after),
+                        "after these rounds %": _listed(f"{phase[-1][1]:.1f}" for phase in after),
+                        "rounds to within 1 point of Retrain": _listed(
+                            _needed(phase, goal) for phase, goal in zip(after, goals, strict=True)
+                        ),
+                    }
+                )
+    return pd.DataFrame(rows)
+
+
+def _needed(points: Sequence[tuple[int, float]], goal: float) -> str:
+    reached = rounds_to_reach(points, goal)
+    return f"not within {points[-1][0]}" if reached is None else str(reached)
+
+
+def _listed(values: Any) -> str:
+    """The values of consecutive requests; one for all if they are equal."""
+    found = list(values)
+    return found[0] if len(set(found)) == 1 else " / ".join(found)
+
+
+# --- Fig. 2: time ----------------------------------------------------------------------------------------------------
+
+
+def time_figure(e: Experiment, speeds: Speeds) -> Figure:
+    """Fig. 2: seconds from request to a usable model, on a log scale as in the paper; one thread, no seeds."""
+    methods = ("Retrain", *DU_FORMS, "PDUDT")
+    fig, axes = axes_row(len(REQUESTS), width=4.6, height=1.4 + 0.95 * len(e.datasets))
+    everything = [s for record in speeds.values() for m, s in record.metrics["seconds"].items() if m in methods]
+    for ax, letter, (granularity, name) in zip(axes, "abc", REQUESTS.items(), strict=True):
+        ticks, place = [], 0.0
+        for dataset in e.datasets:
+            seconds = speeds[dataset, granularity].metrics["seconds"]
+            present = [method for method in methods if method in seconds]
+            ticks.append(place + (len(present) - 1) / 2)
+            for method in present:
+                ax.barh(place, seconds[method], height=0.85, color=colour(method))
+                ax.annotate(
+                    f"{seconds[method]:.2g} s", (seconds[method], place), xytext=(4, 0), textcoords="offset points",
+                    va="center", fontsize=9,
+                )  # fmt: skip
+                place += 1
+            place += 0.8
+        ax.set(xscale="log", xlabel="seconds (log scale)", title=f"({letter}) {name}")
+        ax.set_xlim(min(everything) / 3, max(everything) * 6)  # room for the numbers
+        ax.set_yticks(
+            ticks,
+            labels=[dataset_title(d).replace(", ", ",\n") for d in e.datasets] if ax is axes[0] else [""] * len(ticks),
+        )
+        ax.invert_yaxis()
+        ax.grid(axis="y", visible=False)
+    handles = [Line2D([], [], color=colour(m), linewidth=7, label=SHOWN[m]) for m in methods]
+    fig.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+    return fig
+
+
+def time_table(e: Experiment, speeds: Speeds) -> pd.DataFrame:
+    """Fig. 2 in numbers, with the time saved against retraining beside the paper's 97 %."""
+    paper = published("certified_dfl_figure_numbers")
+    claimed = paper[paper["where"].str.startswith("Fig. 2")]["value"].item()
+    rows: list[dict[str, Any]] = []
+    for dataset in e.datasets:
+        for method in (*ROWS, "PDUDT"):
+            row: dict[str, Any] = {"data set, net": dataset_title(dataset), "method": SHOWN[method]}
+            taken = {g: speeds[dataset, g].metrics["seconds"] for g in REQUESTS}
+            key = "round" if method == "Fine-tune" else method
+            row |= {f"{name}, s": _three(taken[g].get(key)) for g, name in REQUESTS.items()}
+            for g, name in REQUESTS.items():
+                saved = key in taken[g] and method != "Retrain"
+                row[f"saved, {name} %"] = f"{saved_percent(taken[g], key):.1f}" if saved else "–"
+            row["paper: saved %"] = f"{claimed:g}" if method == "DU printed" else "–"
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def saved_percent(seconds: Mapping[str, float], method: str) -> float:
+    """By how many percent `method` takes less time than retraining; negative if it takes longer."""
+    return 100 * (1 - seconds[method] / seconds["Retrain"])
+
+
+def _three(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}"
+
+
+# --- the certificate -------------------------------------------------------------------------------------------------
+
+
+def certificate_table(e: Experiment, certificates: Sequence[Record], runs: pd.DataFrame) -> pd.DataFrame:
+    """Per epsilon: the noise of both calibrations, what it leaves of the accuracy, and whether a model came out.
+
+    Rows without epsilon have no noise. Distance: to the minimiser of the retained loss, at most |gradient| / lambda.
+    """
+    metrics = pd.DataFrame([record.metrics for record in certificates])
+    place = e.main(e.datasets[0])
+    rows: list[dict[str, Any]] = [
+        {
+            "model": SHOWN["Original"],
+            "test acc. %": spread(cell_runs(runs, place, "sample", "Original").test),
+            "distance, measured": _few(metrics.radius_original),
+        },
+        {
+            "model": SHOWN["Retrain"],
+            "test acc. %": spread(metrics.test_retrained),
+            "distance, measured": _few(metrics.radius_retrained),
+        },
+    ]
+    measured = {"corrected": metrics.radius, "printed": metrics.radius_printed}
+    noiseless = {"corrected": metrics.test, "printed": cell_runs(runs, place, "sample", "DU printed").before_test}
+    released = releases(certificates)
+    for form, method in (("corrected", "DU"), ("printed", "DU printed")):
+        head = {"model": SHOWN[method]}
+        row = {"test acc. %": spread(noiseless[form]), "distance, measured": _few(measured[form])}
+        rows.append(head | row)
+        for epsilon in e.epsilons:
+            r = released[(released.form == form) & (released.epsilon == epsilon)]
+            came = r[r.released]
+            row = {
+                "model": SHOWN[method],
+                "ε": f"{epsilon:g}",
+                "noise σ": _few(came.sigma),
+                "|noise| / |model|": _few(came.ratio),
+                "test acc. %": spread(came.test),
+                "released": "yes" if len(came) == len(r) else f"{len(came)} of {len(r)}" if len(came) else "refused",
+                "distance, measured": _few(measured[form]),
+                "distance the noise covers": f"{e.budget:g}" if form == "corrected" else _few(came.claimed_radius),
+            }
+            rows.append(row)
+    order = ["model", "ε", "released", "noise σ", "|noise| / |model|", "test acc. %", "distance, measured",
+             "distance the noise covers"]  # fmt: skip
+    return pd.DataFrame(rows, columns=order).fillna("–")
+
+
+def releases(certificates: Sequence[Record]) -> pd.DataFrame:
+    """One row per seed, epsilon and form: released or refused, sigma, accuracy, and |noise| / |model|."""
+    rows = [
+        {"sigma": np.nan, "test": np.nan, "claimed_radius": np.nan, "seed": record.config["seed"], **entry,
+         "ratio": entry.get("sigma", np.nan) * np.sqrt(record.metrics["d"]) / record.metrics["length"]}
+        for record in certificates
+        for entry in record.rounds
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def certificate_figure(e: Experiment, certificates: Sequence[Record]) -> Figure:
+    """What a certificate costs: accuracy and noise per epsilon, and the measured distance against the budget."""
+    metrics = pd.DataFrame([record.metrics for record in certificates])
+    released = releases(certificates)
+    fig, (left, middle, right) = axes_row(3, height=3.9, width=4.6)
+    for form, method in (("printed", "DU printed"), ("corrected", "DU")):
+        came = released[(released.form == form) & released.released].groupby("epsilon")
+        look: dict[str, Any] = {"color": colour(method), "linestyle": linestyle(method), "marker": "o", "capsize": 3}
+        for ax, name in ((left, "test"), (middle, "ratio")):
+            mean, error = came[name].mean(), came[name].std().fillna(0)
+            ax.errorbar(mean.index, mean, yerr=error, label=f"{SHOWN[method]}, with noise", **look)
+    left.axhline(metrics.test.mean(), color=colour("DU"), linewidth=1, label="DU, corrected, no noise")
+    left.axhline(
+        metrics.test_retrained.mean(), color=colour("Retrain"), linestyle=linestyle("Retrain"), label="Retrain"
+    )
+    left.set(ylim=(0, 102), ylabel="test accuracy (%)", title="(a) what is left of the accuracy")
+    middle.axhline(1, color="#999999", linewidth=1)
+    middle.text(0.98, 1.3, "noise as long as the model", transform=middle.get_yaxis_transform(), fontsize=9,
+                ha="right", va="bottom", color="#555555")  # fmt: skip
+    middle.set(yscale="log", ylabel="|noise| / |model| (log scale)", title="(b) how much noise")
+    for ax in (left, middle):
+        ax.set(xscale="log", xlabel="ε (smaller: stricter)")
+        ax.set_xticks(list(e.epsilons), labels=[f"{epsilon:g}" for epsilon in e.epsilons])
+        ax.minorticks_off()
+    bars = {
+        "Original": "radius_original",
+        "Retrain": "radius_retrained",
+        "DU printed": "radius_printed",
+        "DU": "radius",
+    }
+    for place, (method, name) in enumerate(bars.items()):
+        right.bar(place, metrics[name].mean(), color=colour(method), alpha=0.75)
+        right.scatter([place] * len(metrics), metrics[name], color="#333333", s=14, zorder=3)
+    right.axhline(e.budget, color=colour("DU"), linestyle=":", label="budget that the noise covers")
+    right.set(yscale="log", ylabel="distance, at most (log scale)", title="(c) to the best model without the data")
+    right.set_xticks(range(len(bars)), labels=["do\nnothing", "Retrain", "DU,\nprinted", "DU,\ncorrected"])
+    right.grid(axis="x", visible=False)
+    handles = left.get_legend_handles_labels()[0] + right.get_legend_handles_labels()[0]
+    fig.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False)
+    return fig
+
+
+def _few(values: pd.Series, digits: int = 2) -> str:
+    """mean ± standard deviation in significant digits: from 1e-3 to 1e8. A dash where nothing is known."""
+    if not len(values) or values.isna().any():
+        return "–"
+    mean = f"{values.mean():.{digits}g}"
+    return f"{mean} ± {values.std():.1g}" if len(values) > 1 else mean
+
+
+# --- storage (Sec. IV-E) ---------------------------------------------------------------------------------------------
+
+
+def storage_table(e: Experiment, descriptions: Descriptions, speeds: Speeds, runs: pd.DataFrame) -> pd.DataFrame:
+    """Sec. IV-E: what a client must keep to be able to forget; by formula, and counted where a run had it."""
+    rows: list[dict[str, Any]] = []
+    for dataset in e.datasets:
+        place = e.main(dataset)
+        d = int(descriptions[place].metrics["parameters"])
+        neighbours = max(graph_of(descriptions[place], e.clients).degree[i] for i in range(e.clients))
+        rounds = e.of("rounds", dataset)
+        here = runs[runs.dataset == dataset]
+        forms = here[here.method.isin(DU_FORMS)]
+        # Beyond a few thousand parameters, and for Gauss-Newton, no matrix is ever built.
+        matrix_free = (forms.curvature != "diagonal_fisher") & (forms.kept == 0)
+        kinds = {
+            "nothing (do nothing, Retrain)": ("–", None, "–", here[here.method.isin(REFERENCES)]),
+            "Hessian (DU)": ("d² B", d**2 * BYTES, "O(d²)", forms[(forms.curvature == "hessian") & (forms.kept > 0)]),
+            "diagonal Fisher (DU)": ("d B", d * BYTES, "O(d)", forms[forms.curvature == "diagonal_fisher"]),
+            "no matrix, products only (DU)": ("–", None, "–", forms[matrix_free]),
+            "models and gradients (PDUDT)": (
+                f"k N_c d B, k = {rounds}, N_c = {neighbours}",
+                speeds[dataset, "client"].metrics["storage"]["PDUDT published"],
+                "O(k N_c d)",
+                forms[:0],
+            ),
+        }
+        for kind, (formula, size, order, counted) in kinds.items():
+            if kind.startswith("no matrix") and counted.empty:
+                continue
+            rows.append(
+                {
+                    "data set, net": dataset_title(dataset),
+                    "parameters d": f"{d:,}",
+                    "what is kept": kind,
+                    "formula": formula,
+                    "by formula": "–" if size is None else in_bytes(size),
+                    "counted in our runs": "–" if counted.empty else in_bytes(counted.kept.max()),
+                    "models' worth": "–" if size is None else f"{size / (d * BYTES):,.0f}",
+                    "paper: order": order,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def in_bytes(size: float) -> str:
+    """A number of bytes for readers: 2.56 kB, 499 TB."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if size < 1000 or unit == "TB":
+            break
+        size /= 1000
+    return f"{size:.3g} {unit}"
+
+
+def graph_of(description: Record, clients: int) -> nx.Graph:
+    """The graph that a place was described with."""
+    graph = nx.empty_graph(clients)
+    graph.add_edges_from(description.metrics["edges"])
+    return graph
+
+
+# --- who is linked to whom, who holds what ---------------------------------------------------------------------------
+
+
+def network_figure(e: Experiment, descriptions: Descriptions) -> Figure:
+    """The graphs: a dot per client, the one that leaves in the client-wise runs marked."""
+    fig, axes = axes_row(len(e.topologies), height=2.9, width=3.4)
+    for ax, topology in zip(axes, e.topologies, strict=True):
+        graph = graph_of(next(r for place, r in descriptions.items() if place.topology == topology), e.clients)
+        at = nx.circular_layout(graph)
+        fill = [colour("DU printed") if i == e.leaving else "white" for i in graph]
+        nx.draw_networkx_edges(graph, at, ax=ax, edge_color="#999999")
+        nx.draw_networkx_nodes(graph, at, ax=ax, node_color=fill, edgecolors="black", node_size=330)
+        nx.draw_networkx_labels(graph, at, ax=ax, font_size=10, font_family="DejaVu Sans")
+        ax.set(title=f"{topology_title(topology)}, {graph.number_of_edges()} links", aspect="equal")
+        ax.set_axis_off()
+        ax.margins(0.15)
+    return fig
+
+
+def labels_figure(e: Experiment, descriptions: Descriptions, dataset: str) -> Figure:
+    """How many samples of each class each client holds, one panel per split; the client that leaves is shaded."""
+    places = [Place(dataset, split, e.topologies[0]) for split in e.splits]
+    return problem_figures.label_distribution({p.setting: descriptions[p] for p in places}, [e.leaving])
