@@ -154,11 +154,15 @@ def _glance(f: Federation, W: Tensor) -> float:
     return accuracy(f.model, W.mean(dim=0), x[:GLANCE], y[:GLANCE])
 
 
-def models_of(config: Mapping[str, Any], store: RecordStore, request: str) -> Tensor:
-    """Everybody's model (K, d) after training on what `request` leaves; trained if need be."""
+def training_record(config: Mapping[str, Any], store: RecordStore, request: str) -> Record:
+    """The training that `config` belongs to, on what `request` leaves; run if need be."""
     training = {key: config[key] for key in TRAINING_KEYS} | {"request": request}
-    key = store.run(train, training, data_hash=problem(config).data_hash).key
-    return store.tensors(key, ["W"])["W"].to(device())
+    return store.run(train, training, data_hash=problem(config).data_hash)
+
+
+def models_of(config: Mapping[str, Any], store: RecordStore, request: str) -> Tensor:
+    """Everybody's model (K, d) after that training."""
+    return store.tensors(training_record(config, store, request).key, ["W"])["W"].to(device())
 
 
 # --- unlearning ------------------------------------------------------------------------------------------------------
@@ -261,34 +265,40 @@ def curve(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
     last one left. Logs phase (0: training), round within it, and accuracy.
     """
     f = Federation(config, "none")
-    method, K = config["method"], config["rounds"]
-    history = _history(config) if method == "PDUDT" else None
-    follow = _follow(context, 0)
-    W = f.train(start(f.initial(), len(f.ids)), 1, K, after_round=lambda t, W_t: follow(f, t, W_t),
-                on_updates=history.record if history else None)  # fmt: skip
+    method, more, seed = config["method"], config["pdudt_rounds"], config["seed"]
+    W, history = _trained(config, f, context)
     for phase, request in enumerate(config["requests"], start=1):
         g = Federation(config, request)
-        follow = _follow(context, phase)
+
+        def follow(t: int, W_t: Tensor, f: Federation = g, phase: int = phase) -> None:
+            context.log(phase=phase, round=t, test=_glance(f, W_t))
+
         if method == "Retrain":
-            follow(g, 0, start(g.initial(), len(g.ids)))
-            W, rounds = start(g.initial(), len(g.ids)), K
-        elif method == "PDUDT":
-            assert history is not None
-            W, rounds = pdudt(history, g.Q, _gone(g), seed=config["seed"]), config["pdudt_rounds"]
-        else:
-            W, rounds = _serve(config, g, config["requests"][: phase - 1], W), config["pdudt_rounds"]
-        if method != "Retrain":
-            follow(g, 0, W)
-        first = 1 if method == "Retrain" else K + 1 + (phase - 1) * config["pdudt_rounds"]
-        W = g.train(W, first, rounds, after_round=lambda t, W_t, g=g, f0=first, s=follow: s(g, t - f0 + 1, W_t))
+            W, first, rounds = start(g.initial(), len(g.ids)), 1, config["rounds"]
+        else:  # what follows unlearning goes on where the rounds before it ended
+            first, rounds = config["rounds"] + 1 + (phase - 1) * more, more
+            if history is None:
+                W = _serve(config, g, config["requests"][: phase - 1], W)
+            else:
+                W = pdudt(history, g.Q, _gone(g), seed=seed)
+        follow(0, W)
+        W = g.train(W, first, rounds, after_round=lambda t, W_t, first=first, log=follow: log(t - first + 1, W_t))
     return {"test": accuracy(f.model, W.mean(dim=0), *f.problem.test)}, None
 
 
-def _follow(context: RunContext, phase: int) -> Any:
-    def log(f: Federation, t: int, W: Tensor) -> None:
-        context.log(phase=phase, round=t, test=_glance(f, W))
+def _trained(config: Mapping[str, Any], f: Federation, context: RunContext) -> tuple[Tensor, PeerHistory | None]:
+    """Everybody's model after training, its accuracies logged; trained again for PDUDT, which needs the history."""
+    if config["method"] != "PDUDT":
+        for row in training_record(config, context.store, "none").rounds:
+            context.log(phase=0, round=row["round"], test=row["test"])
+        return models_of(config, context.store, "none"), None
+    history = _history(config)
 
-    return log
+    def follow(t: int, W_t: Tensor) -> None:
+        context.log(phase=0, round=t, test=_glance(f, W_t))
+
+    initial = start(f.initial(), len(f.ids))
+    return f.train(initial, 1, config["rounds"], after_round=follow, on_updates=history.record), history
 
 
 def _history(config: Mapping[str, Any]) -> PeerHistory:

@@ -62,6 +62,7 @@ PAPER_NAMES = {  # ours -> the paper's; its DU is Algorithm 1, hence our printed
 SAME_PLACE = ["dataset", "split", "topology", "seed", "request"]  # what a run shares with its Retrain
 COMPARED = ("test", "before_test", "removed", "remaining", "forget", "mia", "auc", "tpr", "mia_off", "auc_off")
 POINT = 1.0  # "within 1 point of Retrain"
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 BYTES = 4  # of a float32, as everything is kept
 
 
@@ -118,6 +119,18 @@ def spread(values: pd.Series, digits: int = 1) -> str:
     return problem_figures.spread(values, digits) if len(values) and values.notna().all() else "–"
 
 
+def few(values: pd.Series) -> str:
+    """mean ± standard deviation in two digits of the mean, however small or large; a dash unless every seed has one."""
+    if not len(values) or values.isna().any():
+        return "–"
+    exponent = int(np.floor(np.log10(abs(values.mean())))) if values.mean() else 0
+    if -4 <= exponent <= 3:
+        return problem_figures.spread(values, max(0, 1 - exponent))
+    mantissa = problem_figures.spread(values / 10.0**exponent)
+    mantissa = f"({mantissa})" if "±" in mantissa else mantissa
+    return f"{mantissa} · 10{str(exponent).translate(SUPERSCRIPTS)}"
+
+
 # --- Tables I to IV --------------------------------------------------------------------------------------------------
 
 
@@ -131,7 +144,9 @@ def tables_1_to_4(e: Experiment, runs: pd.DataFrame, request: str, split: str) -
             where = {"data set, net": dataset_title(place.dataset), "graph": topology_title(place.topology)}
             row = {**where, "method": SHOWN[method], **_outcome(cell_runs(runs, place, request, method), request)}
             rows.append(row | papers_row(request, split, place.topology, place.dataset, method))
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(rows)
+    pairs = [(name, f"paper: {name}") for name in map(str, table) if not name.startswith("paper: ")]
+    return table[[name for pair in pairs for name in pair if name in table]]
 
 
 def client_table(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
@@ -155,7 +170,7 @@ def choices_table(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     ]
     r = runs[runs.group == "choices"]
     for label in r.label.unique():
-        head = "DU, corrected" if label == "corrected" else f"– {label}"
+        head = SHOWN["DU"] if label == "corrected" else f"corrected, but with {label}"
         rows.append({"variant": head, **_outcome(r[r.label == label], "sample")})
     return pd.DataFrame(rows)
 
@@ -202,7 +217,7 @@ def _outcome(r: pd.DataFrame, request: str) -> dict[str, str]:
         "MIA AUC": spread(r.auc, 3),
         "MIA TPR % at 1 % FPR": spread(r.tpr),
         "distance to Retrain (do nothing: 1)": spread(r.gap, 2),
-        "|step| / |x|": "–" if reference or r.step.isna().any() else f"{r.step.mean():.2g}",
+        "length of the step / of the model": "–" if reference else few(r.step),
     }
 
 
@@ -236,17 +251,18 @@ def curves_figure(e: Experiment, curves: Curves) -> Figure:
             _curves(ax, found)
             ax.set_title(f"({next(letters)}) {dataset_title(dataset)}")
         row[0].set_ylabel(f"{REQUESTS[granularity]}\ntest accuracy (%)")
-    for ax in axes[-1]:
-        ax.set_xlabel("rounds")
-    drawn = ["Original", *dict.fromkeys(method for _, _, method in curves)]
-    fig.legend(handles=[_handle(m) for m in drawn], loc="outside lower center", ncols=len(drawn), frameon=False)
+    methods = ["Original", *dict.fromkeys(method for _, _, method in curves)]
+    handles = [
+        Line2D([], [], label="training, the same for all", color=colour("Original")),
+        *(Line2D([], [], label=SHOWN[method], **_look(method)) for method in methods),
+        Line2D([], [], label="thin: no more rounds", color="#999999", linewidth=0.8),
+    ]
+    fig.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False)
     return fig
 
 
-def _handle(method: str) -> Line2D:
-    name = "training, then do nothing (Original)" if method == "Original" else SHOWN[method]
-    look: dict[str, Any] = {"color": colour(method), "linestyle": linestyle(method)}
-    return Line2D([], [], label=name, **look)
+def _look(method: str) -> dict[str, Any]:
+    return {"color": colour(method), "linestyle": linestyle(method)}
 
 
 def _curves(ax: Axes, found: Mapping[str, Record]) -> None:
@@ -257,28 +273,28 @@ def _curves(ax: Axes, found: Mapping[str, Record]) -> None:
     requests = len(next(iter(paths.values()))) - 1
     width = max(phase[-1][0] for path in paths.values() for phase in path[1:])
     end = K + requests * width
-    look: dict[str, Any] = {"color": colour("Original")}
-    ax.plot(*zip(*training, strict=True), **look)
-    ax.plot([K, end], [training[-1][1]] * 2, linestyle=linestyle("Original"), **look)
+    ax.plot(*zip(*training, strict=True), color=colour("Original"))
+    ax.plot([K, end], [training[-1][1]] * 2, **_look("Original"))
     restarts = [phase[0][1] for phase in paths.get("Retrain", [[]])[1:]]
     inside = [accuracy for _, accuracy in training]
-    for method, path in paths.items():
+    # Dashes last: lines that lie on each other then show both colours.
+    for method, path in sorted(paths.items(), key=lambda item: linestyle(item[0]) != "-"):
         for j, phase in enumerate(path[1:]):
             start = K + j * width
             rounds, accuracies = zip(*phase, strict=True)
-            ax.plot([start + t for t in rounds], accuracies, color=colour(method), linestyle=linestyle(method))
-            ax.plot([start + rounds[-1], start + width], [accuracies[-1]] * 2, color=colour(method), lw=0.7, alpha=0.6)
+            ax.plot([start + t for t in rounds], accuracies, **_look(method))
+            ax.plot([start + rounds[-1], start + width], [accuracies[-1]] * 2, color=colour(method), lw=0.8)
             # A model that nobody trained yet would press everything else to the upper edge: it leaves the frame.
             inside += accuracies[1 if method == "Retrain" else 0 :]
     low, high = min(inside), max(inside)
     ax.set(xlim=(0, end), ylim=(low - 0.06 * (high - low), high + 0.18 * (high - low)))
     for j in range(requests):
-        ax.axvline(K + j * width, color="#999999", linewidth=1, zorder=0)
+        ax.axvline(K + j * width, color="#555555", linewidth=1.2, zorder=1)
         name = f"request {j + 1}" if requests > 1 else "request"
         ax.text(K + (j + 0.02) * width, 0.985, name, transform=ax.get_xaxis_transform(), va="top", fontsize=9)
-    if restarts and max(restarts) < ax.get_ylim()[0]:
-        note = f"below the frame: Retrain starts at {min(restarts):.0f} %"
-        ax.text(0.99, 0.02, note, transform=ax.transAxes, ha="right", va="bottom", fontsize=8, color="#555555")
+    below = bool(restarts) and max(restarts) < ax.get_ylim()[0]
+    ax.set_xlabel("rounds" + (f"  (below the frame: Retrain starts at {min(restarts):.0f} %)" if below else ""))
+    ax.grid(axis="x", visible=False)
 
 
 def curves_table(e: Experiment, curves: Curves) -> pd.DataFrame:
@@ -329,33 +345,43 @@ def _listed(values: Any) -> str:
 def time_figure(e: Experiment, speeds: Speeds) -> Figure:
     """Fig. 2: seconds from request to a usable model, on a log scale as in the paper; one thread, no seeds."""
     methods = ("Retrain", *DU_FORMS, "PDUDT")
-    fig, axes = axes_row(len(REQUESTS), width=4.6, height=1.4 + 0.95 * len(e.datasets))
-    everything = [s for record in speeds.values() for m, s in record.metrics["seconds"].items() if m in methods]
+    fig, axes = axes_row(len(REQUESTS), width=4.9, height=1.5 + 1.0 * len(e.datasets))
+    slot = len(methods) + 0.8  # the bars of a data set are in the same places in all three panels
+    middles = [place * slot + (len(methods) - 1) / 2 for place in range(len(e.datasets))]
     for ax, letter, (granularity, name) in zip(axes, "abc", REQUESTS.items(), strict=True):
-        ticks, place = [], 0.0
-        for dataset in e.datasets:
+        for place, dataset in enumerate(e.datasets):
             seconds = speeds[dataset, granularity].metrics["seconds"]
-            present = [method for method in methods if method in seconds]
-            ticks.append(place + (len(present) - 1) / 2)
-            for method in present:
-                ax.barh(place, seconds[method], height=0.85, color=colour(method))
+            for bar, method in enumerate(methods):
+                if method not in seconds:
+                    continue
+                height = place * slot + bar
+                ax.barh(height, seconds[method], height=0.85, color=colour(method))
+                text = _seconds(seconds[method]) + ("" if method == "Retrain" else f", {_saved(seconds, method)}")
                 ax.annotate(
-                    f"{seconds[method]:.2g} s", (seconds[method], place), xytext=(4, 0), textcoords="offset points",
-                    va="center", fontsize=9,
-                )  # fmt: skip
-                place += 1
-            place += 0.8
+                    text, (seconds[method], height), xytext=(4, 0), textcoords="offset points", va="center", fontsize=9
+                )
         ax.set(xscale="log", xlabel="seconds (log scale)", title=f"({letter}) {name}")
-        ax.set_xlim(min(everything) / 3, max(everything) * 6)  # room for the numbers
-        ax.set_yticks(
-            ticks,
-            labels=[dataset_title(d).replace(", ", ",\n") for d in e.datasets] if ax is axes[0] else [""] * len(ticks),
-        )
-        ax.invert_yaxis()
-        ax.grid(axis="y", visible=False)
-    handles = [Line2D([], [], color=colour(m), linewidth=7, label=SHOWN[m]) for m in methods]
-    fig.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+        ax.set_yticks(middles, labels=[dataset_title(d).replace(", ", ",\n") for d in e.datasets])
+        ax.tick_params(axis="y", labelleft=ax is axes[0])
+        ax.set_ylim(len(e.datasets) * slot - 0.9, -0.9)
+        ax.grid(visible=False)  # would cross the numbers
+    everything = [s for record in speeds.values() for m, s in record.metrics["seconds"].items() if m in methods]
+    for ax in axes:
+        ax.set_xlim(min(everything) / 3, max(everything) * 12)  # room for the numbers
+    timed = ", ".join(sorted({str(record.metrics["timed_rounds"]) for record in speeds.values()}))
+    names = {method: _timed(e, method) for method in methods} | {"Retrain": f"Retrain, from {timed} timed rounds"}
+    handles = [Line2D([], [], color=colour(method), linewidth=7, label=name) for method, name in names.items()]
+    fig.legend(handles=handles, loc="outside upper center", ncols=len(handles), frameon=False)
     return fig
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.0f} s" if value >= 10 else f"{value:#.2g} s"
+
+
+def _saved(seconds: Mapping[str, float], method: str) -> str:
+    percent = saved_percent(seconds, method)
+    return f"{percent:.0f} % saved" if percent >= 0 else f"{-percent:.0f} % more"
 
 
 def time_table(e: Experiment, speeds: Speeds) -> pd.DataFrame:
@@ -365,7 +391,7 @@ def time_table(e: Experiment, speeds: Speeds) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for dataset in e.datasets:
         for method in (*ROWS, "PDUDT"):
-            row: dict[str, Any] = {"data set, net": dataset_title(dataset), "method": SHOWN[method]}
+            row: dict[str, Any] = {"data set, net": dataset_title(dataset), "method": _timed(e, method)}
             taken = {g: speeds[dataset, g].metrics["seconds"] for g in REQUESTS}
             key = "round" if method == "Fine-tune" else method
             row |= {f"{name}, s": _three(taken[g].get(key)) for g, name in REQUESTS.items()}
@@ -375,6 +401,11 @@ def time_table(e: Experiment, speeds: Speeds) -> pd.DataFrame:
             row["paper: saved %"] = f"{claimed:g}" if method == "DU printed" else "–"
             rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _timed(e: Experiment, method: str) -> str:
+    """A method's name where seconds are shown: PDUDT's depend on how many rounds follow its replay."""
+    return f"PDUDT (reconstruction), {e.pdudt_rounds} rounds" if method == "PDUDT" else SHOWN[method]
 
 
 def saved_percent(seconds: Mapping[str, float], method: str) -> float:
@@ -388,111 +419,100 @@ def _three(value: float | None) -> str:
 
 # --- the certificate -------------------------------------------------------------------------------------------------
 
+MEASURED = "distance to the best model on retained data, at most"
+
 
 def certificate_table(e: Experiment, certificates: Sequence[Record], runs: pd.DataFrame) -> pd.DataFrame:
     """Per epsilon: the noise of both calibrations, what it leaves of the accuracy, and whether a model came out.
 
-    Rows without epsilon have no noise. Distance: to the minimiser of the retained loss, at most |gradient| / lambda.
+    Rows without epsilon have no noise. The distance is measured: |gradient of the retained loss| / lambda.
     """
     metrics = pd.DataFrame([record.metrics for record in certificates])
     place = e.main(e.datasets[0])
-    rows: list[dict[str, Any]] = [
-        {
-            "model": SHOWN["Original"],
-            "test acc. %": spread(cell_runs(runs, place, "sample", "Original").test),
-            "distance, measured": _few(metrics.radius_original),
-        },
-        {
-            "model": SHOWN["Retrain"],
-            "test acc. %": spread(metrics.test_retrained),
-            "distance, measured": _few(metrics.radius_retrained),
-        },
-    ]
-    measured = {"corrected": metrics.radius, "printed": metrics.radius_printed}
-    noiseless = {"corrected": metrics.test, "printed": cell_runs(runs, place, "sample", "DU printed").before_test}
     released = releases(certificates)
-    for form, method in (("corrected", "DU"), ("printed", "DU printed")):
-        head = {"model": SHOWN[method]}
-        row = {"test acc. %": spread(noiseless[form]), "distance, measured": _few(measured[form])}
-        rows.append(head | row)
-        for epsilon in e.epsilons:
-            r = released[(released.form == form) & (released.epsilon == epsilon)]
+    printed_test = cell_runs(runs, place, "sample", "DU printed").before_test  # certify has no noise-free one of it
+    models = {  # method: accuracy without noise, measured distance
+        "Original": (cell_runs(runs, place, "sample", "Original").test, metrics.radius_original),
+        "Retrain": (metrics.test_retrained, metrics.radius_retrained),
+        "DU printed": (printed_test, metrics.radius_printed),
+        "DU": (metrics.test, metrics.radius),
+    }
+    forms = {"DU printed": "printed", "DU": "corrected"}
+    rows: list[dict[str, Any]] = []
+    for method, (accuracy, distance) in models.items():
+        retained = method == "DU" and certificates[0].config["du"]["gradient"] == "retained"
+        head = {"model": SHOWN[method] + (" (retained gradient)" if retained else ""), MEASURED: few(distance)}
+        rows.append({**head, "ε": "no noise", "test acc. %": spread(accuracy)})
+        for epsilon in e.epsilons if method in forms else ():
+            r = released[(released.form == forms[method]) & (released.epsilon == epsilon)]
             came = r[r.released]
+            covered = f"{e.budget:g} (budget)" if method == "DU" else few(came.claimed_radius)
             row = {
-                "model": SHOWN[method],
                 "ε": f"{epsilon:g}",
-                "noise σ": _few(came.sigma),
-                "|noise| / |model|": _few(came.ratio),
+                "released": f"{len(came)} of {len(r)}" if len(came) else "refused",
+                "noise σ": few(came.sigma),
+                "|noise| / |model|": few(came.ratio),
                 "test acc. %": spread(came.test),
-                "released": "yes" if len(came) == len(r) else f"{len(came)} of {len(r)}" if len(came) else "refused",
-                "distance, measured": _few(measured[form]),
-                "distance the noise covers": f"{e.budget:g}" if form == "corrected" else _few(came.claimed_radius),
+                "distance the noise covers": covered,
             }
-            rows.append(row)
-    order = ["model", "ε", "released", "noise σ", "|noise| / |model|", "test acc. %", "distance, measured",
-             "distance the noise covers"]  # fmt: skip
-    return pd.DataFrame(rows, columns=order).fillna("–")
+            rows.append(head | row)
+    order = ["model", "ε", "released", "noise σ", "|noise| / |model|", "test acc. %", MEASURED]
+    return pd.DataFrame(rows, columns=[*order, "distance the noise covers"]).fillna("–")
 
 
 def releases(certificates: Sequence[Record]) -> pd.DataFrame:
     """One row per seed, epsilon and form: released or refused, sigma, accuracy, and |noise| / |model|."""
+    unknown = dict.fromkeys(("sigma", "test", "claimed_radius"), np.nan)
     rows = [
-        {"sigma": np.nan, "test": np.nan, "claimed_radius": np.nan, "seed": record.config["seed"], **entry,
-         "ratio": entry.get("sigma", np.nan) * np.sqrt(record.metrics["d"]) / record.metrics["length"]}
+        {
+            **unknown,
+            **entry,
+            "seed": record.config["seed"],
+            "length": record.metrics["length"],
+            "d": record.metrics["d"],
+        }
         for record in certificates
         for entry in record.rounds
-    ]  # fmt: skip
-    return pd.DataFrame(rows)
+    ]
+    found = pd.DataFrame(rows)
+    return found.assign(ratio=found.sigma * np.sqrt(found.d) / found.length)
 
 
 def certificate_figure(e: Experiment, certificates: Sequence[Record]) -> Figure:
     """What a certificate costs: accuracy and noise per epsilon, and the measured distance against the budget."""
     metrics = pd.DataFrame([record.metrics for record in certificates])
     released = releases(certificates)
-    fig, (left, middle, right) = axes_row(3, height=3.9, width=4.6)
+    fig, (left, middle, right) = axes_row(3, height=4.2, width=4.8)
     for form, method in (("printed", "DU printed"), ("corrected", "DU")):
-        came = released[(released.form == form) & released.released].groupby("epsilon")
-        look: dict[str, Any] = {"color": colour(method), "linestyle": linestyle(method), "marker": "o", "capsize": 3}
+        by_epsilon = released[(released.form == form) & released.released].groupby("epsilon")
+        look = _look(method) | {"marker": "o", "capsize": 3}
         for ax, name in ((left, "test"), (middle, "ratio")):
-            mean, error = came[name].mean(), came[name].std().fillna(0)
+            mean, error = by_epsilon[name].mean(), by_epsilon[name].std().fillna(0)
             ax.errorbar(mean.index, mean, yerr=error, label=f"{SHOWN[method]}, with noise", **look)
     left.axhline(metrics.test.mean(), color=colour("DU"), linewidth=1, label="DU, corrected, no noise")
-    left.axhline(
-        metrics.test_retrained.mean(), color=colour("Retrain"), linestyle=linestyle("Retrain"), label="Retrain"
-    )
-    left.set(ylim=(0, 102), ylabel="test accuracy (%)", title="(a) what is left of the accuracy")
-    middle.axhline(1, color="#999999", linewidth=1)
-    middle.text(0.98, 1.3, "noise as long as the model", transform=middle.get_yaxis_transform(), fontsize=9,
-                ha="right", va="bottom", color="#555555")  # fmt: skip
+    left.axhline(metrics.test_retrained.mean(), label="Retrain", **_look("Retrain"))
+    left.set(ylim=(0, 102), ylabel="test accuracy (%)", title="(a) accuracy that is left")
+    middle.axhline(1, color="#777777", linewidth=1)
+    middle.annotate("1: noise as long as the model", (max(e.epsilons), 1), xytext=(0, 4), textcoords="offset points",
+                    fontsize=9, ha="right", color="#555555")  # fmt: skip
     middle.set(yscale="log", ylabel="|noise| / |model| (log scale)", title="(b) how much noise")
     for ax in (left, middle):
         ax.set(xscale="log", xlabel="ε (smaller: stricter)")
         ax.set_xticks(list(e.epsilons), labels=[f"{epsilon:g}" for epsilon in e.epsilons])
         ax.minorticks_off()
-    bars = {
-        "Original": "radius_original",
-        "Retrain": "radius_retrained",
-        "DU printed": "radius_printed",
-        "DU": "radius",
-    }
-    for place, (method, name) in enumerate(bars.items()):
-        right.bar(place, metrics[name].mean(), color=colour(method), alpha=0.75)
-        right.scatter([place] * len(metrics), metrics[name], color="#333333", s=14, zorder=3)
-    right.axhline(e.budget, color=colour("DU"), linestyle=":", label="budget that the noise covers")
-    right.set(yscale="log", ylabel="distance, at most (log scale)", title="(c) to the best model without the data")
-    right.set_xticks(range(len(bars)), labels=["do\nnothing", "Retrain", "DU,\nprinted", "DU,\ncorrected"])
+    measured = {"Original": "radius_original", "Retrain": "radius_retrained", "DU printed": "radius_printed",
+                "DU": "radius"}  # fmt: skip
+    for place, (method, name) in enumerate(measured.items()):
+        right.plot(place, metrics[name].mean(), "D", color=colour(method), markersize=11)
+        right.scatter([place] * len(metrics), metrics[name], color="white", edgecolors="#333333", s=16, zorder=3)
+    right.axhline(e.budget, color=colour("DU"), linestyle=":", label="budget that the corrected noise covers")
+    right.set(yscale="log", ylabel="at most, as measured (log scale)", xlim=(-0.5, len(measured) - 0.5))
+    right.set_title("(c) distance to the best model on retained data")
+    right.set_xticks(range(len(measured)), labels=["do\nnothing", "Retrain", "DU,\nprinted", "DU,\ncorrected"])
     right.grid(axis="x", visible=False)
     handles = left.get_legend_handles_labels()[0] + right.get_legend_handles_labels()[0]
-    fig.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False)
+    fig.legend(handles=handles, loc="outside upper center", ncols=len(handles), frameon=False)
     return fig
-
-
-def _few(values: pd.Series, digits: int = 2) -> str:
-    """mean ± standard deviation in significant digits: from 1e-3 to 1e8. A dash where nothing is known."""
-    if not len(values) or values.isna().any():
-        return "–"
-    mean = f"{values.mean():.{digits}g}"
-    return f"{mean} ± {values.std():.1g}" if len(values) > 1 else mean
 
 
 # --- storage (Sec. IV-E) ---------------------------------------------------------------------------------------------
@@ -571,7 +591,8 @@ def network_figure(e: Experiment, descriptions: Descriptions) -> Figure:
         nx.draw_networkx_labels(graph, at, ax=ax, font_size=10, font_family="DejaVu Sans")
         ax.set(title=f"{topology_title(topology)}, {graph.number_of_edges()} links", aspect="equal")
         ax.set_axis_off()
-        ax.margins(0.15)
+        ax.margins(0.12)
+    fig.supxlabel("filled: the client that leaves", fontsize=10)
     return fig
 
 

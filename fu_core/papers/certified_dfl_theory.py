@@ -709,7 +709,7 @@ def run_theory(store: RecordStore, jobs: int | None = None) -> dict[str, list[Re
         ],
         fixed_point: [{"gamma": gamma, "heterogeneity": 0.7, "seeds": 5} for gamma in (0.05, 0.01, 0.001)],
         exactness: [
-            {"heterogeneity": h, "seeds": 20, "growth": [2, 4, 8, 16], "growth_seeds": 5} for h in (0.0, 0.3, 0.7)
+            {"heterogeneity": h, "seeds": 20, "growth": [2, 4, 8, 16], "growth_seeds": 10} for h in (0.0, 0.3, 0.7)
         ],
         bounds: [
             {"loss": loss, "split": split, "l2": l2, "deleted": [1, 2, 4, 8], "seed": 0}

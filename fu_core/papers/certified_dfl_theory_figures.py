@@ -30,6 +30,7 @@ TOPOLOGY_NAMES = {"ring": "ring", "erdos_renyi": "Erdős–Rényi 0.4", "complet
                   "torus": "torus 3 × 4"}  # fmt: skip
 TOPOLOGY_COLOURS = dict(zip(TOPOLOGY_NAMES, map(colour, ("Certified", "PDUDT", "Retrain", "FedEraser", "CVFU")),
                             strict=True))  # fmt: skip
+GENERATED = "graphs and ridge regressions, generated"  # of the first kinds: mixing, fixed_point, exactness
 SPLIT_NAMES = {"iid": "at random", "dirichlet": "Dirichlet 0.3"}
 OUTPUT_MARKERS = dict(zip(OUTPUTS, "os^", strict=True))
 
