@@ -101,7 +101,7 @@ def oklab(colour, deuteranope):
         ["Original", "Retrain", "Natural", "NoT", "PUF-Special", "PUF-Regular", "FedEraser", "PGA", "MoDe", "FedAU"],
         ["Original", "Retrain", "HF-KCU", "HF-KCU printed", "FedEraser", "NaiveGA", "SISA"],
         ["Original", "Retrain", "FedORA", "GA", "ICO", "CVFU"],
-        ["Original", "Retrain", "PDUDT", "Certified"],
+        ["Original", "Retrain", "PDUDT", "DU", "DU printed", "Fine-tune"],
     ],
     ids=["puf", "hf_kcu", "fedora", "certified_dfl"],
 )

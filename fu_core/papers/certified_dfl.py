@@ -28,7 +28,7 @@ from fu_core.federation.decentralised import consensus_distance, dpsgd, links, m
 from fu_core.federation.local import Client, ClientOpt
 from fu_core.federation.meter import Meter
 from fu_core.models import FlatModel, build
-from fu_core.papers.certified_dfl_experiment import DU_FORMS, Cell, Experiment, Place
+from fu_core.papers.certified_dfl_experiment import DU_FORMS, REFERENCES, WHOLE_CLIENTS, Cell, Experiment, Place
 from fu_core.papers.problems import PROBLEM_KEYS, Problem, client_opt, problem
 from fu_core.records import Record, RecordStore, RunContext, RunFunction
 from fu_core.streams import stream, stream_seed
@@ -175,8 +175,8 @@ def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, A
     meter, method = Meter(), config["method"]
     W, extra = _apply(config, f, original, retrained, meter)
     before = evaluate(f, W, retrained, original)
-    if method == "Fine-tune" or method in DU_FORMS:  # Remark 1: one ordinary round on retained data
-        W = f.train(W, config["rounds"] + 1, 1, meter=meter)
+    more = 0 if method in REFERENCES else config.get("pdudt_rounds", 1)  # Remark 1: one round on retained data
+    W = f.train(W, config["rounds"] + 1, more, meter=meter)
     metrics = evaluate(f, W, retrained, original)
     costs = {"images": meter.images, "products": meter.products, "bytes": meter.bytes, "kept": meter.storage}
     return {**metrics, **{f"before_{name}": value for name, value in before.items()}, **extra, **costs}, None
@@ -191,8 +191,14 @@ def _apply(
     staying = original[f.ids]
     if method in DU_FORMS:
         release = _release(config, f, original, meter)
-        step = float((release.noiseless - staying).norm() / staying.norm())
+        step = parameter_gap(release.noiseless.mean(dim=0), staying.mean(dim=0))
         return release.models, {"step": step, "scale": release.scale, "hops": int(release.hops.max())}
+    if method == WHOLE_CLIENTS:
+        whole, history = Federation(config, "none"), _history(config)
+        whole.train(start(whole.initial(), len(whole.ids)), 1, config["rounds"], on_updates=history.record)
+        (c,) = _gone(f)
+        published = history.published_nbytes(whole.graph.degree[c])
+        return pdudt(history, f.Q, [c], seed=f.seed, meter=meter), {"published": published}
     return staying, {}
 
 
@@ -360,8 +366,7 @@ def speed(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
         replay = (perf_counter() - began) * config["rounds"] / config["timed_rounds"]
         seconds["PDUDT"] = replay + config["pdudt_rounds"] * per_round
         seconds["PDUDT replay"] = replay
-    storage = {"PDUDT published": config["rounds"] * max(d for _, d in whole.graph.degree) * 4 * f.model.d}
-    return {"seconds": seconds, "storage": storage, "timed_rounds": config["timed_rounds"]}, None
+    return {"seconds": seconds, "timed_rounds": config["timed_rounds"]}, None
 
 
 # --- certificates ----------------------------------------------------------------------------------------------------
@@ -396,6 +401,7 @@ def certify(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, A
                 context.log(epsilon=epsilon, form=form, released=False, reason=str(refused))
                 continue
             assert released.certificate is not None
+            noise = (released.models - released.noiseless).mean(dim=0)
             context.log(
                 epsilon=epsilon,
                 form=form,
@@ -403,6 +409,7 @@ def certify(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, A
                 sigma=released.sigma,
                 claimed_radius=released.certificate.radius,
                 test=accuracy(f.model, released.models.mean(dim=0), *f.problem.test),
+                retrained=accuracy(f.model, retrained.mean(dim=0) + noise, *f.problem.test),  # world B, errata D7
             )
     return {
         "length": length,
@@ -413,6 +420,7 @@ def certify(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, A
         "radius_original": radius(original.mean(dim=0)),
         "radius_retrained": radius(retrained.mean(dim=0)),
         "test": accuracy(f.model, x, *f.problem.test),
+        "test_printed": accuracy(f.model, x_printed, *f.problem.test),
         "test_retrained": accuracy(f.model, retrained.mean(dim=0), *f.problem.test),
         "budget": config["budget"],
         "delta": config["delta"],

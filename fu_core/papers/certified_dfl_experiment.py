@@ -21,6 +21,7 @@ from fu_core.unlearning.certified import DU
 REFERENCES = ("Original", "Retrain")
 DU_FORMS = ("DU printed", "DU")
 METHODS = ("Fine-tune", *DU_FORMS)
+WHOLE_CLIENTS = "PDUDT"  # the baseline that forgets nothing else
 CONVEX = ("unit_softmax", "softmax_regression")
 
 # DU, one choice changed at a time; "corrected" and "printed" as the tables use them come first.
@@ -110,6 +111,7 @@ class Experiment:
                 raise ConfigError(f"datasets must look like 'mnist/unit_softmax', got {text!r}")
         if self.datasets[0].split("/")[1] not in CONVEX:
             raise ConfigError(f"datasets must begin with a convex net, one of {CONVEX}, got {self.datasets[0]!r}")
+        check_positive("l2 of the first data set", self.l2[0], ConfigError)  # strong convexity, for the certificates
         for topology in self.topologies:
             check_choice("topologies", topology, TOPOLOGIES, ConfigError)
         check_count("clients", self.clients, least=3, error=ConfigError)
@@ -209,8 +211,10 @@ class Experiment:
 
     def unlearning(self, place: Place, seed: int, request: str, method: str, **change: Any) -> dict[str, Any]:
         """The config of one `unlearn` run; `change` overrides fields of DU."""
-        check_choice("method", method, (*REFERENCES, *METHODS), ConfigError)
+        check_choice("method", method, (*REFERENCES, *METHODS, WHOLE_CLIENTS), ConfigError)
         config = {**self.training(place, seed, request), "method": method}
+        if method == WHOLE_CLIENTS:
+            config["pdudt_rounds"] = self.pdudt_rounds
         if method in DU_FORMS:
             config["du"] = plain_fields(self.du(place.dataset, method, **change))
         return config
@@ -223,7 +227,8 @@ class Experiment:
         ):
             if granularity == "client" and place != self.main(place.dataset):
                 continue  # the paper has no table of it: Fig. 1 alone
-            for method in (*REFERENCES, *METHODS):
+            methods = (*REFERENCES, *METHODS) + ((WHOLE_CLIENTS,) if granularity == "client" else ())
+            for method in methods:
                 runs[Cell("tables", granularity, place, seed, method)] = self.unlearning(place, seed, request, method)
         convex = self.main(self.datasets[0])
         for seed, (label, change) in itertools.product(self.seeds, CHOICES.items()):
@@ -245,7 +250,7 @@ class Experiment:
         runs = {}
         for dataset in self.datasets:
             for granularity in ("sample", "client"):
-                methods = ("Retrain", *DU_FORMS) + (("PDUDT",) if granularity == "client" else ())
+                methods = ("Retrain", *DU_FORMS) + ((WHOLE_CLIENTS,) if granularity == "client" else ())
                 for method in methods:
                     requests = (
                         [self.sequence_request(j) for j in range(1, self.sequence + 1)]
@@ -274,8 +279,6 @@ class Experiment:
     def certificates(self) -> list[dict[str, Any]]:
         """The configs of the `certify` runs: the convex data set, sample-wise, every seed."""
         convex = self.main(self.datasets[0])
-        if not self.convex(self.datasets[0]):
-            return []
         return [
             {
                 **self.training(convex, seed, self.requests()["sample"]),

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fu_core.papers import problem_figures
-from fu_core.papers.certified_dfl_experiment import DU_FORMS, REFERENCES, Cell, Experiment, Place
+from fu_core.papers.certified_dfl_experiment import DU_FORMS, REFERENCES, WHOLE_CLIENTS, Cell, Experiment, Place
 from fu_core.papers.problem_figures import axes_row
 from fu_core.papers.problems import DATASET_TITLES
 from fu_core.records import Record
@@ -70,11 +70,6 @@ def dataset_title(dataset: str) -> str:
     """The heading of a data set with its net: "Digits, MLP"."""
     name, net = dataset.split("/")
     return f"{DATASET_TITLES.get(name, name)}, {NET_TITLES.get(net, net)}"
-
-
-def split_title(split: str) -> str:
-    """ "IID" or "Dirichlet 0.3"."""
-    return "IID" if split == "iid" else split.replace("dirichlet-", "Dirichlet ")
 
 
 def source(descriptions: Descriptions, datasets: Sequence[str] | None = None) -> str:
@@ -154,7 +149,7 @@ def client_table(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for dataset in e.datasets:
         place = e.main(dataset)
-        for method in ROWS:
+        for method in (*ROWS, WHOLE_CLIENTS):
             found = cell_runs(runs, place, "client", method)
             head = {"data set, net": dataset_title(dataset), "method": SHOWN[method]}
             rows.append(head | _outcome(found, "client"))
@@ -430,11 +425,10 @@ def certificate_table(e: Experiment, certificates: Sequence[Record], runs: pd.Da
     metrics = pd.DataFrame([record.metrics for record in certificates])
     place = e.main(e.datasets[0])
     released = releases(certificates)
-    printed_test = cell_runs(runs, place, "sample", "DU printed").before_test  # certify has no noise-free one of it
     models = {  # method: accuracy without noise, measured distance
         "Original": (cell_runs(runs, place, "sample", "Original").test, metrics.radius_original),
         "Retrain": (metrics.test_retrained, metrics.radius_retrained),
-        "DU printed": (printed_test, metrics.radius_printed),
+        "DU printed": (metrics.test_printed, metrics.radius_printed),
         "DU": (metrics.test, metrics.radius),
     }
     forms = {"DU printed": "printed", "DU": "corrected"}
@@ -453,16 +447,26 @@ def certificate_table(e: Experiment, certificates: Sequence[Record], runs: pd.Da
                 "noise σ": few(came.sigma),
                 "|noise| / |model|": few(came.ratio),
                 "test acc. %": spread(came.test),
+                "Retrain with this noise %": spread(came.retrained),
                 "distance the noise covers": covered,
             }
             rows.append(head | row)
-    order = ["model", "ε", "released", "noise σ", "|noise| / |model|", "test acc. %", MEASURED]
+    order = [
+        "model",
+        "ε",
+        "released",
+        "noise σ",
+        "|noise| / |model|",
+        "test acc. %",
+        "Retrain with this noise %",
+        MEASURED,
+    ]
     return pd.DataFrame(rows, columns=[*order, "distance the noise covers"]).fillna("–")
 
 
 def releases(certificates: Sequence[Record]) -> pd.DataFrame:
     """One row per seed, epsilon and form: released or refused, sigma, accuracy, and |noise| / |model|."""
-    unknown = dict.fromkeys(("sigma", "test", "claimed_radius"), np.nan)
+    unknown = dict.fromkeys(("sigma", "test", "retrained", "claimed_radius"), np.nan)
     rows = [
         {
             **unknown,
@@ -518,16 +522,16 @@ def certificate_figure(e: Experiment, certificates: Sequence[Record]) -> Figure:
 # --- storage (Sec. IV-E) ---------------------------------------------------------------------------------------------
 
 
-def storage_table(e: Experiment, descriptions: Descriptions, speeds: Speeds, runs: pd.DataFrame) -> pd.DataFrame:
+def storage_table(e: Experiment, descriptions: Descriptions, runs: pd.DataFrame) -> pd.DataFrame:
     """Sec. IV-E: what a client must keep to be able to forget; by formula, and counted where a run had it."""
     rows: list[dict[str, Any]] = []
     for dataset in e.datasets:
         place = e.main(dataset)
         d = int(descriptions[place].metrics["parameters"])
-        neighbours = max(graph_of(descriptions[place], e.clients).degree[i] for i in range(e.clients))
+        neighbours = graph_of(descriptions[place], e.clients).degree[e.leaving]
         rounds = e.of("rounds", dataset)
         here = runs[runs.dataset == dataset]
-        forms = here[here.method.isin(DU_FORMS)]
+        forms, replayed = here[here.method.isin(DU_FORMS)], here[here.method == WHOLE_CLIENTS]
         # Beyond a few thousand parameters, and for Gauss-Newton, no matrix is ever built.
         matrix_free = (forms.curvature != "diagonal_fisher") & (forms.kept == 0)
         kinds = {
@@ -537,9 +541,9 @@ def storage_table(e: Experiment, descriptions: Descriptions, speeds: Speeds, run
             "no matrix, products only (DU)": ("–", None, "–", forms[matrix_free]),
             "models and gradients (PDUDT)": (
                 f"k N_c d B, k = {rounds}, N_c = {neighbours}",
-                speeds[dataset, "client"].metrics["storage"]["PDUDT published"],
+                replayed.published.max(),
                 "O(k N_c d)",
-                forms[:0],
+                replayed,
             ),
         }
         for kind, (formula, size, order, counted) in kinds.items():

@@ -9,12 +9,16 @@ import nbformat
 import pytest
 
 from fu_core import report
-from fu_core.papers import hf_kcu_experiment, puf_experiment
+from fu_core.papers import certified_dfl_experiment, hf_kcu_experiment, puf_experiment
 from fu_core.reproduce import declared_parameters, notebooks
 from tests.notebook_lab import ABSOLUTE_PATH, code, outputs
 
-TITLES = {"puf": "# PUF: ", "hf_kcu": "# HF-KCU: "}
-EXPERIMENTS = {"puf": puf_experiment.Experiment, "hf_kcu": hf_kcu_experiment.Experiment}
+TITLES = {"puf": "# PUF: ", "hf_kcu": "# HF-KCU: ", "certified_dfl": "# Certified DFL: "}
+EXPERIMENTS = {
+    "puf": puf_experiment.Experiment,
+    "hf_kcu": hf_kcu_experiment.Experiment,
+    "certified_dfl": certified_dfl_experiment.Experiment,
+}
 HOUSE = ("Try it", "Claims", "Closing checks", "Exercises", "Where things are")  # how every notebook ends
 SECTIONS = {
     "puf": ("Parameters", "Setting", "Training", "request", "PUF", "Recovery", "Table III", "Two readings", *HOUSE),
@@ -31,6 +35,19 @@ SECTIONS = {
         "Tables 6, 7, 8",
         "Table 9",
         "Theory",
+        *HOUSE,
+    ),
+    "certified_dfl": (
+        "Parameters",
+        "Setting",
+        "Lemma 1",
+        "correction, printed and corrected",
+        "Lemmas 2 and 3",
+        "Tables I to IV",
+        "Fig. 1",
+        "Fig. 2",
+        "certificate, and an audit",
+        "Theorem 2",
         *HOUSE,
     ),
 }
