@@ -22,6 +22,7 @@ from fu_core.models.flat import FlatModel
 from fu_core.streams import stream
 
 Client = tuple[Tensor, Tensor]  # x (n_i, ...), y (n_i,)
+TOGETHER = 100  # clients trained as one matrix on a CPU: more fall out of its cache, and need as much memory each
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,12 @@ def train_round(
     if w.shape not in (one, each):
         raise ValueError(f"w must have shape {one}, or {each} with a row per client, got {tuple(w.shape)}")
     train = _implementation(how, model, w, len(ids))
-    deltas = train(model, w, [clients[i] for i in ids], opt, ids, seed, round, meter)
+    together = TOGETHER if w.device.type == "cpu" else len(ids)
+    deltas = torch.empty((len(ids), model.d), dtype=w.dtype, device=w.device)
+    for first in range(0, len(ids), together):
+        part = slice(first, first + together)
+        own = [clients[i] for i in ids[part]]
+        deltas[part] = train(model, w if w.dim() == 1 else w[part], own, opt, ids[part], seed, round, meter)
     finite = deltas.sum(dim=1).isfinite()  # NaN and infinity survive a sum, which is ten times cheaper to check
     if not finite.all():
         culprit = ids[int((~finite).nonzero()[0])]

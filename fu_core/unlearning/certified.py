@@ -415,8 +415,8 @@ def _corrected_messages(
             shares[c] = _solver(model, points, own, config, seed, meter)(g)
         return shares, torch.stack(list(shares.values())).sum(dim=0)
     parts = [(weights[i], i, data) for i, data in deletion.kept.items()]
-    everybody = len(parts) * flood(Q, [0]).messages  # every product is summed over the network
-    solve = _solver(model, points, parts, config, seed, meter, on_product=lambda: meter.send(x, up=everybody))
+    everybody = len(parts) * flood(Q, [0]).messages  # what all share of the curvature is summed over the network
+    solve = _solver(model, points, parts, config, seed, meter, on_product=lambda k: meter.send(x, up=k * everybody))
     return shares, solve(torch.stack(list(shares.values())).sum(dim=0))
 
 
@@ -442,7 +442,7 @@ def _solver(
     meter: Meter,
     *,
     loss_fisher: bool = False,
-    on_product: Callable[[], None] | None = None,
+    on_product: Callable[[int], None] | None = None,
 ) -> Solve:
     """`newton_solver` over the parts, each at its client's point, from a sample if `curvature_samples` says so."""
     data = sampled(parts, config.curvature_samples, seed=seed)

@@ -37,24 +37,28 @@ def newton_solver(
     dense_up_to: int = 5000,
     iters: int = 200,
     tol: float = 1e-10,
-    on_product: Callable[[], None] | None = None,
+    on_product: Callable[[int], None] | None = None,
     meter: Meter | None = None,
 ) -> Solve:
     """A function that solves `(sum_k weight_k A_k(w_k) + damping I) v = g`, with A_k as `curvature` says.
 
     The Fisher variants use the data term's gradients and add l2, as the Hessian does; `loss_fisher` uses the
     gradients of the regularised loss and adds nothing, as Eq. (7) reads. Conjugate gradient stops at the
-    relative residual `tol` or after `iters` steps. `on_product` is called for every
-    product CG asks for. Deterministic. The solver raises NumericalFailure for a singular system or negative
-    curvature, and names damping.
+    relative residual `tol` or after `iters` steps. `on_product(vectors)` hears how many vectors (d,) each client
+    has to share for the others to know A: one per product of CG, d for a matrix, its gradients, or one diagonal.
+    Deterministic. The solver raises NumericalFailure for a singular system or negative curvature, and names damping.
     """
     check_choice("curvature", curvature, CURVATURES)
     meter = meter or Meter()
+    share = on_product or (lambda vectors: None)
     if curvature == "fisher":
+        share(max(len(y) for _, parts in groups for _, (_, y) in parts))
         return _woodbury(model, groups, damping, loss_fisher, meter)
     if curvature == "diagonal_fisher":
+        share(1)
         return _diagonal(model, groups, damping, loss_fisher, meter)
     if model.d <= dense_up_to:
+        share(model.d)
         return _dense(model, groups, curvature, damping, meter)
     products = [
         curvature_product(model, w, parts, matrix=curvature, batch_size=512, count=meter.differentiate)
@@ -62,8 +66,7 @@ def newton_solver(
     ]
 
     def product(v: Tensor) -> Tensor:
-        if on_product is not None:
-            on_product()
+        share(1)
         return torch.stack([one(v) for one in products]).sum(dim=0)
 
     def by_cg(g: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from fu_core.errors import NumericalFailure
+from fu_core.federation import local
 from fu_core.federation.augment import augment
 from fu_core.federation.local import ClientOpt, batches, train_client, train_round
 from fu_core.federation.meter import Meter
@@ -63,6 +64,18 @@ def test_vmap_equals_loop(federation, opt):
     torch.testing.assert_close(matrix, loop, rtol=1e-9, atol=1e-12)
     assert loop.norm() > 0.01
     assert meters[0] == meters[1]
+
+
+def test_many_clients_are_trained_in_parts_and_nothing_changes(federation, monkeypatch):
+    clients, model = federation
+    w = model.init(0)
+    for start in (w, w + torch.arange(3)[:, None] / 100):  # one for all, or one each
+        monkeypatch.setattr(local, "TOGETHER", 100)
+        whole = train_round(model, start, clients, ClientOpt(batch_size=7), seed=3, round=2, ids=[0, 1, 2], how="vmap")
+        monkeypatch.setattr(local, "TOGETHER", 2)
+        parts = train_round(model, start, clients, ClientOpt(batch_size=7), seed=3, round=2, ids=[0, 1, 2], how="vmap")
+        torch.testing.assert_close(parts, whole, rtol=1e-5, atol=1e-7)
+        assert whole.norm() > 0.01
 
 
 def test_vmap_equals_loop_with_an_l2_term(federation):

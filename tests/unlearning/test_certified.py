@@ -330,6 +330,12 @@ def test_the_corrected_form_also_pays_for_consensus_and_for_products(ridge):
     products = (meter.bytes - averaging - message) / (N * per_flood)
     assert products == round(products)
     assert 1 <= products <= D + 2
+    dense, diagonal = Meter(), Meter()
+    certified_unlearn(ridge.model, ridge.consensus(w), ridge.clients, ONE, Q, meter=dense)
+    certified_unlearn(ridge.model, ridge.consensus(w), ridge.clients, ONE, Q, curvature="diagonal_fisher",
+                      damping=0.1, meter=diagonal)  # fmt: skip
+    assert dense.bytes - averaging - message == D * N * per_flood  # everybody floods its (D, D) Hessian
+    assert diagonal.bytes - averaging - message == N * per_flood
 
 
 # --- noise and certificates ------------------------------------------------------------------------------------------
