@@ -564,6 +564,25 @@ def storage_table(e: Experiment, descriptions: Descriptions, runs: pd.DataFrame)
     return pd.DataFrame(rows)
 
 
+def traffic_table(e: Experiment, descriptions: Descriptions, runs: pd.DataFrame) -> pd.DataFrame:
+    """How many model vectors cross a link per request, counted, first seed; retraining: K rounds over all links.
+
+    The corrected form's curvature is everybody's: its products, or its matrix, are flooded as well.
+    """
+    rows: list[dict[str, Any]] = []
+    for dataset in e.datasets:
+        place = e.main(dataset)
+        record = descriptions[place].metrics
+        for request, title in REQUESTS.items():
+            row: dict[str, Any] = {"data set, net": dataset_title(dataset), "request": title}
+            row[SHOWN["Retrain"]] = f"{e.of('rounds', dataset) * record['links']:,}"
+            for method in (*DU_FORMS, WHOLE_CLIENTS):
+                sent = cell_runs(runs, place, request, method).bytes.head(1) / (record["parameters"] * BYTES)
+                row[SHOWN[method]] = "–" if sent.empty else f"{sent.item():,.0f}"
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
 def in_bytes(size: float) -> str:
     """A number of bytes for readers: 2.56 kB, 499 TB."""
     for unit in ("B", "kB", "MB", "GB", "TB"):

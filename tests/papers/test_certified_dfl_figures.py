@@ -267,6 +267,17 @@ def test_storage_by_formula_is_what_was_counted(tiny):
     assert [figures.in_bytes(size) for size in (0, 2560, 4.99e14)] == ["0 B", "2.56 kB", "499 TB"]
 
 
+def test_traffic_is_what_was_counted_and_retraining_is_rounds_times_links(tiny):
+    table = figures.traffic_table(TINY, tiny.descriptions, tiny.runs).set_index(["data set, net", "request"])
+    here = table.loc[("Digits, softmax regression", "client-wise")]
+    links = tiny.descriptions[TINY.main(CONVEX)].metrics["links"]
+    assert here["Retrain"] == str(TINY.rounds[0] * links)
+    assert (
+        here["DU, as printed"] == f"{metric(tiny, TINY.main(CONVEX), 'client', 'DU printed', 'bytes')[0] / 2560:,.0f}"
+    )
+    assert table.loc[("Digits, softmax regression", "sample-wise"), "PDUDT (reconstruction)"] == "–"
+
+
 def test_networks_and_labels_are_those_described(tiny):
     with style():
         fig = figures.network_figure(TINY, tiny.descriptions)
