@@ -231,8 +231,8 @@ def evaluate(f: Federation, W: Tensor, retrained: Tensor, original: Tensor) -> d
         metrics["removed"] = outputs_accuracy(f.model.task, outputs[gone], y[gone])
         metrics["remaining"] = outputs_accuracy(f.model.task, outputs[~gone], y[~gone])
     scores = -f.model.sample_losses(outputs, y)
-    half = torch.arange(len(y)) % 2 == 0
-    unseen = ~half if removed is None else ~half & (y == removed).cpu()
+    half = _half_of_each_class(y)
+    unseen = ~half if removed is None else ~half & (y == removed)
     retained = _some_retained(f)
     attack = threshold_attack(
         members=-f.model.predict_losses(x_mean, *retained),
@@ -241,6 +241,15 @@ def evaluate(f: Federation, W: Tensor, retrained: Tensor, original: Tensor) -> d
         unseen=scores[unseen],
     )
     return metrics | {"mia": attack.accuracy, "auc": attack.auc, "tpr": attack.tpr_at_1_fpr}
+
+
+def _half_of_each_class(y: Tensor) -> Tensor:
+    """Which test samples (n,) the attacker learns from: a random half of every class. The others it is tested on."""
+    order = torch.randperm(len(y), generator=stream(0, "test halves")).to(y.device)
+    half = torch.zeros(len(y), dtype=torch.bool, device=y.device)
+    for label in y.unique():
+        half[order[y[order] == label][::2]] = True
+    return half
 
 
 def removed_class(f: Federation) -> int | None:

@@ -27,6 +27,7 @@ CONVEX = ("unit_softmax", "softmax_regression")
 # DU, one choice changed at a time; "corrected" and "printed" as the tables use them come first.
 CHOICES: dict[str, dict[str, Any]] = {
     "corrected": {},
+    "curvature from all retained samples": {"curvature_samples": None},
     "gradient of the retained loss": {"gradient": "retained"},
     "objective: mean of clients": {"objective": "clients"},
     "client's own curvature": {"whose": "local"},
@@ -202,11 +203,14 @@ class Experiment:
             "objective": "samples",  # rounds of one epoch weigh clients by their samples
             "damping": float(self.of("damping", dataset)),
             "cap": None if convex else float(self.cap),
-            "tol": 1e-6,
-            "iters": 200 if convex else 20,
+            "tol": 1e-3,
+            "iters": 100 if convex else 20,
         }
+        samples = self.of("curvature_samples", dataset)
         if corrected:
-            options["curvature_samples"] = self.of("curvature_samples", dataset) or None
+            options["curvature_samples"] = samples or None
+        elif "fisher" in options["curvature"]:  # "even with relatively small sample sizes" (Sec. IV-D), at each client
+            options["curvature_samples"] = -(-samples // self.clients) or None
         return DU(**{**options, **change})
 
     def unlearning(self, place: Place, seed: int, request: str, method: str, **change: Any) -> dict[str, Any]:

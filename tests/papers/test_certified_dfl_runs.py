@@ -178,6 +178,14 @@ def test_class_wise_runs_tell_the_removed_class_from_the_others(store):
     assert "removed" not in run(store, certified_dfl.unlearn, TINY.unlearning(HERE, 0, SAMPLE, "Retrain")).metrics
 
 
+@pytest.mark.parametrize("y", [torch.arange(60) % 6, torch.arange(60) // 10])
+def test_the_attackers_half_of_the_test_set_has_half_of_every_class(y):
+    """Even with labels in an order: every second sample would be every second class."""
+    half = certified_dfl._half_of_each_class(y)
+    assert y[half].bincount().tolist() == [5] * 6
+    assert half.tolist() != (torch.arange(60) % 2 == 0).tolist()
+
+
 def test_pdudt_counts_what_it_keeps_and_runs_its_rounds(store):
     metrics = run(store, certified_dfl.unlearn, TINY.unlearning(HERE, 0, CLIENT, "PDUDT")).metrics
     assert metrics["kept"] == 2 * 6 * 4 * 640 * 4  # models and gradients, K rounds, 4 clients
