@@ -2,6 +2,8 @@
 
 import math
 
+import dp_accounting as theirs
+import mpmath as mp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -55,7 +57,6 @@ def test_extreme_noise_neither_overflows_nor_divides_by_zero():
 
 def test_delta_has_nine_digits_far_into_the_tail():
     """Theorem 8 with 60 digits. sigma is chosen such that b - a = t: delta runs from 1 to 1e-290."""
-    mp = pytest.importorskip("mpmath")  # comes with torch
     smallest = 1.0
     with mp.workdps(60):
         for epsilon in (1e-3, 0.1, 1.0, 30.0, 500.0):
@@ -149,7 +150,6 @@ def test_the_classical_sigma_is_larger_than_needed_where_it_holds(epsilon, delta
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0, 100.0])
 def test_another_library_agrees(epsilon, delta):
     """Google's dp-accounting, an independent implementation (log scale and Brent's method)."""
-    theirs = pytest.importorskip("dp_accounting")
     sigma = gaussian_sigma(1.0, epsilon=epsilon, delta=delta)
     assert sigma == pytest.approx(theirs.get_sigma_gaussian(epsilon, delta), rel=1e-8)
     assert gaussian_epsilon(1.0, 1.3 * sigma, delta=delta) == pytest.approx(
