@@ -128,6 +128,8 @@ class Experiment:
         if not 0 <= self.leaving < self.clients:
             raise ConfigError(f"leaving must be a client, 0 to {self.clients - 1}, got {self.leaving}")
         check_count("forget_class", self.forget_class, least=0, error=ConfigError)
+        for samples in self.curvature_samples:
+            check_count("curvature_samples", samples, least=0, error=ConfigError)
         for place in self.places():
             Setting.parse(place.setting)
             for seed in self.seeds:

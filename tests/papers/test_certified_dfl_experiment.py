@@ -32,7 +32,7 @@ E = Experiment(
     "test", [CONVEX, NET], SPLITS, GRAPHS, SEEDS, n_train=[200, 210], n_test=[100, 110], rounds=[6, 4], lr=[3.0, 0.05],
     lr_decay=[0.9, 0.8], momentum=[0.0, 0.7], batch_size=[20, 25], epochs=[1.0, 2.0], l2=[0.01, 0.0],
     curvature=["hessian", "ggn"], printed_curvature=["fisher", "diagonal_fisher"], damping=[0.0, 0.02],
-    curvature_samples=[0, 30], clients=4, edge_probability=0.6, forget_class=2, leaving=1, cap=0.3, pdudt_rounds=2,
+    curvature_samples=[40, 30], clients=4, edge_probability=0.6, forget_class=2, leaving=1, cap=0.3, pdudt_rounds=2,
     epsilons=[1, 10], budget=1, timed_rounds=5,
 )  # fmt: skip
 MAINS = {dataset: Place(dataset, "iid", "erdos_renyi") for dataset in (CONVEX, NET)}
@@ -111,7 +111,7 @@ def forms(config):
         ({"curvature": ["hesian", "ggn"]}, "curvature must be one of"),
         ({"printed_curvature": ["hessian", "fischer"]}, "got 'fischer'; did you mean 'fisher'?"),
         ({"damping": [0.0, -0.01]}, "damping must be >= 0, got -0.01"),
-        ({"curvature_samples": [0, -30]}, "curvature_samples must be a whole number >= 1, got -30"),
+        ({"curvature_samples": [0, -30]}, "curvature_samples must be a whole number >= 0, got -30"),
     ],
 )
 def test_a_parameter_out_of_range_is_one_error_that_names_it(change, says):
@@ -243,25 +243,31 @@ def test_curvature_damping_and_samples_end_in_the_options_of_their_data_set_and_
             corrected = du["form"] == "corrected"
             assert du["curvature"] == (E.curvature if corrected else E.printed_curvature)[0 if convex else 1]
             assert du["damping"] == (0.0 if convex else 0.02)
-            assert du["curvature_samples"] == (30 if corrected and not convex else None)  # 0: all
+            of_the_network = 40 if convex else 30  # the printed form's are each client's share
+            if corrected and "budget" in config:
+                assert du["curvature_samples"] is None  # a certificate solves exactly
+            else:
+                assert du["curvature_samples"] == (of_the_network if corrected else 10 if convex else 8)
             assert du["objective"] == "samples"
             seen.add((convex, du["form"]))
     assert len(seen) == 4
 
 
-def test_the_printed_form_never_samples_its_curvature():
-    e = replace(E, curvature_samples=[15, 30])
-    found = [du for config in every_config(e) for du in forms(config) if du["form"] == "printed"]
-    assert found
-    assert all(du["curvature_samples"] is None for du in found)
+def test_only_fishers_are_sampled_in_the_printed_form_and_zero_means_all():
+    e = replace(E, curvature_samples=[15, 0], printed_curvature=["hessian", "fisher"])
     assert e.du(CONVEX, "DU").curvature_samples == 15
+    assert e.du(CONVEX, "DU printed").curvature_samples is None
+    assert e.du(NET, "DU").curvature_samples is None
+    assert e.du(NET, "DU printed").curvature_samples is None
 
 
 def test_nets_get_the_cap_and_convex_ones_do_not():
     for config in every_config():
         for du in forms(config):
             convex = config["model"] == "unit_softmax"
-            assert (du["cap"], du["iters"]) == ((None, 200) if convex else (0.3, 20))
+            assert du["cap"] == (None if convex else 0.3)
+            certifies = "budget" in config and du["form"] == "corrected"
+            assert du["iters"] == (200 if certifies else 100 if convex else 20)
     assert E.convex(CONVEX)
     assert not E.convex(NET)
     # without l2 a linear model is not strongly convex
@@ -415,7 +421,8 @@ def test_certificates_are_of_the_convex_data_set_sample_wise_with_every_seed():
     for seed, config in zip(SEEDS, configs, strict=True):
         assert key_of(config) == config_key(E.training(MAINS[CONVEX], seed, "sample-0.1"))
         assert (config["epsilons"], config["budget"], config["delta"]) == ([1.0, 10.0], 1.0, 1e-5)
-        # certificates are about the optimum: the whole step towards it, stationary or not
-        assert DU(**config["du"]) == E.du(CONVEX, "DU", gradient="retained")
+        # certificates are about the optimum: the whole step towards it, stationary or not, and nothing sampled
+        exactly = {"gradient": "retained", "curvature_samples": None, "tol": 1e-6, "iters": 200}
+        assert DU(**config["du"]) == E.du(CONVEX, "DU", **exactly)
         assert DU(**config["printed"]) == E.du(CONVEX, "DU printed")
     assert E.du(CONVEX, "DU").gradient == "forgotten"
