@@ -1,0 +1,323 @@
+"""Vertical federated learning: the parties hold different features of the same samples (FedORA, Sec. III-A).
+
+Passive party k turns its features into embeddings h_k = f_k(X_k; w_k). The active party, which has the labels, joins
+them, applies its top model and sends back the gradient of the loss with respect to each h_k:
+
+    up     h_k         (n, e_k)    embeddings
+    down   dL/dh_k     (n, e_k)    their gradients
+
+Nothing else crosses, and both pass through `Boundary`, which counts them. Everything that is one per party is a list
+in party order, the active party last: the k-th entry lives at party k and is only ever combined with its like. Which
+samples a batch holds is known to all: everyone draws it from the same seed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fu_core.data import Dataset
+from fu_core.errors import InvalidRequest, NumericalFailure, UnsupportedModel
+from fu_core.federation.local import ClientOpt, batches
+from fu_core.federation.meter import Meter
+from fu_core.federation.optim import FlatOptimiser
+from fu_core.models.bottoms import build_bottom, build_top
+from fu_core.models.flat import FlatModel
+from fu_core.partition import vertical
+from fu_core.streams import stream_seed
+
+Vectors = list[Tensor]  # one parameter vector or gradient (d_k,) per party, the active party's last
+Loss = Callable[[Tensor, Tensor], Tensor]  # logits (n, C), labels (n,) -> scalar
+
+
+@dataclass(frozen=True)
+class PassiveParty:
+    """Features `x` (n, ...) of the aligned samples and a bottom net, raw features to embeddings (n, e_k)."""
+
+    model: FlatModel
+    w: Tensor
+    x: Tensor
+
+
+@dataclass(frozen=True)
+class ActiveParty:
+    """The labels `y` (n,) of the aligned samples and the top net, joined embeddings (n, sum e_k) to logits (n, C)."""
+
+    model: FlatModel
+    w: Tensor
+    y: Tensor
+    classes: int
+
+
+@dataclass(frozen=True)
+class Parties:
+    """All parties with their aligned data, nets and parameters. Immutable: training returns new ones."""
+
+    passive: tuple[PassiveParty, ...]
+    active: ActiveParty
+
+    def __post_init__(self) -> None:
+        if not self.passive:
+            raise InvalidRequest("passive must name at least one party that holds features, got none")
+        for k, party in enumerate(self.passive):
+            if len(party.x) != len(self.active.y):
+                counts = f"{len(party.x)} samples, the active party {len(self.active.y)}"
+                raise InvalidRequest(f"passive party {k} holds {counts}: align first")
+
+    @property
+    def w(self) -> Vectors:
+        """Everybody's parameters, the active party's last."""
+        return [*(party.w for party in self.passive), self.active.w]
+
+    def having(self, w: Vectors) -> Parties:
+        """The same parties with other parameters."""
+        *bottoms, top = w
+        passive = tuple(replace(party, w=w_k) for party, w_k in zip(self.passive, bottoms, strict=True))
+        return Parties(passive, replace(self.active, w=top))
+
+    def __len__(self) -> int:
+        return len(self.passive) + 1
+
+    @property
+    def d(self) -> int:
+        """All parameters together."""
+        return sum(len(w_k) for w_k in self.w)
+
+
+@dataclass
+class Boundary:
+    """The only way from one party to another. Counts what passes; `meter` adds it up over a whole method."""
+
+    meter: Meter = field(default_factory=Meter)
+
+    def up(self, embeddings: Tensor) -> Tensor:
+        """Passive to active: h_k (n, e_k)."""
+        self.meter.send(embeddings, up=1)
+        return embeddings.detach()
+
+    def down(self, gradient: Tensor) -> Tensor:
+        """Active to passive: dL/dh_k (n, e_k)."""
+        self.meter.send(gradient, down=1)
+        return gradient.detach()
+
+    def numbers(self, count: int) -> None:
+        """`count` single numbers up and down: of methods that ask for more than embeddings and gradients."""
+        self.meter.send(torch.zeros(1), up=count, down=count)
+
+
+class Exchange:
+    """One forward pass over some samples: embeddings have gone up, `logits` (n, C) are at the active party.
+
+    `backward` sends the gradients down, once.
+    """
+
+    def __init__(self, parties: Parties, w: Vectors, x: Sequence[Tensor], y: Tensor, boundary: Boundary) -> None:
+        *bottoms, top = (w_k.detach().requires_grad_() for w_k in w)
+        self._boundary, self._bottoms, self._top = boundary, bottoms, top
+        self._embeddings = [
+            party.model.logits(w_k, party.model.arrange(x_k))  # h_k = f_k(X_k; w_k)
+            for party, w_k, x_k in zip(parties.passive, bottoms, x, strict=True)
+        ]
+        self._received = [boundary.up(h_k).requires_grad_() for h_k in self._embeddings]
+        self.logits = parties.active.model.logits(top, torch.cat(self._received, dim=1))
+        self.y = y
+        boundary.meter.train(len(y))
+
+    def backward(self, loss: Tensor) -> Vectors:
+        """Every party's gradient of `loss`, a scalar of `logits`."""
+        g_top, *d_embeddings = torch.autograd.grad(loss, [self._top, *self._received])
+        g_bottoms = [
+            torch.autograd.grad(h_k, w_k, self._boundary.down(dh_k))[0]  # (dh_k/dw_k)^T dL/dh_k
+            for h_k, w_k, dh_k in zip(self._embeddings, self._bottoms, d_embeddings, strict=True)
+        ]
+        return [*g_bottoms, g_top]
+
+
+def forward(parties: Parties, w: Vectors, rows: Tensor, boundary: Boundary) -> Exchange:
+    """A forward pass with parameters `w` over the samples `rows`, that can be followed by a backward pass."""
+    return Exchange(parties, w, [party.x[rows] for party in parties.passive], parties.active.y[rows], boundary)
+
+
+@torch.no_grad()
+def predict(parties: Parties, x: Sequence[Tensor], boundary: Boundary | None = None, size: int = 1000) -> Tensor:
+    """Logits (n, C) for aligned features `x`, one tensor (n, ...) per passive party, without gradients."""
+    if len(x) != len(parties.passive):
+        raise InvalidRequest(f"x must have one tensor per passive party, {len(parties.passive)}, got {len(x)}")
+    border = boundary or Boundary()
+    logits = []
+    for parts in zip(*(x_k.split(size) for x_k in x), strict=True):
+        h = [
+            border.up(party.model.logits(party.w, party.model.arrange(x_k)))
+            for party, x_k in zip(parties.passive, parts, strict=True)
+        ]
+        logits.append(parties.active.model.logits(parties.active.w, torch.cat(h, dim=1)))
+    return torch.cat(logits)
+
+
+def outputs(parties: Parties, rows: Tensor, boundary: Boundary | None = None) -> Tensor:
+    """`predict` for samples the parties hold."""
+    return predict(parties, [party.x[rows] for party in parties.passive], boundary)
+
+
+@dataclass
+class Optimisers:
+    """Everybody's own optimiser; momentum lives on from epoch to epoch. Learning rates decay by the epoch."""
+
+    opts: Sequence[ClientOpt]  # one per party, or one for all
+    states: list[FlatOptimiser] = field(default_factory=list)
+
+    def at(self, epoch: int, parties: int) -> list[FlatOptimiser]:
+        """The optimisers with the learning rates of `epoch` (1-based)."""
+        opts = list(self.opts) * parties if len(self.opts) == 1 else list(self.opts)
+        if len(opts) != parties:
+            raise ValueError(f"opts must be one for all or one per party ({parties}), got {len(opts)}")
+        if len({opt.batch_size for opt in opts}) > 1:
+            raise ValueError(f"batch_size must be the same at every party, got {[opt.batch_size for opt in opts]}")
+        self.states = self.states or [opt.fresh(1) for opt in opts]
+        for state, opt in zip(self.states, opts, strict=True):
+            state.lr = opt.lr * opt.lr_decay ** (epoch - 1)
+        return self.states
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The optimisers' memory by name, for a checkpoint."""
+        return {f"moment {k} {i}": m for k, state in enumerate(self.states) for i, m in enumerate(state.moments)}
+
+    def restore(self, tensors: dict[str, Tensor], steps: int, parties: int) -> None:
+        """Continue from a checkpoint's `tensors()`."""
+        for k, state in enumerate(self.at(1, parties)):
+            state.steps = steps
+            mine = [name for name in sorted(tensors) if name.startswith(f"moment {k} ")]
+            state.moments = [tensors[name] for name in mine]
+
+
+def train(
+    parties: Parties,
+    rows: Tensor,
+    optimisers: Optimisers,
+    *,
+    epochs: int,
+    seed: int,
+    first_epoch: int = 1,
+    loss: Loss = F.cross_entropy,
+    boundary: Boundary | None = None,
+    after_epoch: Callable[[int, Vectors], None] | None = None,
+) -> Parties:
+    """Joint training on the aligned samples `rows`; the given parties are left untouched.
+
+    Each step is one exchange: embeddings up, gradients down, everybody steps with an optimiser of their own.
+    Random: batches, from the streams of (seed, epoch).
+    Raises NumericalFailure if parameters become NaN or infinite.
+    """
+    if not len(rows):
+        raise InvalidRequest("rows names no samples: there is nothing to train on")
+    border, w = boundary or Boundary(), [w_k.clone() for w_k in parties.w]
+    for epoch in range(first_epoch, first_epoch + epochs):
+        states = optimisers.at(epoch, len(parties))
+        for b in epoch_batches(rows, optimisers.opts[0].batch_size, seed=seed, epoch=epoch):
+            exchange = forward(parties, w, b, border)
+            gradients = exchange.backward(loss(exchange.logits, exchange.y))
+            for state, w_k, g_k in zip(states, w, gradients, strict=True):
+                state.step(w_k, g_k)
+        check_finite(w, f"in epoch {epoch}")
+        if after_epoch is not None:
+            after_epoch(epoch, w)
+    return parties.having(w)
+
+
+def epoch_batches(rows: Tensor, batch_size: int, *, seed: int, epoch: int) -> list[Tensor]:
+    """The batches of one epoch over the samples `rows`, in order."""
+    opt = ClientOpt(batch_size=batch_size)
+    return [rows[b] for b in batches(len(rows), opt, seed=seed, round=epoch, client=0)]
+
+
+def check_finite(w: Vectors, when: str) -> None:
+    """Raise NumericalFailure naming the party whose parameters are NaN or infinite."""
+    for k, w_k in enumerate(w):
+        if not bool(w_k.isfinite().all()):
+            who = "the active party" if k == len(w) - 1 else f"passive party {k}"
+            raise NumericalFailure(f"the parameters of {who} became NaN or infinite {when}; lower the learning rate")
+
+
+# --- alignment -------------------------------------------------------------------------------------------------------
+
+Intersect = Callable[[Sequence[set[bytes]]], set[bytes]]
+
+
+def hashed_intersection(digests: Sequence[set[bytes]]) -> set[bytes]:
+    """The digests that everybody has. A private set intersection protocol would take this function's place:
+    here, whoever computes it sees all digests, and can guess IDs from a small range."""
+    return set.intersection(*digests)
+
+
+def align(ids: Sequence[Sequence[Hashable]], *, salt: str = "", intersect: Intersect = hashed_intersection) -> Vectors:
+    """Row numbers per party (int64) that list the samples all parties have, in the same order for everybody.
+
+    ids[k]: party k's sample IDs, each once, in any order. The common order is that of the salted digests: it
+    depends on nothing but the IDs. Raises InvalidRequest if a party names an ID twice or nothing is common.
+    """
+    where: list[dict[bytes, int]] = []
+    for k, own in enumerate(ids):
+        rows = {hashlib.sha256(f"{salt}/{one!r}".encode()).digest(): row for row, one in enumerate(own)}
+        if len(rows) != len(own):
+            raise InvalidRequest(f"ids of party {k} must name each sample once, got {len(own) - len(rows)} twice")
+        where.append(rows)
+    common = sorted(intersect([set(rows) for rows in where]))
+    if not common:
+        raise InvalidRequest(f"ids have nothing in common: {len(ids)} parties of {[len(own) for own in ids]} samples")
+    for k, rows in enumerate(where):
+        missing = sum(digest not in rows for digest in common)
+        if missing:
+            raise InvalidRequest(f"party {k} lacks {missing} of the {len(common)} samples that were said to be common")
+    return [torch.tensor([rows[digest] for digest in common]) for rows in where]
+
+
+def check_top(parties: Parties) -> None:
+    """Raise UnsupportedModel unless the logits are a sum over parties: a top of one linear layer."""
+    if not isinstance(parties.active.model.only_layer(), torch.nn.Linear):
+        raise UnsupportedModel(
+            "the top must be one linear layer, so that each party has a share of its own in the logits"
+        )
+
+
+# --- dealing out a data set ------------------------------------------------------------------------------------------
+
+
+def split_features(x: Tensor, blocks: Sequence[Tensor]) -> list[Tensor]:
+    """Each party's features: column blocks of a table (n, p), vertical stripes of images (n, C, H, W)."""
+    return [x.index_select(-1, block.to(x.device)).contiguous() for block in blocks]
+
+
+def deal(
+    dataset: Dataset,
+    *,
+    bottom: str,
+    seed: int,
+    parties: int = 2,
+    blocks: Sequence[Tensor] | None = None,
+    device: torch.device | str = "cpu",
+) -> tuple[Parties, list[Tensor]]:
+    """A data set's features dealt out to passive parties, with fresh nets: the parties, and their test features.
+
+    blocks: who gets which columns; by default `partition.vertical`, so two parties get the halves of an image.
+    Random: parameters, from the streams of (seed, "init", party).
+    """
+    shape = tuple(dataset.x_train.shape[1:])
+    cut = list(blocks) if blocks is not None else vertical(shape, parties)
+    images = dataset.x_train.dim() == 4
+    passive, width = [], 0
+    for k, (x_k, block) in enumerate(zip(split_features(dataset.x_train, cut), cut, strict=True)):
+        mean, std = (s if images else s[block] for s in (dataset.mean, dataset.std))
+        model = build_bottom(bottom, x_k[:1], mean, std)
+        w_k = model.init(stream_seed(seed, "init", k))
+        width += model.logits(w_k, x_k[:1]).shape[1]
+        passive.append(PassiveParty(model, w_k.to(device), x_k.to(device)))
+    top = build_top(width, dataset.classes)
+    active = ActiveParty(
+        top, top.init(stream_seed(seed, "init", "active")).to(device), dataset.y_train.to(device), dataset.classes
+    )
+    return Parties(tuple(passive), active), [x.to(device) for x in split_features(dataset.x_test, cut)]
