@@ -405,7 +405,8 @@ def certify(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, A
             how |= {"budget": config["budget"]} if form == "corrected" else {"constants": constants}
             du = config["du"] if form == "corrected" else config["printed"]
             try:
-                released = _release({**config, "du": du}, f, original, Meter(), **how)
+                noiseless = plain if form == "corrected" else printed
+                released = _release({**config, "du": du}, f, original, Meter(), plain=noiseless, **how)
             except CertificateViolation as refused:
                 context.log(epsilon=epsilon, form=form, released=False, reason=str(refused))
                 continue

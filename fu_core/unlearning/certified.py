@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -320,8 +320,10 @@ def du_release(
     ids: Sequence[int] | None = None,
     seed: int = 0,
     meter: Meter | None = None,
+    plain: Release | None = None,
 ) -> Release:
-    """`certified_unlearn` with everything it knows."""
+    """`certified_unlearn` with everything it knows. `plain`: the release of the same request without noise, if it is
+    at hand already: other noise does not need another solve."""
     meter = meter or Meter()
     members = list(range(len(clients))) if ids is None else sorted(ids)
     if W.dim() != 2 or len(W) != len(members) or W.shape[1] != model.d or len(Q) != len(members):
@@ -334,6 +336,31 @@ def du_release(
     if config.capacity is not None and deletion.m > config.capacity:
         raise InvalidRequest(f"capacity: {deletion.m} samples are to be deleted, but zeta allows {config.capacity}")
     _check_certificate(model, config, epsilon, budget, constants, sigma)
+    if plain is None:
+        plain = _without_noise(model, W, deletion, Q, config, members, seed, meter)
+    certificate = None
+    if epsilon is not None:
+        make = _claim if config.form == "printed" else _certify
+        certificate = make(model, plain.noiseless, deletion, config, epsilon, delta, budget, constants, len(members))
+        sigma = certificate.sigma
+    if sigma and config.form == "corrected" and config.noise != "independent":
+        asked = [members.index(c) for c in plain.messages]
+        meter.send(W[0], up=flood(Q, asked).messages)  # the noise; as printed it rides on the messages
+    noise = _noise(plain.noiseless, sigma, list(plain.messages), config, plain.ids, seed)
+    return replace(plain, models=plain.noiseless + noise, sigma=sigma, certificate=certificate)
+
+
+def _without_noise(
+    model: FlatModel,
+    W: Tensor,
+    deletion: Deletion,
+    Q: Tensor,
+    config: DU,
+    members: Sequence[int],
+    seed: int,
+    meter: Meter,
+) -> Release:
+    """The messages, what they add up to, and everybody's model once they have arrived."""
     rows = {i: row for row, i in enumerate(members)}
     mean = W.mean(dim=0)
     if config.own_models:
@@ -356,16 +383,7 @@ def du_release(
     noiseless = torch.stack([points[i] for i in staying]) + scale * correction
     if not bool(noiseless.isfinite().all()):
         raise NumericalFailure(f"the unlearned models are not finite; raise damping (now {config.damping:g})")
-
-    certificate = None
-    if epsilon is not None:
-        make = _claim if config.form == "printed" else _certify
-        certificate = make(model, noiseless, deletion, config, epsilon, delta, budget, constants, len(members))
-        sigma = certificate.sigma
-    if sigma and config.form == "corrected" and config.noise != "independent":
-        meter.send(mean, up=spread.messages)  # the noise; as printed it rides on the messages
-    noise = _noise(noiseless, sigma, list(messages), config, staying, seed)
-    return Release(noiseless + noise, staying, noiseless, messages, sigma, scale, spread.hops, certificate)
+    return Release(noiseless, staying, noiseless, messages, 0.0, scale, spread.hops, None)
 
 
 def after_fine_tuning(certificate: Certificate | None) -> Certificate | None:
