@@ -29,10 +29,30 @@ from fu_core.federation.optim import FlatOptimiser
 from fu_core.models.bottoms import build_bottom, build_top
 from fu_core.models.flat import FlatModel
 from fu_core.partition import vertical
-from fu_core.streams import stream_seed
+from fu_core.streams import stream, stream_seed
 
 Vectors = list[Tensor]  # one parameter vector or gradient (d_k,) per party, the active party's last
 Loss = Callable[[Tensor, Tensor], Tensor]  # logits (n, C), labels (n,) -> scalar
+
+
+@dataclass(frozen=True)
+class EmbeddingNoise:
+    """What a party may do to its embeddings before they leave it: h min(1, clip / |h|) + N(0, std^2), Table IX.
+
+    Without clipping (0) one sample can move an embedding any distance, so no (epsilon, delta) follows from the noise.
+    Random: from the streams of (seed, "embedding noise", name and number of the exchange); none comes twice.
+    """
+
+    std: float
+    clip: float = 0.0
+    seed: int = 0
+
+    def __call__(self, h: Tensor, exchange: tuple[str, int]) -> Tensor:
+        """Embeddings (n, e_k) to what is sent, same shape."""
+        if self.clip:
+            h = h * (self.clip / h.norm(dim=1, keepdim=True).clamp(min=1e-12)).clamp(max=1)
+        draws = stream(self.seed, "embedding noise", *exchange)
+        return h + self.std * torch.randn(h.shape, generator=draws).to(h)
 
 
 @dataclass(frozen=True)
@@ -42,6 +62,12 @@ class PassiveParty:
     model: FlatModel
     w: Tensor
     x: Tensor
+    noise: EmbeddingNoise | None = None
+
+    def embed(self, w: Tensor, x: Tensor, exchange: tuple[str, int] = ("", 0)) -> Tensor:
+        """h_k = f_k(x; w), as it leaves the party in a numbered exchange."""
+        h = self.model.logits(w, self.model.arrange(x))
+        return h if self.noise is None else self.noise(h, exchange)
 
 
 @dataclass(frozen=True)
@@ -91,9 +117,19 @@ class Parties:
 
 @dataclass
 class Boundary:
-    """The only way from one party to another. Counts what passes; `meter` adds it up over a whole method."""
+    """The only way from one party to another. Counts what passes; `meter` adds it up over a whole method.
+
+    name: of what is going on, so that noise drawn for one method is not drawn again for another.
+    """
 
     meter: Meter = field(default_factory=Meter)
+    name: str = ""
+    exchanges: int = 0
+
+    def begin(self) -> tuple[str, int]:
+        """Name and number of the next exchange."""
+        self.exchanges += 1
+        return self.name, self.exchanges
 
     def up(self, embeddings: Tensor) -> Tensor:
         """Passive to active: h_k (n, e_k)."""
@@ -119,8 +155,9 @@ class Exchange:
     def __init__(self, parties: Parties, w: Vectors, x: Sequence[Tensor], y: Tensor, boundary: Boundary) -> None:
         *bottoms, top = (w_k.detach().requires_grad_() for w_k in w)
         self._boundary, self._bottoms, self._top = boundary, bottoms, top
+        exchange = boundary.begin()
         self._embeddings = [
-            party.model.logits(w_k, party.model.arrange(x_k))  # h_k = f_k(X_k; w_k)
+            party.embed(w_k, x_k, exchange)  # h_k = f_k(X_k; w_k)
             for party, w_k, x_k in zip(parties.passive, bottoms, x, strict=True)
         ]
         self._received = [boundary.up(h_k).requires_grad_() for h_k in self._embeddings]
@@ -151,10 +188,8 @@ def predict(parties: Parties, x: Sequence[Tensor], boundary: Boundary | None = N
     border = boundary or Boundary()
     logits = []
     for parts in zip(*(x_k.split(size) for x_k in x), strict=True):
-        h = [
-            border.up(party.model.logits(party.w, party.model.arrange(x_k)))
-            for party, x_k in zip(parties.passive, parts, strict=True)
-        ]
+        exchange = border.begin()
+        h = [border.up(party.embed(party.w, x_k, exchange)) for party, x_k in zip(parties.passive, parts, strict=True)]
         logits.append(parties.active.model.logits(parties.active.w, torch.cat(h, dim=1)))
     return torch.cat(logits)
 
@@ -278,7 +313,7 @@ def align(ids: Sequence[Sequence[Hashable]], *, salt: str = "", intersect: Inter
 
 def check_top(parties: Parties) -> None:
     """Raise UnsupportedModel unless the logits are a sum over parties: a top of one linear layer."""
-    if not isinstance(parties.active.model.only_layer(), torch.nn.Linear):
+    if not isinstance(parties.active.model.module, torch.nn.Linear):
         raise UnsupportedModel(
             "the top must be one linear layer, so that each party has a share of its own in the logits"
         )

@@ -1,5 +1,5 @@
 """Methods that make a model forget: the papers' own in modules of their names, the others in `baselines`."""
 
-from fu_core.unlearning import baselines, certified, curvature, gaussian_mechanism, hf_kcu, krylov, newton, puf
+from fu_core.unlearning import baselines, certified, curvature, fedora, gaussian_mechanism, hf_kcu, krylov, newton, puf
 
-__all__ = ["baselines", "certified", "curvature", "gaussian_mechanism", "hf_kcu", "krylov", "newton", "puf"]
+__all__ = ["baselines", "certified", "curvature", "fedora", "gaussian_mechanism", "hf_kcu", "krylov", "newton", "puf"]

@@ -1,5 +1,27 @@
 """What the papers compare with, one file per method."""
 
-from fu_core.unlearning.baselines import fed_eraser, naive_ga, natural, pdudt, retrain, sisa, weight_negation
+from fu_core.unlearning.baselines import (
+    cvfu,
+    fed_eraser,
+    ico,
+    naive_ga,
+    natural,
+    pdudt,
+    retrain,
+    sisa,
+    vertical_ga,
+    weight_negation,
+)
 
-__all__ = ["fed_eraser", "naive_ga", "natural", "pdudt", "retrain", "sisa", "weight_negation"]
+__all__ = [
+    "cvfu",
+    "fed_eraser",
+    "ico",
+    "naive_ga",
+    "natural",
+    "pdudt",
+    "retrain",
+    "sisa",
+    "vertical_ga",
+    "weight_negation",
+]

@@ -1,0 +1,753 @@
+"""Vertical learning against the same net written as one graph, and a watch over what crosses between parties."""
+
+import copy
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.overrides import TorchFunctionMode
+
+from fu_core.data import Dataset
+from fu_core.errors import InvalidRequest, NumericalFailure, UnsupportedModel
+from fu_core.federation.local import ClientOpt
+from fu_core.federation.vertical import (
+    ActiveParty,
+    Boundary,
+    EmbeddingNoise,
+    Exchange,
+    Optimisers,
+    Parties,
+    PassiveParty,
+    align,
+    check_top,
+    deal,
+    epoch_batches,
+    forward,
+    outputs,
+    predict,
+    split_features,
+    train,
+)
+from fu_core.models.flat import FlatModel
+from fu_core.models.linear import mlp
+from fu_core.partition import vertical
+from fu_core.unlearning import fedora as fedora_module
+from fu_core.unlearning.fedora import VectorDual, fedora, uncertainty_loss
+
+N, CLASSES = 24, 3
+COLUMNS, WIDTHS = (4, 2), (3, 5)  # of the two passive parties; no two alike, so that a shape names its party
+ROWS = torch.arange(N)
+PLAIN = ClientOpt(lr=0.1, batch_size=7)
+MOMENTUM = ClientOpt(lr=0.05, lr_decay=0.8, momentum=0.9, weight_decay=5e-4, batch_size=7)
+
+
+def bottom(columns, width):
+    return FlatModel(nn.Sequential(nn.Linear(columns, 6), nn.Tanh(), nn.Linear(6, width)))
+
+
+def tables(dtype=torch.float32, n=N, top=None):
+    """Two passive parties with tables of 4 and 2 columns and embeddings of 3 and 5, three classes."""
+    g = torch.Generator().manual_seed(0)
+    passive = []
+    for k, (columns, width) in enumerate(zip(COLUMNS, WIDTHS, strict=True)):
+        model = bottom(columns, width)
+        passive.append(PassiveParty(model, model.init(k, dtype), torch.randn(n, columns, generator=g).to(dtype)))
+    head = FlatModel(top or nn.Linear(sum(WIDTHS), CLASSES))
+    y = torch.randint(0, CLASSES, (n,), generator=g)
+    return Parties(tuple(passive), ActiveParty(head, head.init(9, dtype), y, CLASSES))
+
+
+def images(n=12, shape=(3, 8, 12), seed=0):
+    g = torch.Generator().manual_seed(seed)
+    x, y = (torch.randint(0, high, size, generator=g) for high, size in ((256, (n + 5, *shape)), (4, (n + 5,))))
+    x = x.to(torch.uint8)
+    return Dataset("toy", x[:n], y[:n], x[n:], y[n:], "generated", known_classes=4)
+
+
+def table(n=12, p=7):
+    g = torch.Generator().manual_seed(1)
+    x, y = torch.randn(n + 5, p, generator=g) * torch.arange(1, p + 1) + 3, torch.randint(0, 4, (n + 5,), generator=g)
+    return Dataset("toy table", x[:n], y[:n], x[n:], y[n:], "generated", known_classes=4)
+
+
+def dealt(dataset, bottom, parties=2):
+    """Dealt out, in float64."""
+    given, _ = deal(dataset, bottom=bottom, parties=parties, seed=3)
+    return given.having([w_k.double() for w_k in given.w])
+
+
+class Composed(nn.Module):
+    """All parties' nets as one torch module: what vertical learning must equal."""
+
+    def __init__(self, parties):
+        super().__init__()
+        nets = [party.model for party in (*parties.passive, parties.active)]
+        self.parts = nn.ModuleList(copy.deepcopy(net.module).to(parties.active.w.dtype) for net in nets)
+        for part, w_k in zip(self.parts, parties.w, strict=True):
+            vector_to_parameters(w_k.clone(), part.parameters())
+
+    def forward(self, x):
+        *bottoms, top = self.parts
+        return top(torch.cat([net(x_k) for net, x_k in zip(bottoms, x, strict=True)], dim=1))
+
+    def vectors(self, of=lambda parameter: parameter.detach()):
+        return [parameters_to_vector([of(parameter) for parameter in part.parameters()]) for part in self.parts]
+
+
+def features(parties, rows=slice(None)):
+    return [party.x[rows] for party in parties.passive]
+
+
+def same(one, other):
+    return all(torch.equal(a, b) for a, b in zip(one.w, other.w, strict=True))
+
+
+def close(ours, reference, rtol=1e-6):
+    for a, b in zip(ours, reference, strict=True):
+        torch.testing.assert_close(a, b, rtol=rtol, atol=1e-12)
+
+
+# --- one exchange is one graph ---------------------------------------------------------------------------------------
+
+CASES = {
+    "tables": lambda: tables(torch.float64),
+    "a deeper top": lambda: tables(torch.float64, top=mlp(sum(WIDTHS), CLASSES, (4,))),
+    "an MLP on each half of a table": lambda: dealt(table(), "mlp"),
+    "convolutions on each half of an image": lambda: dealt(images(), "cnn"),
+    "three stripes of an image": lambda: dealt(images(), "cnn", parties=3),
+}
+LOSSES = {"cross-entropy": F.cross_entropy, "forgetting score": lambda z, y: uncertainty_loss(z, weight=2.0)}
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_gradients_equal_those_of_the_composed_model(case, loss):
+    parties = case()
+    rows = torch.tensor([3, 0, 7, 11, 8])
+    exchange = forward(parties, parties.w, rows, Boundary())
+    gradients = exchange.backward(loss(exchange.logits, exchange.y))
+    whole = Composed(parties)
+    z = whole(features(parties, rows))
+    loss(z, parties.active.y[rows]).backward()
+    close([exchange.logits.detach()], [z.detach()])
+    close(gradients, whole.vectors(lambda parameter: parameter.grad))
+    assert all(float(g_k.norm()) > 1e-3 for g_k in gradients)
+
+
+def test_predictions_equal_those_of_the_composed_model():
+    parties = tables(torch.float64)
+    z = Composed(parties)(features(parties)).detach()
+    close([predict(parties, features(parties)), predict(parties, features(parties), size=5)], [z, z])
+    rows = torch.tensor([5, 2])
+    close([outputs(parties, rows)], [z[rows]])
+
+
+@pytest.mark.parametrize("opt", [MOMENTUM, replace(MOMENTUM, optimiser="adam", momentum=0.0)], ids=["momentum", "adam"])
+def test_joint_training_is_torchs_training_of_the_composed_model(opt):
+    """Momentum lives on from epoch to epoch, rates decay by the epoch, the last batch of an epoch is a small one."""
+    parties = tables(torch.float64)
+    trained = train(parties, ROWS[2:], Optimisers([opt]), epochs=3, seed=4)
+    whole = Composed(parties)
+    how = {"lr": opt.lr, "weight_decay": opt.weight_decay}
+    if opt.optimiser == "adam":
+        reference = torch.optim.Adam(whole.parameters(), **how)
+    else:
+        reference = torch.optim.SGD(whole.parameters(), momentum=opt.momentum, **how)
+    for epoch in (1, 2, 3):
+        reference.param_groups[0]["lr"] = opt.lr * opt.lr_decay ** (epoch - 1)
+        for b in epoch_batches(ROWS[2:], 7, seed=4, epoch=epoch):
+            reference.zero_grad()
+            F.cross_entropy(whole(features(parties, b)), parties.active.y[b]).backward()
+            reference.step()
+    close(trained.w, whole.vectors(), rtol=1e-9)
+
+
+def test_an_epoch_visits_every_row_once_and_in_an_order_of_its_own():
+    rows = torch.tensor([4, 9, 1, 20, 17])
+    first, second = (torch.cat(epoch_batches(rows, 2, seed=0, epoch=epoch)) for epoch in (1, 2))
+    assert sorted(first.tolist()) == sorted(second.tolist()) == sorted(rows.tolist())
+    assert first.tolist() != second.tolist()
+    assert [len(b) for b in epoch_batches(rows, 2, seed=0, epoch=1)] == [2, 2, 1]
+
+
+def test_the_same_seed_trains_the_same_bits_and_leaves_what_was_given():
+    parties = tables()
+    before = copy.deepcopy([*parties.w, *features(parties), parties.active.y])
+    once, again, other = (train(parties, ROWS, Optimisers([PLAIN]), epochs=2, seed=seed) for seed in (0, 0, 1))
+    assert same(once, again)
+    assert not same(once, other)
+    for now, then in zip([*parties.w, *features(parties), parties.active.y], before, strict=True):
+        assert torch.equal(now, then)
+    assert not any(torch.equal(a, b) for a, b in zip(once.w, parties.w, strict=True))
+
+
+# --- optimisers ------------------------------------------------------------------------------------------------------
+
+ADAM = replace(MOMENTUM, optimiser="adam", lr=0.01, momentum=0.0)
+EVERYBODYS = {"momentum": [MOMENTUM], "adam": [ADAM], "each their own": [MOMENTUM, ADAM, PLAIN]}
+
+
+@pytest.mark.parametrize("opts", EVERYBODYS.values(), ids=EVERYBODYS)
+def test_training_resumed_midway_gives_the_bits_of_an_uninterrupted_run(opts):
+    parties, kept = tables(), {}
+    optimisers = Optimisers(opts)
+
+    def checkpoint(epoch, w):
+        kept[epoch] = copy.deepcopy((w, optimisers.tensors(), optimisers.states[0].steps))
+
+    whole = train(parties, ROWS, optimisers, epochs=5, seed=0, after_epoch=checkpoint)
+    assert list(kept) == [1, 2, 3, 4, 5]
+    w, tensors, steps = kept[2]
+    resumed = Optimisers(opts)
+    resumed.restore(tensors, steps, len(parties))
+    rest = {"epochs": 3, "seed": 0, "first_epoch": 3}
+    assert same(train(parties.having(w), ROWS, resumed, **rest), whole)
+    assert not same(train(parties.having(w), ROWS, Optimisers(opts), **rest), whole)  # nothing restored
+
+
+def test_a_party_with_an_optimiser_of_its_own_is_the_only_one_to_use_it():
+    """One step with everything: party 1 goes by Adam, whose first step is lr g / (|g| + eps)."""
+    parties = tables(torch.float64)
+    everybody = ClientOpt(lr=0.1, batch_size=N)
+    opts = [everybody, ClientOpt("adam", lr=0.02, batch_size=N), replace(everybody, lr=0.3)]
+    exchange = forward(parties, parties.w, ROWS, Boundary())
+    g = exchange.backward(F.cross_entropy(exchange.logits, exchange.y))
+    steps = [0.1 * g[0], 0.02 * g[1] / (g[1].abs() + 1e-8), 0.3 * g[2]]
+    trained = train(parties, ROWS, Optimisers(opts), epochs=1, seed=0)
+    close(trained.w, [w_k - step for w_k, step in zip(parties.w, steps, strict=True)], rtol=1e-9)
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+def test_errors_say_what_is_wrong():
+    parties = tables()
+
+    def run(opts, rows=ROWS):
+        return train(parties, rows, Optimisers(opts), epochs=1, seed=0)
+
+    with pytest.raises(InvalidRequest, match="rows names no samples"):
+        run([PLAIN], ROWS[:0])
+    with pytest.raises(ValueError, match=r"opts must be one for all or one per party \(3\), got 2"):
+        run([PLAIN, PLAIN])
+    with pytest.raises(ValueError, match=r"batch_size must be the same at every party, got \[7, 7, 8\]"):
+        run([PLAIN, PLAIN, replace(PLAIN, batch_size=8)])
+    with pytest.raises(InvalidRequest, match="passive party 1 holds 23 samples, the active party 24: align first"):
+        Parties((parties.passive[0], replace(parties.passive[1], x=parties.passive[1].x[1:])), parties.active)
+    with pytest.raises(InvalidRequest, match="at least one party that holds features, got none"):
+        Parties((), parties.active)
+    with pytest.raises(InvalidRequest, match="x must have one tensor per passive party, 2, got 1"):
+        predict(parties, features(parties)[:1])
+
+
+@pytest.mark.parametrize(("culprit", "name"), [(0, "passive party 0"), (1, "passive party 1"), (2, "the active party")])
+def test_parameters_that_are_no_numbers_name_their_party_and_epoch(culprit, name):
+    """One step whose weight decay alone overflows at one party."""
+    opts = [ClientOpt(lr=0.1, batch_size=N)] * 3
+    opts[culprit] = ClientOpt(lr=1e30, weight_decay=1e30, batch_size=N)
+    with pytest.raises(NumericalFailure, match=f"parameters of {name} became NaN or infinite in epoch 4"):
+        train(tables(), ROWS, Optimisers(opts), epochs=1, first_epoch=4, seed=0)
+
+
+# --- what it costs ---------------------------------------------------------------------------------------------------
+
+
+def test_an_epoch_sends_every_embedding_and_its_gradient_once():
+    """2 n sum e_k floats of 4 bytes each; a prediction sends the embeddings alone."""
+    parties, boundary = tables(), Boundary()
+    train(parties, ROWS[:20], Optimisers([PLAIN]), epochs=1, seed=0, boundary=boundary)
+    once = 20 * (3 + 5) * 4
+    assert (boundary.meter.bytes_up, boundary.meter.bytes_down) == (once, once)
+    assert boundary.meter.bytes == 2 * 20 * (3 + 5) * 4
+    assert boundary.meter.images == 20
+    train(parties, ROWS[:20], Optimisers([PLAIN]), epochs=2, seed=0, boundary=boundary)
+    assert boundary.meter.bytes == 3 * 2 * once
+    asked = Boundary()
+    predict(parties, features(parties), asked, size=10)
+    assert (asked.meter.bytes_up, asked.meter.bytes_down, asked.meter.images) == (N * (3 + 5) * 4, 0, 0)
+
+
+def test_numbers_count_in_both_directions():
+    boundary = Boundary()
+    boundary.numbers(3)
+    assert (boundary.meter.bytes_up, boundary.meter.bytes_down) == (12, 12)
+
+
+# --- nothing else crosses --------------------------------------------------------------------------------------------
+
+ACTIVE = "active"
+READS = {"__float__", "__int__", "__index__", "__array__", "item", "tolist", "numpy"}
+
+
+class Leak(AssertionError):
+    """Something went from one party to another, past the border or over it without being what may cross."""
+
+
+def leaves(held):
+    """Everything in nested lists, tuples and dictionaries."""
+    if isinstance(held, dict):
+        held = list(held.values())
+    if isinstance(held, (list, tuple)):
+        for one in held:
+            yield from leaves(one)
+    else:
+        yield held
+
+
+def owner_of(held, doing):
+    """Whose `held` is; None if it is everybody's, such as row numbers."""
+    owners = {one.owner for one in leaves(held) if isinstance(one, (Tensor, Number)) and hasattr(one, "owner")}
+    if len(owners) > 1:
+        raise Leak(f"{doing} brings together what belongs to {sorted(map(str, owners))}")
+    return next(iter(owners), None)
+
+
+class Number(float):
+    """A float that knows whose it is, and so does what is computed from it."""
+
+
+def operation(name):
+    def operate(self, *others):
+        owner = owner_of([self, *others], name)
+        result = getattr(float, name)(self, *others)
+        return owned(Number(result), owner) if type(result) is float else result
+
+    return operate
+
+
+for symbol in ("add", "sub", "mul", "truediv"):
+    setattr(Number, f"__{symbol}__", operation(f"__{symbol}__"))
+    setattr(Number, f"__r{symbol}__", operation(f"__r{symbol}__"))
+for symbol in ("lt", "le", "gt", "ge"):
+    setattr(Number, f"__{symbol}__", operation(f"__{symbol}__"))
+
+
+def owned(thing, owner):
+    thing.owner = owner
+    return thing
+
+
+class Watch(TorchFunctionMode):
+    """Every tensor belongs to whom it was computed from; an operation on two parties' tensors is a leak.
+
+    Numbers are read by `number`, which stands in for `float`, and any other way is a leak, too. A yes or no may be
+    asked for: whether parameters are finite stops everybody.
+    """
+
+    reading = False
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs, name = kwargs or {}, func.__name__
+        owner = owner_of([args, kwargs], name)
+        if owner is not None and name in READS and not self.reading:
+            raise Leak(f"{name} takes a number from {owner} and forgets whose it was")
+        result = func(*args, **kwargs)
+        if owner is not None:
+            changed = []
+            if name in ("__setitem__", "__set__") or (name.endswith("_") and not name.endswith("__")):
+                changed = [args[0], args[0]._base]  # a view's owner is its base's, too
+            for one in leaves([result, changed]):
+                if isinstance(one, Tensor):
+                    one.owner = owner
+        return result
+
+    def number(self, value):
+        """`float`, for what belongs to somebody."""
+        if not isinstance(value, Tensor):
+            return float(value)
+        self.reading = True
+        plain = float(value)
+        self.reading = False
+        return owned(Number(plain), value.owner) if hasattr(value, "owner") else plain
+
+
+class Border(Boundary):
+    """Hands over embeddings to the active party and gradients to the party of that width; notes what passed."""
+
+    def __init__(self):
+        super().__init__()
+        self.passed = []
+
+    def up(self, embeddings):
+        if owner_of(embeddings, "up") not in range(len(WIDTHS)) or embeddings.shape[1:] != (WIDTHS[embeddings.owner],):
+            raise Leak(f"up went {tuple(embeddings.shape)} of {owner_of(embeddings, 'up')}")
+        return self._handed("up", embeddings, super().up(embeddings), ACTIVE)
+
+    def down(self, gradient):
+        if owner_of(gradient, "down") != ACTIVE or gradient.dim() != 2 or gradient.shape[1] not in WIDTHS:
+            raise Leak(f"down went {tuple(gradient.shape)} of {owner_of(gradient, 'down')}")
+        return self._handed("down", gradient, super().down(gradient), WIDTHS.index(gradient.shape[1]))
+
+    def _handed(self, way, sent, received, to):
+        if received is sent or received.requires_grad:
+            raise Leak(f"{way} went a graph, not numbers")
+        self.passed.append((way, *sent.shape))
+        return owned(received, to)
+
+
+def marked(parties):
+    """The same parties; what they hold, and the constants of their bottoms, knows whose it is."""
+    for k, party in enumerate(parties.passive):
+        for held in (party.w, party.x, *party.model.module.buffers()):
+            owned(held, k)
+    owned(parties.active.w, ACTIVE)
+    owned(parties.active.y, ACTIVE)
+    return parties
+
+
+def there(n):
+    return [("up", n, WIDTHS[0]), ("up", n, WIDTHS[1])]
+
+
+def there_and_back(n):
+    return [*there(n), ("down", n, WIDTHS[0]), ("down", n, WIDTHS[1])]
+
+
+def test_training_and_prediction_send_embeddings_up_and_their_gradients_down():
+    parties, border = marked(tables()), Border()
+    with Watch():
+        trained = train(parties, ROWS[:20], Optimisers([MOMENTUM, ADAM, PLAIN]), epochs=2, seed=0, boundary=border)
+        assert [w_k.owner for w_k in trained.w] == [0, 1, ACTIVE]
+        assert border.passed == 2 * [*there_and_back(7), *there_and_back(7), *there_and_back(6)]
+        border.passed.clear()
+        z = predict(trained, features(parties), border, size=16)
+    assert z.owner == ACTIVE
+    assert border.passed == [*there(16), *there(8)]
+
+
+def test_with_normalisation_and_noise_it_is_the_same():
+    """`deal`'s nets, whose constants are their party's, with a layer on top for widths that tell parties apart."""
+    parties, _ = deal(table(), bottom="mlp", seed=0)
+    parts = []
+    for party, width in zip(parties.passive, WIDTHS, strict=True):
+        model = FlatModel(nn.Sequential(party.model.module, nn.Linear(32, width)))
+        parts.append(replace(party, model=model, w=model.init(0), noise=EmbeddingNoise(0.1, clip=1.0)))
+    top = FlatModel(nn.Linear(sum(WIDTHS), 4))
+    parties = marked(Parties(tuple(parts), replace(parties.active, model=top, w=top.init(0))))
+    border = Border()
+    with Watch():
+        train(parties, torch.arange(12), Optimisers([PLAIN]), epochs=1, seed=0, boundary=border)
+    assert border.passed == [*there_and_back(7), *there_and_back(5)]
+
+
+@pytest.fixture
+def watch(monkeypatch):
+    """Over FedORA's numbers, too."""
+    watching = Watch()
+    monkeypatch.setattr(fedora_module, "float", watching.number, raising=False)
+    from_above = VectorDual.value.fget
+
+    def reported(dual):  # a mean over everybody's duals: for whoever runs the experiment, none of the parties
+        with torch._C.DisableTorchFunction():
+            return from_above(dual)
+
+    monkeypatch.setattr(VectorDual, "value", property(reported))
+    return watching
+
+
+FORGET, RETAIN = ROWS[:5], ROWS[5:21]  # 16 in batches of 6: 6, 6, 4
+VARIANTS = {
+    "scalar": {},
+    "scalar, clipped": {"clip": 0.1},
+    "vector": {"dual": "vector"},
+    "vector, clipped": {"dual": "vector", "clip": 0.1},
+    "reverse": {"score": "reverse"},
+}
+
+
+@pytest.mark.parametrize("refresh", [False, True], ids=["cached", "refreshed"])
+@pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS)
+def test_fedora_sends_embeddings_up_and_their_gradients_down(watch, settings, refresh):
+    """The price travels inside gradients, step sizes stay where they are; the last score needs embeddings alone."""
+    parties, border = marked(tables()), Border()
+    options = {"ratio": 1.0, "batch_size": 6, "iterations": 4, "patience": False, "refresh": refresh, **settings}
+    with watch:
+        done = fedora(parties, FORGET, RETAIN, seed=0, boundary=border, tau=0.1, sigma=1.0, **options)
+    assert [w_k.owner for w_k in done.w] == [0, 1, ACTIVE]
+    anew = there_and_back(5) if refresh else []
+    iteration = [*there_and_back(5), *there_and_back(6), *anew, *there_and_back(6), *anew, *there_and_back(4)]
+    assert border.passed == 4 * iteration + there(5)
+
+
+def test_the_step_rule_needs_more_than_that(watch):
+    """It adds up everybody's gradient norms: the numbers that its option is documented, and charged, to send."""
+    with watch, pytest.raises(Leak, match="brings together"):
+        fedora(marked(tables()), FORGET, RETAIN, seed=0, boundary=Border(), ratio=1.0, iterations=1, step_rule=True)
+
+
+def public(write):
+    held = torch.zeros(3)
+    write(held)
+    return held
+
+
+LEAKS = {
+    "sum": lambda a, b, watch: a + b,
+    "concatenation": lambda a, b, watch: torch.cat([a, b]),
+    "choice": lambda a, b, watch: torch.where(a > 0, b, 0.0),
+    "in place": lambda a, b, watch: a.add_(b),
+    "assignment": lambda a, b, watch: a.__setitem__(0, b[0]),
+    "target": lambda a, b, watch: torch.mul(a, 2.0, out=b),
+    "computed": lambda a, b, watch: (2 * a).exp().sum() + b.mean(),
+    "copied into what is everybody's": lambda a, b, watch: public(lambda held: held.copy_(a)) + b,
+    "copied into a view": lambda a, b, watch: public(lambda held: held[:2].copy_(a[:2])) + b,
+    "assigned to what is everybody's": lambda a, b, watch: public(lambda held: held.__setitem__(0, a[0])) + b,
+    "gradient": lambda a, b, watch: torch.autograd.grad(a.requires_grad_().dot(a), a, b.sum()),
+    "number times tensor": lambda a, b, watch: watch.number(a.sum()) * b,
+    "tensor times number": lambda a, b, watch: b / watch.number(a.sum()),
+    "two numbers": lambda a, b, watch: 1 - watch.number(a.sum()) + 2 * watch.number(b.sum()),
+    "the larger number": lambda a, b, watch: max(watch.number(a.sum()), watch.number(b.sum())),
+    "a number taken otherwise": lambda a, b, watch: float(a.sum()),
+    "an item": lambda a, b, watch: a[0].item(),
+}
+
+
+@pytest.mark.parametrize("leak", LEAKS.values(), ids=LEAKS)
+def test_the_watch_sees_two_parties_brought_together(leak):
+    with Watch() as watch, pytest.raises(Leak):
+        leak(owned(torch.ones(3), 0), owned(torch.ones(3), 1), watch)
+
+
+ALLOWED = [name for name in LEAKS if name not in ("a number taken otherwise", "an item")]
+
+
+@pytest.mark.parametrize("harmless", [LEAKS[name] for name in ALLOWED], ids=ALLOWED)
+def test_the_watch_lets_one_party_compute(harmless):
+    with Watch() as watch:
+        harmless(owned(torch.ones(3), 0), owned(torch.ones(3), 0), watch)
+
+
+def test_the_watch_sees_a_border_that_is_gone_around():
+    """The plain border does not hand over: what arrives still is the passive parties'."""
+    parties = marked(tables())
+    with Watch(), pytest.raises(Leak, match="cat brings together"):
+        predict(parties, features(parties), Boundary())
+    with Watch(), pytest.raises(Leak, match="cat brings together"):
+        train(parties, ROWS, Optimisers([PLAIN]), epochs=1, seed=0)
+
+
+class Careless(Border):
+    """Hands over tensors with the graph that made them."""
+
+    def up(self, embeddings):
+        return self._handed("up", embeddings, embeddings.view_as(embeddings), ACTIVE)
+
+
+CROSSING = {
+    "raw features": lambda border, p: border.up(p.passive[0].x),
+    "parameters": lambda border, p: border.up(p.passive[0].w),
+    "another's width": lambda border, p: border.up(p.passive[0].x[:, :1].expand(-1, WIDTHS[1])),
+    "labels": lambda border, p: border.down(p.active.y),
+    "the top's parameters": lambda border, p: border.down(p.active.w.view(CLASSES, -1)),  # (3, 9)
+    "embeddings down": lambda border, p: border.down(
+        p.passive[0].embed(p.passive[0].w, p.passive[0].x, border.begin())
+    ),
+    "gradients up": lambda border, p: border.up(owned(torch.zeros(N, WIDTHS[0]), ACTIVE)),
+    "a graph": lambda border, p: Exchange(p, p.w, features(p), p.active.y, Careless()),
+}
+
+
+@pytest.mark.parametrize("crossing", CROSSING.values(), ids=CROSSING)
+def test_the_border_of_the_watch_lets_nothing_else_pass(crossing):
+    parties = marked(tables())
+    with Watch(), pytest.raises(Leak, match="went"):
+        crossing(Border(), parties)
+
+
+# --- noise on embeddings ---------------------------------------------------------------------------------------------
+
+FIRST, SECOND = ("training", 1), ("training", 2)  # exchanges
+
+
+def test_embeddings_are_clipped_one_by_one():
+    h = torch.tensor([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]])
+    sent = EmbeddingNoise(0.0, clip=1.0)(h, FIRST)
+    torch.testing.assert_close(sent, torch.tensor([[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]]))
+    assert torch.equal(EmbeddingNoise(0.0)(h, FIRST), h)
+
+
+def test_noise_has_its_deviation_and_belongs_to_seed_and_exchange():
+    """10^5 draws: the sample deviation is within 4 of its own deviations, 0.5 / sqrt(2 10^5)."""
+    h = torch.ones(1000, 100)
+    first, *others = (
+        EmbeddingNoise(0.5, seed=seed)(h, exchange) - h
+        for seed, exchange in ((1, FIRST), (1, SECOND), (1, ("unlearning", 1)), (2, FIRST))
+    )
+    assert float(first.std()) == pytest.approx(0.5, abs=4 * 0.5 / math.sqrt(2e5))
+    assert torch.equal(EmbeddingNoise(0.5, seed=1)(h, FIRST) - h, first)
+    for other in others:
+        assert abs(float((first * other).mean())) < 4 * 0.25 / math.sqrt(1e5)
+
+
+def noisy(parties, std=0.3, clip=0.2):
+    first, second = parties.passive
+    return Parties((replace(first, noise=EmbeddingNoise(std, clip)), second), parties.active)
+
+
+def test_gradients_go_through_clipping_and_noise():
+    parties, boundary = tables(torch.float64), Boundary(name="training")
+    exchange = forward(noisy(parties), parties.w, ROWS, boundary)
+    gradients = exchange.backward(F.cross_entropy(exchange.logits, exchange.y))
+    whole = Composed(parties)
+    *bottoms, top = whole.parts
+    h = [net(x_k) for net, x_k in zip(bottoms, features(parties), strict=True)]
+    h[0] = EmbeddingNoise(0.3)(F.normalize(h[0], dim=1) * h[0].norm(dim=1, keepdim=True).clamp(max=0.2), FIRST)
+    F.cross_entropy(top(torch.cat(h, dim=1)), parties.active.y).backward()
+    close(gradients, whole.vectors(lambda parameter: parameter.grad))
+
+
+def test_every_exchange_has_noise_of_its_own_and_the_same_one_again():
+    parties = noisy(tables(), std=0.1, clip=0.0)
+    boundary = Boundary(name="training")
+    one, two = (forward(parties, parties.w, ROWS, boundary).logits for _ in range(2))
+    assert boundary.exchanges == 2
+    assert not torch.equal(one, two)
+    again = Boundary(name="training", exchanges=1)
+    assert torch.equal(forward(parties, parties.w, ROWS, again).logits, two)
+    with torch.no_grad():
+        asked = Boundary(name="asked")
+        first, second = (predict(parties, features(parties), asked, size=12) for _ in range(2))
+    assert asked.exchanges == 4
+    assert not torch.equal(first, second)
+
+
+def test_training_with_noise_is_deterministic_and_resumes_with_the_count_of_exchanges():
+    parties, kept = noisy(tables()), {}
+
+    def run(given, epochs, boundary, **how):
+        return train(given, ROWS, Optimisers([PLAIN]), epochs=epochs, seed=0, boundary=boundary, **how)
+
+    once = run(parties, 3, Boundary(), after_epoch=lambda epoch, w: kept.update({epoch: copy.deepcopy(w)}))
+    assert same(once, run(parties, 3, Boundary()))
+    assert not same(once, run(parties, 3, Boundary(name="another")))
+    resumed = run(parties.having(kept[1]), 2, Boundary(exchanges=4), first_epoch=2)
+    assert same(once, resumed)
+
+
+# --- alignment -------------------------------------------------------------------------------------------------------
+
+
+def test_shuffled_parties_train_the_same_bits_once_aligned():
+    """Everybody holds the 24 samples in an order of their own, and some that others lack."""
+    parties, trained = tables(), []
+    for shuffle in (1, 2):
+        g = torch.Generator().manual_seed(shuffle)
+        ids, held = [], []
+        for k, column in enumerate([*features(parties), parties.active.y]):
+            strangers = column[torch.randint(0, N, (k + shuffle,), generator=g)]
+            order = torch.randperm(N + len(strangers), generator=g)
+            names = [f"sample {i}" for i in range(N)] + [f"party {k}'s {i}" for i in range(len(strangers))]
+            ids.append([names[i] for i in order.tolist()])
+            held.append(torch.cat([column, strangers])[order])
+        *x, y = (column[rows] for column, rows in zip(held, align(ids), strict=True))
+        assert len(y) == N
+        passive = tuple(replace(party, x=x_k) for party, x_k in zip(parties.passive, x, strict=True))
+        aligned = Parties(passive, replace(parties.active, y=y))
+        trained.append(train(aligned, ROWS, Optimisers([MOMENTUM]), epochs=2, seed=0))
+    assert same(*trained)
+
+
+def test_aligned_rows_name_the_same_samples_in_the_same_order():
+    ids = [[5, 3, "a", 8, (1, 2)], ["a", (1, 2), 7, 5], [(1, 2), 5, 3, 9, "a", 6]]
+    rows = align(ids)
+    named = [[own[i] for i in own_rows.tolist()] for own, own_rows in zip(ids, rows, strict=True)]
+    assert named[0] == named[1] == named[2]
+    assert set(named[0]) == {5, "a", (1, 2)}
+    assert all(own_rows.dtype == torch.int64 for own_rows in rows)
+
+
+def test_the_common_order_depends_on_salt_and_ids_alone():
+    ids = list(range(40))
+    backwards = ids[::-1]
+    order, reverse = align([ids, backwards])
+    assert (39 - reverse).tolist() == order.tolist() == align([ids])[0].tolist()
+    salted = align([ids], salt="pepper")[0]
+    assert sorted(salted.tolist()) == sorted(order.tolist()) == ids
+    assert salted.tolist() != order.tolist() != ids
+
+
+def test_alignment_refuses_what_it_cannot_align():
+    with pytest.raises(InvalidRequest, match="ids of party 1 must name each sample once, got 2 twice"):
+        align([["a", "b"], ["b", "a", "b", "a"]])
+    with pytest.raises(InvalidRequest, match=r"nothing in common: 3 parties of \[2, 1, 1\] samples"):
+        align([["a", "b"], ["a"], ["b"]])
+    with pytest.raises(InvalidRequest, match="party 1 lacks 2 of the 3 samples that were said to be common"):
+        align([["a", "b", "c"], ["a", "d"]], intersect=lambda digests: digests[0])
+
+
+def test_a_protocol_of_ones_own_sees_digests_and_decides():
+    seen = []
+
+    def protocol(digests):
+        seen.extend(digests)
+        return set(sorted(digests[0] & digests[1])[:1])
+
+    first, second = align([["a", "b"], ["b", "a"]], intersect=protocol)
+    assert len(first) == len(second) == 1
+    assert ["a", "b"][int(first)] == ["b", "a"][int(second)]
+    assert all(isinstance(digest, bytes) and len(digest) == 32 for digests in seen for digest in digests)
+
+
+# --- dealing out -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parties", [2, 3, 5])
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (1, 8, 8)])
+def test_joined_stripes_are_the_image(shape, parties):
+    x = images(shape=shape).x_train
+    stripes = split_features(x, vertical(shape, parties))
+    assert len(stripes) == parties
+    assert torch.equal(torch.cat(stripes, dim=-1), x)
+
+
+def test_two_parties_get_the_left_and_the_right_half():
+    dataset = images(shape=(3, 8, 12))
+    parties, test = deal(dataset, bottom="cnn", seed=0)
+    assert torch.equal(parties.passive[0].x, dataset.x_train[..., :6])
+    assert torch.equal(parties.passive[1].x, dataset.x_train[..., 6:])
+    assert torch.equal(torch.cat(test, dim=-1), dataset.x_test)
+    assert torch.equal(parties.active.y, dataset.y_train)
+    assert parties.active.classes == 4
+    assert len(parties) == 3
+    assert parties.d == sum(len(w_k) for w_k in parties.w) == 2 * parties.passive[0].model.d + 128 * 4 + 4
+
+
+def test_a_table_goes_by_blocks_of_columns_each_with_its_own_normalisation():
+    dataset, blocks = table(), [torch.tensor([0, 3, 5]), torch.tensor([1, 2, 4, 6])]
+    parties, test = deal(dataset, bottom="mlp", seed=0, blocks=blocks)
+    for party, x_test, block in zip(parties.passive, test, blocks, strict=True):
+        assert torch.equal(party.x, dataset.x_train[:, block])
+        assert torch.equal(x_test, dataset.x_test[:, block])
+        standardised = party.model.module[0](party.x)
+        torch.testing.assert_close(standardised.mean(dim=0), torch.zeros(len(block)), rtol=0, atol=1e-5)
+        torch.testing.assert_close(standardised.std(dim=0, correction=0), torch.ones(len(block)))
+
+
+def test_dealing_is_deterministic_and_a_seed_of_its_own_each():
+    once, again, other = (deal(images(), bottom="cnn", seed=seed)[0] for seed in (0, 0, 1))
+    assert same(once, again)
+    assert not any(torch.equal(a, b) for a, b in zip(once.w, other.w, strict=True))
+    assert not torch.equal(once.w[0], once.w[1])  # same net, same shape
+
+
+def test_a_partys_first_parameters_do_not_depend_on_the_others():
+    first, second, wider, third = (torch.tensor(block) for block in ([0, 1], [2, 3], [0, 1, 4], [5, 6]))
+    dataset = table()
+    two, beside, three = (
+        deal(dataset, bottom="mlp", seed=0, blocks=blocks)[0]
+        for blocks in ([first, second], [wider, second], [first, second, third])
+    )
+    assert torch.equal(two.passive[1].w, beside.passive[1].w)
+    assert torch.equal(two.passive[0].w, three.passive[0].w)
+    assert torch.equal(two.passive[1].w, three.passive[1].w)
+
+
+def test_a_top_of_one_linear_layer_is_asked_for_where_logits_must_be_a_sum():
+    check_top(tables())
+    for top in (mlp(sum(WIDTHS), CLASSES, (4,)), nn.Sequential(nn.Linear(sum(WIDTHS), CLASSES), nn.Tanh())):
+        with pytest.raises(UnsupportedModel, match="top must be one linear layer"):
+            check_top(tables(top=top))
