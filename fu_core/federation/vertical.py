@@ -40,7 +40,8 @@ class EmbeddingNoise:
     """What a party may do to its embeddings before they leave it: h min(1, clip / |h|) + N(0, std^2), Table IX.
 
     Without clipping (0) one sample can move an embedding any distance, so no (epsilon, delta) follows from the noise.
-    Random: from the streams of (seed, "embedding noise", name and number of the exchange); none comes twice.
+    Random: from the streams of (seed, "embedding noise", name and number of the exchange): methods on the same parties
+    need boundaries with names of their own, or they draw the same noise.
     """
 
     std: float
@@ -220,14 +221,16 @@ class Optimisers:
 
     def tensors(self) -> dict[str, Tensor]:
         """The optimisers' memory by name, for a checkpoint."""
-        return {f"moment {k} {i}": m for k, state in enumerate(self.states) for i, m in enumerate(state.moments)}
+        return {
+            f"moment {k} {i}": m.clone() for k, state in enumerate(self.states) for i, m in enumerate(state.moments)
+        }
 
     def restore(self, tensors: dict[str, Tensor], steps: int, parties: int) -> None:
         """Continue from a checkpoint's `tensors()`."""
         for k, state in enumerate(self.at(1, parties)):
             state.steps = steps
             mine = [name for name in sorted(tensors) if name.startswith(f"moment {k} ")]
-            state.moments = [tensors[name] for name in mine]
+            state.moments = [tensors[name].clone() for name in mine]
 
 
 def train(
@@ -292,7 +295,7 @@ def hashed_intersection(digests: Sequence[set[bytes]]) -> set[bytes]:
 def align(ids: Sequence[Sequence[Hashable]], *, salt: str = "", intersect: Intersect = hashed_intersection) -> Vectors:
     """Row numbers per party (int64) that list the samples all parties have, in the same order for everybody.
 
-    ids[k]: party k's sample IDs, each once, in any order. The common order is that of the salted digests: it
+    ids[k]: party k's sample IDs, each once, in any order, the same type everywhere: 1 and "1" are different IDs. The common order is that of the salted digests: it
     depends on nothing but the IDs. Raises InvalidRequest if a party names an ID twice or nothing is common.
     """
     where: list[dict[bytes, int]] = []

@@ -96,7 +96,8 @@ BOTTOMS: dict[str, Callable[[tuple[int, ...]], nn.Module]] = {
 def build_bottom(name: str, example: Tensor, mean: Tensor, std: Tensor) -> FlatModel:
     """The bottom net `name` for a party whose raw features look like `example` (1, ...), normalisation built in.
 
-    mean, std: of the party's channels (images, in units of 0 to 1) or columns (tables).
+    mean, std: of the channels (images, in units of 0 to 1: public constants or of whole images) or of the party's own
+    columns (tables).
     """
     check_choice("bottom", name, BOTTOMS)
     images = example.dim() == 4

@@ -110,6 +110,10 @@ class FedORA:
         check_count("batch_size", self.batch_size)
         if not 0 <= self.ratio <= 1:
             raise ValueError(f"ratio must lie in 0..1, got {self.ratio}")
+        if self.largest_steps < 1:
+            raise ValueError(f"largest_steps must be >= 1, got {self.largest_steps}")
+        if self.step_rule and self.dual == "vector":
+            raise ValueError("step_rule is about one dual variable: it needs dual='scalar', got 'vector'")
         if not 0 < self.grow_below < 1 < self.shrink_above or not self.shrink < 1 < self.grow:
             raise ValueError(
                 "adaptive steps need 0 < grow_below < 1 < shrink_above and shrink < 1 < grow, got "
@@ -343,8 +347,8 @@ def fedora(
         return _CrossEntropy(parties, theta, batches_of[t][j], border)
 
     def told(iteration: Iteration) -> None:
-        if s.step_rule:
-            border.numbers(len(parties.passive))  # gradient norms up, lambda down
+        if s.step_rule and s.unlearn and iteration.t:  # the closing report has none of its own
+            border.numbers(len(parties.passive))  # of the iteration before: gradient norms up, lambda down
         if on_iteration is not None:
             on_iteration(iteration)
 

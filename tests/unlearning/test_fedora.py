@@ -576,10 +576,12 @@ def test_the_ratio_decides_how_many_exchanges_an_iteration_takes(ratio, substeps
     assert boundary.meter.storage == 2 * 4 * parties.d
 
 
-def test_a_small_ratio_of_little_data_is_one_whole_batch_and_the_rest_is_rounded_up():
+@pytest.mark.parametrize(("ratio", "retained"), [(0.001, 8), (1.0, 37)])
+def test_a_small_share_is_one_whole_batch_and_all_of_the_data_ends_with_a_small_one(ratio, retained):
+    """37 samples: 8, 8, 8, 8, 5."""
     boundary = Boundary()
-    fedora(tables(), FORGET, RETAIN[:37], seed=0, ratio=1.0, batch_size=8, iterations=1, boundary=boundary)
-    assert boundary.meter.bytes_down == (5 + 37) * 8 * 4  # 8, 8, 8, 8, 5
+    fedora(tables(), FORGET, RETAIN[:37], seed=0, ratio=ratio, batch_size=8, iterations=1, boundary=boundary)
+    assert boundary.meter.bytes_down == (5 + retained) * 8 * 4
 
 
 def test_batches_are_retained_samples_in_a_new_order_each_iteration(monkeypatch):
