@@ -295,8 +295,9 @@ def hashed_intersection(digests: Sequence[set[bytes]]) -> set[bytes]:
 def align(ids: Sequence[Sequence[Hashable]], *, salt: str = "", intersect: Intersect = hashed_intersection) -> Vectors:
     """Row numbers per party (int64) that list the samples all parties have, in the same order for everybody.
 
-    ids[k]: party k's sample IDs, each once, in any order, the same type everywhere: 1 and "1" are different IDs. The common order is that of the salted digests: it
-    depends on nothing but the IDs. Raises InvalidRequest if a party names an ID twice or nothing is common.
+    ids[k]: party k's sample IDs, each once, in any order, of the same type everywhere: 1 and "1" are different IDs.
+    The common order is that of the salted digests: it depends on nothing but the IDs. Raises InvalidRequest if a party
+    names an ID twice or nothing is common.
     """
     where: list[dict[bytes, int]] = []
     for k, own in enumerate(ids):
