@@ -1,4 +1,4 @@
-"""Notebooks 02 and 04 run headless, on tiny federations: they obey parameters, and figures need records only."""
+"""Notebooks 02 to 04 run headless, on tiny federations: they obey parameters, and figures need records only."""
 
 import ast
 import shutil
@@ -7,7 +7,7 @@ import nbformat
 import pandas as pd
 import pytest
 
-from fu_core.papers import certified_dfl_experiment, hf_kcu_experiment, hf_kcu_theory
+from fu_core.papers import certified_dfl_experiment, fedora_experiment, hf_kcu_experiment, hf_kcu_theory
 from fu_core.reproduce import notebooks
 from tests.notebook_lab import ABSOLUTE_PATH, DIGITS, Lab, code, outputs
 
@@ -49,6 +49,23 @@ PARAMETERS = {
         "pdudt_rounds": 1,
         "timed_rounds": 2,
     },
+    "fedora": {
+        "datasets": ["mnist/cnn", "digits/mlp"],
+        "seeds": [0, 1],
+        "classes": [[1], [2]],
+        "percents": [[50], [50]],
+        "n_train": [120, 120],
+        "n_val": [40, 40],
+        "n_test": [100, 100],
+        "epochs": [1, 2],
+        "iterations": 3,
+        "cvfu_epochs": 1,
+        "weights": [1.0, 5.0],
+        "ratios": [0.05, 1.0],
+        "few": [20, 1],
+        "embedding_noise": [0.1],
+        "repeats": 1,
+    },
 }
 SHOWN = {
     "hf_kcu": {
@@ -60,8 +77,17 @@ SHOWN = {
         *("fig1_curves.png", "fig2_time.png", "mixing.png", "exactness.png", "audit.png", "certificates.png"),
         *("client_wise.csv", "storage.csv", "traffic.csv", "networks.png", "travel.png"),
     },
+    "fedora": {
+        *(f"table_{n}.csv" for n in ("ii", "iii", "iv", "v", "vi", "vii", "viii", "ix")),
+        *("fig4_forgetting.png", "fig5_forgetting.png", "fig6_attacks.png", "fig7_attacks.png", "fig8_sensitivity.png"),
+        *("dual.png", "constraint.csv", "readings.csv", "saddle.png", "forbidden.png", "theorem_1.png"),
+    },
 }
-CLAIMS = {"hf_kcu": ("H", 15, {"H14": "holds"}), "certified_dfl": ("D", 13, {"D8": "holds", "D9": "holds in part"})}
+CLAIMS = {
+    "hf_kcu": ("H", 15, {"H14": "holds"}),
+    "certified_dfl": ("D", 13, {"D8": "holds", "D9": "holds in part"}),
+    "fedora": ("F", 13, {"F12": "does not hold", "F13": "holds"}),
+}
 
 
 @pytest.fixture(scope="module", params=sorted(PARAMETERS))
@@ -90,6 +116,13 @@ def test_every_record_carries_the_overridden_parameters(paper, tiny):
         assert {(c["rounds"], c["epochs"]) for c in federated if "rounds" in c} == {(2, 1.0)}
         methods = {*hf_kcu_experiment.REFERENCES, *hf_kcu_experiment.METHODS}
         assert {c["seed"] for c in configs if c.get("data") == "diabetes"} == set(hf_kcu_theory.SEEDS)
+    elif paper == "fedora":
+        assert {(c["dataset"], c["bottom"], c["epochs"]) for c in federated} == {
+            ("mnist", "cnn", 1),
+            ("digits", "mlp", 2),
+        }
+        assert {c["fedora"]["iterations"] for c in federated if "fedora" in c} == {3}
+        methods = {*fedora_experiment.REFERENCES, *fedora_experiment.METHODS, "all"}
     else:
         assert {(c["dataset"], c["model"], c["rounds"]) for c in federated} == {
             ("digits", "unit_softmax", 3),

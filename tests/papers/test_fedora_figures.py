@@ -224,19 +224,20 @@ def test_figures_4_to_7_have_a_bar_per_method_and_a_line_per_reference(tiny):
     assert levels == [tiny.unlearnings[cell(method, task=task)].metrics["forget"] for method in REFERENCES]
     methods = len(METHODS) - 1  # no calibrated threshold where whole classes go
     assert [len(ax.patches) for ax in attacks.axes] == [methods, methods, methods, 0]
-    assert "no poisoned twin" in [text.get_text() for text in attacks.axes[3].texts]
+    assert [ax.axison for ax in attacks.axes] == [True, True, True, False]  # no poisoned twin
 
 
 def test_figure_8_draws_means_over_the_values_of_both_sweeps(tiny):
     with style():
         fig = figures.figure_8(TINY, tiny.runs)
-    for ax, group, x in zip(fig.axes, ("weights", "ratios"), ([0.5, 5.0], [5.0, 100.0]), strict=True):
+    for ax, group, x in zip(fig.axes, ("weights", "ratios"), (["0.5", "5"], ["5", "100"]), strict=True):
         lines = {line.get_label(): line for line in ax.lines}
         assert len(lines) == 5
-        assert lines["unlearning acc. (%)"].get_xdata().tolist() == x
+        assert [tick.get_text() for tick in ax.get_xticklabels()] == x
         labels = [f"{value:g}" for value in getattr(TINY, group)]
         found = [tiny.unlearnings[cell("FedORA", group=group, label=label)].metrics for label in labels]
         assert lines["unlearning acc. (%)"].get_ydata().tolist() == [m["forget"] for m in found]
+        assert lines["unlearning acc. (%)"].get_xdata().tolist() == ax.get_xticks().tolist()
         assert lines["MIA-ASR (%)"].get_ydata() == pytest.approx([100 * m["mia"] for m in found])
 
 
