@@ -79,6 +79,9 @@ def split_of(request: str, dataset: Dataset) -> Split:
     Random: which samples, from streams of the request alone: the same whatever the training seed.
     """
     kind, *numbers = request.split("-")
+    wanted = {"none": 0, "classes": 2, "samples": 1}.get(kind)
+    if wanted is None or len(numbers) != wanted or not all(number.isdigit() for number in numbers):
+        raise ConfigError(f"request must look like 'none', 'classes-2-50' or 'samples-50', got {request!r}")
     y = dataset.y_train
     chosen: list[Tensor] = []
     removed: tuple[int, ...] = ()
@@ -92,9 +95,9 @@ def split_of(request: str, dataset: Dataset) -> Split:
             chosen.append(rows[order[: round(percent * len(rows) / 100)]])
         removed = forgotten_classes(m, dataset.classes) if percent == 100 else ()
     elif kind == "samples":
+        if not 0 < int(numbers[0]) < len(y):
+            raise ConfigError(f"request must leave some of {len(y)} samples and take one, got {request!r}")
         chosen.append(torch.randperm(len(y), generator=stream(0, "vertical request", "any"))[: int(numbers[0])])
-    elif kind != "none":
-        raise ConfigError(f"request must begin with none, classes or samples, got {request!r}")
     gone = torch.zeros(len(y), dtype=torch.bool)
     for rows in chosen:
         gone[rows] = True
@@ -122,31 +125,36 @@ def triggered(dataset: Dataset, x: Tensor) -> Tensor:
 
 
 def noisy(dataset: Dataset, std: float, columns: Tensor) -> Dataset:
-    """Gaussian noise on the first party's share of every image (n, C, H, W): `std` in units of 0 to 1 (Table VI).
+    """Noise on the first party's share of every sample, training and test (Table VI); see `spoilt`."""
+    x_train, x_test = (
+        spoilt(dataset, x, std, columns, split) for x, split in ((dataset.x_train, "train"), (dataset.x_test, "test"))
+    )
+    return replace(dataset, x_train=x_train, x_test=x_test)
 
-    Random: one draw per image, from stream (0, "party noise", split).
+
+def spoilt(dataset: Dataset, x: Tensor, std: float, columns: Tensor, split: str) -> Tensor:
+    """Gaussian noise on `columns` of the samples `x`: `std` in units of 0 to 1 for images, of a column's spread else.
+
+    Random: from stream (0, "party noise", split).
     """
-
-    def spoil(x: Tensor, split: str) -> Tensor:
-        if x.dim() != 4:  # in units of each column's own spread
-            scale, top = dataset.std[columns], None
-        else:
-            scale, top = torch.tensor(255.0), 255
-        part = x[..., columns].float()
-        noise = torch.randn(part.shape, generator=stream(0, "party noise", split))
-        spoilt = x.clone()
-        mixed = part + std * scale * noise
-        spoilt[..., columns] = mixed.round().clamp(0, top).to(x.dtype) if top else mixed
-        return spoilt
-
-    return replace(dataset, x_train=spoil(dataset.x_train, "train"), x_test=spoil(dataset.x_test, "test"))
+    part = x[..., columns].float()
+    noise = torch.randn(part.shape, generator=stream(0, "party noise", split))
+    mixed = x.clone()
+    if x.dim() == 4:
+        mixed[..., columns] = (part + 255 * std * noise).round().clamp(0, 255).to(x.dtype)
+    else:
+        mixed[..., columns] = part + std * dataset.std[columns] * noise
+    return mixed
 
 
 @lru_cache(maxsize=6)
 def _dataset(name: str, n_train: int, n_val: int, n_test: int, noise: float) -> tuple[Dataset, Tensor, Tensor]:
     rest, x, y = load(name).holdout(n_val, seed=0)
     dataset = rest.subset(n_train or None, n_test or None, seed=0)
-    return (noisy(dataset, noise, _blocks(dataset)[0]) if noise else dataset), x, y
+    if not noise:
+        return dataset, x, y
+    first = _blocks(dataset)[0]
+    return noisy(dataset, noise, first), spoilt(dataset, x, noise, first, "validation"), y
 
 
 def dataset_of(config: Mapping[str, Any]) -> Dataset:

@@ -50,7 +50,7 @@ class Task(NamedTuple):
     @property
     def labels(self) -> bool:
         """Do whole classes go?"""
-        return self.request.endswith("-100")
+        return self.request.startswith("classes-") and self.request.endswith("-100")
 
 
 class Cell(NamedTuple):
@@ -106,7 +106,7 @@ class Experiment:
     repeats: int = 3  # timings
 
     def __post_init__(self) -> None:
-        for name in ("datasets", "seeds", "weights", "ratios"):
+        for name in ("datasets", "seeds", "weights", "ratios", "few", "few_ratios", "embedding_noise"):
             values = list(getattr(self, name))
             if not values or len(set(values)) != len(values):
                 raise ConfigError(f"{name} must list at least one value, each once, got {values}")
@@ -124,10 +124,21 @@ class Experiment:
                 check_count("classes", count, error=ConfigError)
                 if not 0 < percent < 100:
                     raise ConfigError(f"percents must lie between 0 and 100, got {percent}")
+        for name, counts in (("epochs", self.epochs), ("n_val", self.n_val), ("few", self.few)):
+            for count in counts:
+                check_count(name, count, error=ConfigError)
+        for name, counts in (("n_train", self.n_train), ("n_test", self.n_test)):
+            for count in counts:
+                check_count(name, count, least=0, error=ConfigError)
         for name in ("ga_epochs", "cvfu_epochs", "repeats"):
             check_count(name, getattr(self, name), error=ConfigError)
-        for name in ("ga_lr", "ico_scale", "clip", "delta", "party_noise"):
+        for name in ("ga_lr", "ico_scale", "clip", "delta", "party_noise", "sigma_vector"):
             check_positive(name, getattr(self, name), ConfigError)
+        for std in self.embedding_noise:
+            check_positive("embedding_noise", std, ConfigError)
+        for name in ("delta", "threshold"):
+            if not getattr(self, name) <= 1:
+                raise ConfigError(f"{name} must be at most 1, got {getattr(self, name)}")
         if not 0 < self.ico_share <= 1:
             raise ConfigError(f"ico_share must lie in (0, 1], got {self.ico_share}")
         for ratio in (*self.ratios, *self.few_ratios):

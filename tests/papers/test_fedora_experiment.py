@@ -108,6 +108,16 @@ def difference(config, other):
         ({"clip": 0.0}, "clip must be a finite number > 0, got 0.0"),
         ({"delta": 0.0}, "delta must be a finite number > 0, got 0.0"),
         ({"repeats": 0}, "repeats must be a whole number >= 1, got 0"),
+        ({"epochs": [3, 0]}, "epochs must be a whole number >= 1, got 0"),
+        ({"n_val": [0, 40]}, "n_val must be a whole number >= 1, got 0"),
+        ({"n_train": [-1, 0]}, "n_train must be a whole number >= 0, got -1"),
+        ({"few": [0]}, "few must be a whole number >= 1, got 0"),
+        ({"few": []}, "few must list at least one value"),
+        ({"embedding_noise": []}, "embedding_noise must list at least one value"),
+        ({"embedding_noise": [-1.0]}, "embedding_noise must be a finite number > 0, got -1.0"),
+        ({"sigma_vector": 0.0}, "sigma_vector must be a finite number > 0, got 0.0"),
+        ({"threshold": 1.5}, "threshold must be at most 1, got 1.5"),
+        ({"delta": 2.0}, "delta must be at most 1, got 2.0"),
     ],
 )
 def test_a_parameter_out_of_range_is_one_error_that_names_it(change, says):
@@ -171,7 +181,7 @@ def test_tasks_are_the_settings_and_the_same_classes_with_all_their_samples_once
     requests = ["classes-2-50", "classes-5-25", "classes-2-75"]
     assert E.sample_tasks(DIGITS) == [Task(DIGITS, request) for request in requests]
     assert E.label_tasks(DIGITS) == [Task(DIGITS, "classes-2-100"), Task(DIGITS, "classes-5-100")]
-    assert [task.labels for task in (MAIN, WHOLE)] == [False, True]
+    assert [task.labels for task in (MAIN, WHOLE, MAIN._replace(request="samples-100"))] == [False, True, False]
     assert E.main == MAIN
 
 

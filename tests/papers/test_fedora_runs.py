@@ -93,10 +93,23 @@ def test_a_request_by_samples_takes_so_many_and_none_takes_none():
     assert len(fedora.split_of("none", data()).forget) == 0
 
 
+def test_party_noise_reaches_the_samples_held_out_for_validation_as_well():
+    clean, noisy = (
+        fedora.VerticalProblem(TINY.training(task, 0, exclude=False, poison=False))
+        for task in (MAIN, MAIN._replace(noise=0.2))
+    )
+    assert not torch.equal(clean.validation[0], noisy.validation[0])
+    assert torch.equal(clean.validation[1], noisy.validation[1])
+
+
 @pytest.mark.parametrize(
     ("request_text", "says"),
     [
-        ("everything", "request must begin with none, classes or samples, got 'everything'"),
+        ("everything", "request must look like .* got 'everything'"),
+        ("classes-2", "request must look like .* got 'classes-2'"),
+        ("samples-x", "request must look like .* got 'samples-x'"),
+        ("samples-200", "request must leave some of 200 samples and take one, got 'samples-200'"),
+        ("samples-0", "request must leave some of 200 samples and take one, got 'samples-0'"),
         ("classes-0-50", "classes must be 1 to 10 for digits, got 0"),
         ("classes-11-50", "classes must be 1 to 10 for digits, got 11"),
     ],
