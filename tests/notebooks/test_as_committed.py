@@ -9,15 +9,16 @@ import nbformat
 import pytest
 
 from fu_core import report
-from fu_core.papers import certified_dfl_experiment, hf_kcu_experiment, puf_experiment
+from fu_core.papers import certified_dfl_experiment, fedora_experiment, hf_kcu_experiment, puf_experiment
 from fu_core.reproduce import declared_parameters, notebooks
 from tests.notebook_lab import ABSOLUTE_PATH, code, outputs
 
-TITLES = {"puf": "# PUF: ", "hf_kcu": "# HF-KCU: ", "certified_dfl": "# Certified DFL: "}
+TITLES = {"puf": "# PUF: ", "hf_kcu": "# HF-KCU: ", "certified_dfl": "# Certified DFL: ", "fedora": "# FedORA: "}
 EXPERIMENTS = {
     "puf": puf_experiment.Experiment,
     "hf_kcu": hf_kcu_experiment.Experiment,
     "certified_dfl": certified_dfl_experiment.Experiment,
+    "fedora": fedora_experiment.Experiment,
 }
 HOUSE = ("Try it", "Claims", "Closing checks", "Exercises", "Where things are")  # how every notebook ends
 SECTIONS = {
@@ -48,6 +49,17 @@ SECTIONS = {
         "Fig. 2",
         "certificate, and an audit",
         "Theorem 2",
+        *HOUSE,
+    ),
+    "fedora": (
+        "Parameters",
+        "Setting",
+        "how sure we are",
+        "saddle point",
+        "Theorem 1",
+        "Tables IV and V",
+        "Figures 6 and 7",
+        "Tables VI to IX",
         *HOUSE,
     ),
 }
