@@ -303,7 +303,7 @@ def serve(
         how = {"scale": config["ico_scale"], "share": config["ico_share"], "lr": config["lr"]}
         return ico(original, p.forget, p.retain, **how, **learning)
     if name == "CVFU":
-        return cvfu(original, p.forget, p.retain, lr=config["lr"], epochs=config["cvfu_epochs"], **learning)
+        return cvfu(original, p.forget, p.retain, lr=config["cvfu_lr"], epochs=config["cvfu_epochs"], **learning)
     raise ConfigError(f"method must be one of {(*BASELINES, *FORMS)}, got {name!r}")
 
 

@@ -95,6 +95,7 @@ class Experiment:
     ico_scale: float = 1.0  # kappa
     ico_share: float = 0.5  # gamma
     cvfu_epochs: int = 5
+    cvfu_lr: float = 0.005  # its confidences are an epoch old: steps of training's size diverge
     weights: Sequence[float] = (0.5, 1.0, 5.0, 10.0, 20.0)  # Fig. 8a
     ratios: Sequence[float] = (0.0, 0.01, 0.05, 0.1, 0.5, 1.0)  # Fig. 8b
     few: Sequence[int] = (50, 1)  # Table VIII
@@ -132,7 +133,7 @@ class Experiment:
                 check_count(name, count, least=0, error=ConfigError)
         for name in ("ga_epochs", "cvfu_epochs", "repeats"):
             check_count(name, getattr(self, name), error=ConfigError)
-        for name in ("ga_lr", "ico_scale", "clip", "delta", "party_noise", "sigma_vector"):
+        for name in ("ga_lr", "ico_scale", "clip", "delta", "party_noise", "sigma_vector", "cvfu_lr"):
             check_positive(name, getattr(self, name), ConfigError)
         for std in self.embedding_noise:
             check_positive("embedding_noise", std, ConfigError)
@@ -242,7 +243,7 @@ class Experiment:
             return {"ga_lr": float(self.ga_lr), "ga_epochs": self.ga_epochs}
         if method == "ICO":
             return {"ico_scale": float(self.ico_scale), "ico_share": float(self.ico_share)}
-        return {"cvfu_epochs": self.cvfu_epochs} if method == "CVFU" else {}
+        return {"cvfu_epochs": self.cvfu_epochs, "cvfu_lr": float(self.cvfu_lr)} if method == "CVFU" else {}
 
     def cells(self) -> dict[Cell, dict[str, Any]]:
         """Every `unlearn` run with the place of its result."""

@@ -299,7 +299,7 @@ def test_every_task_seed_and_method_has_its_cell():
 
 def test_a_method_has_its_own_parameters_and_no_other_methods():
     shared = set(E.training(MAIN, 3, exclude=False, poison=False)) | {"method"}
-    own = {"GA": {"ga_lr", "ga_epochs"}, "ICO": {"ico_scale", "ico_share"}, "CVFU": {"cvfu_epochs"}}
+    own = {"GA": {"ga_lr", "ga_epochs"}, "ICO": {"ico_scale", "ico_share"}, "CVFU": {"cvfu_epochs", "cvfu_lr"}}
     for method in EVERY:
         config = E.unlearning(MAIN, 3, method, poison=False)
         assert set(config) - shared == ({"fedora"} if method in FORMS else own.get(method, set()))
