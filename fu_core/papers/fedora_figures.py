@@ -188,33 +188,29 @@ def figure_4_7(e: Experiment, runs: pd.DataFrame, *, labels: bool, attacks: bool
     tasks = [t for d in e.datasets for t in (e.label_tasks(d) if labels else e.sample_tasks(d))]
     metrics = {"mia": "MIA-ASR", "asr": "BD-ASR (%)"} if attacks else {"forget": "unlearning acc. (%)"}
     shown_methods = [m for m in METHODS if any(len(task_runs(runs, "main", t, m)) for t in tasks)]
-    columns = len(tasks)
-    fig, grid = plt.subplots(len(metrics), columns, figsize=(3.1 * columns, 3.1 * len(metrics)), squeeze=False)
-    for row, (metric, label) in zip(grid, metrics.items(), strict=True):
-        for ax, task in zip(row, tasks, strict=True):
+    rows: list[tuple[str, list[Task]]] = []  # at most four panels each, of tasks where the metric was measured
+    for metric in metrics:
+        measured = [task for task in tasks if task_runs(runs, "main", task, "Retrain")[metric].notna().any()]
+        rows += [(metric, measured[i : i + 4]) for i in range(0, len(measured), 4)]
+    columns = max(len(row) for _, row in rows)
+    fig, grid = plt.subplots(len(rows), columns, figsize=(3.1 * columns, 3.1 * len(rows)), squeeze=False)
+    for axes, (metric, row) in zip(grid, rows, strict=True):
+        axes[0].set_ylabel(metrics[metric])
+        for ax in axes[len(row) :]:
+            ax.set_axis_off()
+        for ax, task in zip(axes, row, strict=False):
             for i, method in enumerate(shown_methods):
                 values = task_runs(runs, "main", task, method)[metric].dropna()
                 if len(values):
-                    ax.bar(
-                        i,
-                        values.mean(),
-                        yerr=values.std() if len(values) > 1 else None,
-                        color=colour(method),
-                        capsize=2,
-                    )
-            for reference in REFERENCES:
-                values = task_runs(runs, "main", task, reference)[metric].dropna()
-                if len(values):
-                    ax.axhline(values.mean(), color=colour(reference), linestyle=linestyle(reference), linewidth=1.5)
-                else:  # no poisoned twin
-                    ax.set_axis_off()
-            ax.set(
-                xticks=[],
-                title=f"{TITLES.get(task.dataset.split('/')[0], task.dataset)}\n{request_title(task.request)}",
-            )
+                    spread_of = values.std() if len(values) > 1 else None
+                    ax.bar(i, values.mean(), yerr=spread_of, color=colour(method), capsize=2)
+            for method in REFERENCES:
+                mean = task_runs(runs, "main", task, method)[metric].mean()
+                ax.axhline(mean, color=colour(method), linestyle=linestyle(method), linewidth=1.5)
+            name = task.dataset.split("/")[0]
+            ax.set(xticks=[], title=f"{TITLES.get(name, name)}\n{request_title(task.request)}")
             if metric == "mia":
                 ax.set_ylim(0.3, 1)
-        row[0].set_ylabel(label)
     handles = [plt.Rectangle((0, 0), 1, 1, color=colour(m)) for m in shown_methods]
     lines = [grid[0][0].plot([], [], color=colour(r), linestyle=linestyle(r))[0] for r in REFERENCES]
     names = [*map(shown, shown_methods), *map(shown, REFERENCES)]
