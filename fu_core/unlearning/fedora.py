@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fu_core.errors import InvalidRequest, check_choice, check_count, check_positive
-from fu_core.federation.vertical import Boundary, Parties, Vectors, check_finite, epoch_batches, forward
+from fu_core.federation.vertical import Boundary, Exchange, Parties, Vectors, check_finite, epoch_batches, forward
 
 DUALS = ("scalar", "vector")
 SCORES = ("entropy", "scaled", "reverse")
@@ -283,25 +283,11 @@ def adjustment(change: float, previous: float, s: FedORA) -> float:
 # --- between parties -------------------------------------------------------------------------------------------------
 
 
-class _Score:
-    """L_u over all forgotten samples: one exchange."""
+class _Loss:
+    """A loss of an exchange's logits."""
 
-    def __init__(self, parties: Parties, theta: Vectors, rows: Tensor, s: FedORA, boundary: Boundary) -> None:
-        self.exchange = forward(parties, theta, rows, boundary)
-        self.loss = uncertainty_loss(self.exchange.logits, weight=s.weight, score=s.score)  # (24)
-        self.value = float(self.loss.detach())
-
-    def gradients(self, scale: float = 1.0) -> Vectors:
-        return self.exchange.backward(scale * self.loss)
-
-
-class _CrossEntropy:
-    """L_r over a batch of retained samples: one exchange."""
-
-    def __init__(self, parties: Parties, theta: Vectors, rows: Tensor, boundary: Boundary) -> None:
-        self.exchange = forward(parties, theta, rows, boundary)
-        self.loss = F.cross_entropy(self.exchange.logits, self.exchange.y)  # (26)
-        self.value = float(self.loss.detach())
+    def __init__(self, exchange: Exchange, loss: Tensor) -> None:
+        self.exchange, self.loss, self.value = exchange, loss, float(loss.detach())
 
     def gradients(self, scale: float = 1.0) -> Vectors:
         return self.exchange.backward(scale * self.loss)
@@ -322,7 +308,7 @@ def fedora(
 
     `settings`, or its fields by name: `fedora(parties, forget, retain, seed=0, dual="vector")`. `on_iteration` gets
     the dual variable, the residual and the step sizes of each iteration, and after the end the score of the result.
-    Random: batches of retained samples, from the streams of (seed, "fedora", iteration).
+    Random: batches of retained samples, from the streams of (seed, iteration), none of which training uses.
 
     Raises InvalidRequest if the samples are none or also retained, InfeasibleConstraint if no model can be so
     uncertain, NumericalFailure if parameters become NaN or infinite.
@@ -336,7 +322,8 @@ def fedora(
     substeps = math.ceil(s.ratio * len(retain) / s.batch_size)  # J
 
     def forgetting(theta: Vectors) -> Answer:
-        return _Score(parties, theta, forget, s, border)
+        exchange = forward(parties, theta, forget, border)
+        return _Loss(exchange, uncertainty_loss(exchange.logits, weight=s.weight, score=s.score))  # (24)
 
     batches_of: dict[int, list[Tensor]] = {}
 
@@ -344,7 +331,8 @@ def fedora(
         if t not in batches_of:
             batches_of.clear()
             batches_of[t] = epoch_batches(retain, s.batch_size, seed=seed, epoch=-1 - t)  # no epoch of training
-        return _CrossEntropy(parties, theta, batches_of[t][j], border)
+        exchange = forward(parties, theta, batches_of[t][j], border)
+        return _Loss(exchange, F.cross_entropy(exchange.logits, exchange.y))  # (26)
 
     def told(iteration: Iteration) -> None:
         if s.step_rule and s.unlearn and iteration.t:  # the closing report has none of its own
