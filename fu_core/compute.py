@@ -63,6 +63,22 @@ def map_runs(
     return [record for task in tasks if (record := done[task.key]) is not None]
 
 
+def map_kinds(
+    plans: Mapping[RunFunction, Sequence[Mapping[str, Any]]],
+    *,
+    store: RecordStore,
+    jobs: int | None = None,
+    data_hash: Callable[[RunFunction], str | Callable[[Mapping[str, Any]], str]],
+) -> dict[str, list[Record]]:
+    """`map_runs` for several functions, each with its configs: a paper's theory, records by the function's name."""
+    return {
+        fn.__name__: map_runs(
+            fn, configs, store=store, jobs=jobs, label=f"theory: {fn.__name__}", data_hash=data_hash(fn)
+        )
+        for fn, configs in plans.items()
+    }
+
+
 def _committed(fn: RunFunction, configs: Sequence[Mapping[str, Any]], store: RecordStore, label: str) -> list[Record]:
     finished = store.finished(fn)
     missing = [config for config in configs if config_key(config) not in finished]

@@ -74,6 +74,19 @@ def yeom(forget: Tensor, retain: Tensor) -> float:
     return 100 * float((forget.double() <= threshold).double().mean())
 
 
+def half_of_each_class(y: Tensor, name: str) -> Tensor:
+    """Which samples (n,) an attacker learns from: a random half of every class of `y` (n,). The others test it.
+
+    Random: which, from stream (0, name), whatever the training seed. Half of all would do by chance only: in sorted
+    data every second sample can be every second class.
+    """
+    order = torch.randperm(len(y), generator=stream(0, name)).to(y.device)
+    half = torch.zeros(len(y), dtype=torch.bool, device=y.device)
+    for label in y.unique():
+        half[order[y[order] == label][::2]] = True
+    return half
+
+
 # --- shadow models ---------------------------------------------------------------------------------------------------
 
 Labelled = tuple[Tensor, Tensor]  # logits (n, C), labels (n,)

@@ -281,6 +281,11 @@ def check_finite(w: Vectors, when: str) -> None:
             raise NumericalFailure(f"the parameters of {who} became NaN or infinite {when}; lower the learning rate")
 
 
+def clipped(g: Tensor, clip: float) -> Tensor:
+    """`g` (d,), shortened to the norm `clip` if it is longer; 0 leaves it."""
+    return g * (clip / g.norm().clamp(min=1e-30)).clamp(max=1) if clip else g
+
+
 # --- alignment -------------------------------------------------------------------------------------------------------
 
 Intersect = Callable[[Sequence[set[bytes]]], set[bytes]]

@@ -23,7 +23,7 @@ from fu_core.compute import device, map_runs
 from fu_core.errors import CertificateViolation, ConfigError
 from fu_core.evaluation.accuracy import accuracy, outputs_accuracy
 from fu_core.evaluation.equivalence import parameter_gap
-from fu_core.evaluation.membership import threshold_attack
+from fu_core.evaluation.membership import half_of_each_class, threshold_attack
 from fu_core.federation.decentralised import consensus_distance, dpsgd, links, metropolis, start, topology, without
 from fu_core.federation.local import Client, ClientOpt
 from fu_core.federation.meter import Meter
@@ -231,7 +231,7 @@ def evaluate(f: Federation, W: Tensor, retrained: Tensor, original: Tensor) -> d
         metrics["removed"] = outputs_accuracy(f.model.task, outputs[gone], y[gone])
         metrics["remaining"] = outputs_accuracy(f.model.task, outputs[~gone], y[~gone])
     scores = -f.model.sample_losses(outputs, y)
-    half = _half_of_each_class(y)
+    half = half_of_each_class(y, "test halves")
     unseen = ~half if removed is None else ~half & (y == removed)
     retained = _some_retained(f)
     attack = threshold_attack(
@@ -241,15 +241,6 @@ def evaluate(f: Federation, W: Tensor, retrained: Tensor, original: Tensor) -> d
         unseen=scores[unseen],
     )
     return metrics | {"mia": attack.accuracy, "auc": attack.auc, "tpr": attack.tpr_at_1_fpr}
-
-
-def _half_of_each_class(y: Tensor) -> Tensor:
-    """Which test samples (n,) the attacker learns from: a random half of every class. The others it is tested on."""
-    order = torch.randperm(len(y), generator=stream(0, "test halves")).to(y.device)
-    half = torch.zeros(len(y), dtype=torch.bool, device=y.device)
-    for label in y.unique():
-        half[order[y[order] == label][::2]] = True
-    return half
 
 
 def removed_class(f: Federation) -> int | None:

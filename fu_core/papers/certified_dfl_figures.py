@@ -19,7 +19,7 @@ from matplotlib.lines import Line2D
 
 from fu_core.papers import problem_figures
 from fu_core.papers.certified_dfl_experiment import DU_FORMS, REFERENCES, WHOLE_CLIENTS, Cell, Experiment, Place
-from fu_core.papers.problem_figures import axes_row
+from fu_core.papers.problem_figures import axes_row, spread_or_dash
 from fu_core.papers.problems import DATASET_TITLES
 from fu_core.records import Record
 from fu_core.report import colour, linestyle, published
@@ -107,11 +107,6 @@ def tidy(unlearnings: Mapping[Cell, Record]) -> pd.DataFrame:
     for name in compared:
         runs[f"delta_{name}"] = (runs[name] - runs[f"{name}_retrain"]).abs()
     return runs
-
-
-def spread(values: pd.Series, digits: int = 1) -> str:
-    """mean ± standard deviation over seeds, or a dash unless every seed has a number."""
-    return problem_figures.spread(values, digits) if len(values) and values.notna().all() else "–"
 
 
 def few(values: pd.Series) -> str:
@@ -202,16 +197,16 @@ def _test_heading(request: str) -> str:
 def _outcome(r: pd.DataFrame, request: str) -> dict[str, str]:
     """What a method achieved, in the columns of Tables I to IV. References have no round of fine-tuning after them."""
     reference = bool(r.method.isin(REFERENCES).all())
-    row = {_test_heading(request): spread(r.test)}
-    row["before fine-tuning"] = "–" if reference else spread(r.before_test)
+    row = {_test_heading(request): spread_or_dash(r.test)}
+    row["before fine-tuning"] = "–" if reference else spread_or_dash(r.before_test)
     if request == "class":
-        row |= {"remaining classes %": spread(r.remaining), "removed class %": spread(r.removed)}
+        row |= {"remaining classes %": spread_or_dash(r.remaining), "removed class %": spread_or_dash(r.removed)}
     return row | {
-        "forgotten data %": spread(r.forget),
-        "MIA acc. %": spread(r.mia),
-        "MIA AUC": spread(r.auc, 3),
-        "MIA TPR % at 1 % FPR": spread(r.tpr),
-        "distance to Retrain (do nothing: 1)": spread(r.gap, 2),
+        "forgotten data %": spread_or_dash(r.forget),
+        "MIA acc. %": spread_or_dash(r.mia),
+        "MIA AUC": spread_or_dash(r.auc, 3),
+        "MIA TPR % at 1 % FPR": spread_or_dash(r.tpr),
+        "distance to Retrain (do nothing: 1)": spread_or_dash(r.gap, 2),
         "length of the step / of the model": "–" if reference else few(r.step),
     }
 
@@ -436,7 +431,7 @@ def certificate_table(e: Experiment, certificates: Sequence[Record], runs: pd.Da
     for method, (accuracy, distance) in models.items():
         retained = method == "DU" and certificates[0].config["du"]["gradient"] == "retained"
         head = {"model": SHOWN[method] + (" (retained gradient)" if retained else ""), MEASURED: few(distance)}
-        rows.append({**head, "ε": "no noise", "test acc. %": spread(accuracy)})
+        rows.append({**head, "ε": "no noise", "test acc. %": spread_or_dash(accuracy)})
         for epsilon in e.epsilons if method in forms else ():
             r = released[(released.form == forms[method]) & (released.epsilon == epsilon)]
             came = r[r.released]
@@ -446,8 +441,8 @@ def certificate_table(e: Experiment, certificates: Sequence[Record], runs: pd.Da
                 "released": f"{len(came)} of {len(r)}" if len(came) else "refused",
                 "noise σ": few(came.sigma),
                 "|noise| / |model|": few(came.ratio),
-                "test acc. %": spread(came.test),
-                "Retrain with this noise %": spread(came.retrained),
+                "test acc. %": spread_or_dash(came.test),
+                "Retrain with this noise %": spread_or_dash(came.retrained),
                 "distance the noise covers": covered,
             }
             rows.append(head | row)

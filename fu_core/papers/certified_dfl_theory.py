@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, hessian, vmap
 
-from fu_core.compute import map_runs
+from fu_core.compute import map_kinds
 from fu_core.errors import CertificateViolation, NumericalFailure, check_choice
 from fu_core.evaluation.audit import epsilon_lower_bound, model_direction, tuple_direction
 from fu_core.federation.decentralised import (
@@ -736,17 +736,7 @@ def run_theory(store: RecordStore, jobs: int | None = None) -> dict[str, list[Re
             *({"problem": "least squares", "scale": s, "draws": 1, "seed": 0} for s in (0.1, 1.0, 3.0)),
         ],
     }  # fmt: skip
-    return {
-        fn.__name__: map_runs(
-            fn,
-            configs,
-            store=store,
-            jobs=jobs,
-            label=f"theory: {fn.__name__}",
-            data_hash=partial(_hash_of, fn.__name__),
-        )
-        for fn, configs in plans.items()
-    }
+    return map_kinds(plans, store=store, jobs=jobs, data_hash=lambda fn: partial(_hash_of, fn.__name__))
 
 
 def _hash_of(kind: str, config: Mapping[str, Any]) -> str:

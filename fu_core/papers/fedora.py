@@ -23,7 +23,7 @@ from fu_core.compute import device, map_runs
 from fu_core.data import Dataset, load
 from fu_core.errors import ConfigError
 from fu_core.evaluation.backdoor import Trigger
-from fu_core.evaluation.membership import fit_attack, shadow
+from fu_core.evaluation.membership import fit_attack, half_of_each_class, shadow
 from fu_core.federation.local import ClientOpt
 from fu_core.federation.meter import Meter
 from fu_core.federation.vertical import (
@@ -41,6 +41,7 @@ from fu_core.federation.vertical import (
     train as train_parties,
 )
 from fu_core.papers.fedora_experiment import BASELINES, FORMS, Cell, Experiment, Task
+from fu_core.papers.fedora_theory import entropy
 from fu_core.partition import vertical
 from fu_core.records import Record, RecordStore, RunContext, RunFunction
 from fu_core.streams import stream, stream_seed
@@ -316,8 +317,7 @@ def _threshold_of_unseen(p: VerticalProblem, original: Parties, s: FedORA) -> fl
 
 def _entropy(logits: Tensor) -> float:
     """Mean entropy of the predictions, as a share of log C."""
-    log_p = logits.log_softmax(dim=1)
-    return float(-(log_p.exp() * log_p).sum(dim=1).mean()) / math.log(logits.shape[1])
+    return float(entropy(logits)) / math.log(logits.shape[1])
 
 
 def evaluate(p: VerticalProblem, parties: Parties, original: Parties, retrained: Parties) -> dict[str, Any]:
@@ -353,10 +353,8 @@ def _membership(
     p: VerticalProblem, parties: Parties, original: Parties, logits: Tensor, forgotten: Tensor
 ) -> dict[str, float]:
     """The paper's attack: learnt on the original model's outputs, applied to the unlearned model's (methods 5.4)."""
-    y, order = p.y_test, torch.randperm(len(p.y_test), generator=stream(0, "attacker's half")).to(device())
-    half = torch.zeros(len(y), dtype=torch.bool, device=device())
-    for label in y.unique():
-        half[order[y[order] == label][::2]] = True
+    y = p.y_test
+    half = half_of_each_class(y, "attacker's half")
     members = p.retain[torch.randperm(len(p.retain), generator=stream(0, "members")).to(device())[: int(half.sum())]]
     attack = fit_attack(
         [(outputs(original, members), original.active.y[members])],

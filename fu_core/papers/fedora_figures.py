@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fu_core.papers import problem_figures
 from fu_core.papers.fedora_experiment import (
     ABLATIONS,
     BASELINES,
@@ -25,7 +24,7 @@ from fu_core.papers.fedora_experiment import (
     Experiment,
     Task,
 )
-from fu_core.papers.problem_figures import axes_row
+from fu_core.papers.problem_figures import axes_row, spread_or_dash
 from fu_core.papers.problems import DATASET_TITLES
 from fu_core.records import Record
 from fu_core.report import colour, linestyle, published
@@ -127,20 +126,15 @@ def task_runs(runs: pd.DataFrame, group: str, task: Task, label: str) -> pd.Data
     return runs[same]
 
 
-def spread(values: pd.Series, digits: int = 1) -> str:
-    """mean ± standard deviation over seeds, or a dash unless every seed has a number."""
-    return problem_figures.spread(values, digits) if len(values) and values.notna().all() else "–"
-
-
 def outcome(cell: pd.DataFrame) -> dict[str, str]:
     """The columns that every table of results has."""
     return {
-        "test acc. (%)": spread(cell.test),
-        "unlearning acc. (%)": spread(cell.forget),
-        "off Retrain's (points)": spread(cell.delta_forget),
-        "MIA-ASR": spread(cell.mia, 3),
-        "BD-ASR (%)": spread(cell.asr),
-        "entropy / log C": spread(cell.entropy, 3),
+        "test acc. (%)": spread_or_dash(cell.test),
+        "unlearning acc. (%)": spread_or_dash(cell.forget),
+        "off Retrain's (points)": spread_or_dash(cell.delta_forget),
+        "MIA-ASR": spread_or_dash(cell.mia, 3),
+        "BD-ASR (%)": spread_or_dash(cell.asr),
+        "entropy / log C": spread_or_dash(cell.entropy, 3),
     }
 
 
@@ -168,7 +162,7 @@ def table_4_5(e: Experiment, runs: pd.DataFrame, *, labels: bool) -> pd.DataFram
                 }
                 row |= outcome(cell)
                 if labels:
-                    row["all classes (%)"] = spread(cell.test_all)
+                    row["all classes (%)"] = spread_or_dash(cell.test_all)
                 rows.append(row | {"paper's test acc. (%)": _paper_value(paper, dataset, task, method)})
     return pd.DataFrame(rows)
 
@@ -335,7 +329,7 @@ def readings_table(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for label in (*READINGS, "element-wise dual"):
         cell = task_runs(runs, "readings", e.main, label)
-        rows.append({"reading": label, **outcome(cell), "gap to Retrain / doing nothing": spread(cell.gap, 2)})
+        rows.append({"reading": label, **outcome(cell), "gap to Retrain / doing nothing": spread_or_dash(cell.gap, 2)})
     return pd.DataFrame(rows)
 
 
@@ -355,7 +349,7 @@ def table_8(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
                 "method": shown(label) if reference else "FedORA",
                 "ratio (%)": "–" if reference else f"{ratio:g}",
             }
-            row |= outcome(cell) | {"taken for members": spread(100 * cell.mia_fraction)}
+            row |= outcome(cell) | {"taken for members": spread_or_dash(100 * cell.mia_fraction)}
             rows.append({**row, **_paper_columns(theirs)})
     return pd.DataFrame(rows)
 
@@ -467,9 +461,9 @@ def _violation(dataset: str, task: Task, method: str, last: Sequence[Mapping[str
         "data set": dataset_title(dataset),
         "request": request_title(task.request),
         "method": shown(method),
-        "score": spread(scores, 3),
-        "threshold": spread(scores + residuals, 3),
+        "score": spread_or_dash(scores, 3),
+        "threshold": spread_or_dash(scores + residuals, 3),
         "met": f"{int((residuals <= 0).sum())} of {len(residuals)}",
-        "iterations": spread(pd.Series([float(row["t"]) for row in last]), 0),
-        "dual at the end": spread(pd.Series([row["dual"] for row in last]), 3),
+        "iterations": spread_or_dash(pd.Series([float(row["t"]) for row in last]), 0),
+        "dual at the end": spread_or_dash(pd.Series([row["dual"] for row in last]), 3),
     }

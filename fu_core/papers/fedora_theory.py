@@ -20,7 +20,7 @@ from scipy.optimize import brentq, minimize_scalar
 from torch import Tensor
 from torch.nn import functional as F
 
-from fu_core.compute import map_runs
+from fu_core.compute import map_kinds
 from fu_core.data import load
 from fu_core.errors import NumericalFailure, check_choice, check_count
 from fu_core.federation.local import Client, ClientOpt
@@ -832,15 +832,7 @@ def run_theory(store: RecordStore, jobs: int | None = None) -> dict[str, list[Re
         ],
         limits: [{"mu": 1.0, "noise": root, "pressure": root, "etas": [1e-1, 1e-2, 1e-3, 1e-4]}],
     }  # fmt: skip
-    on = dict.fromkeys((forbidden, iterated, theorem_1), "breast_cancer") | {one_force: "digits"}
-    return {
-        fn.__name__: map_runs(
-            fn,
-            configs,
-            store=store,
-            jobs=jobs,
-            label=f"theory: {fn.__name__}",
-            data_hash=load(on[fn]).sha256 if fn in on else "generated",
-        )
-        for fn, configs in plans.items()
-    }
+    on: dict[Any, str] = dict.fromkeys((forbidden, iterated, theorem_1), "breast_cancer") | {one_force: "digits"}
+    return map_kinds(
+        plans, store=store, jobs=jobs, data_hash=lambda fn: load(on[fn]).sha256 if fn in on else "generated"
+    )

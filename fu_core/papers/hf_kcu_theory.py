@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.func import grad, hessian
 
 from fu_core import partition
-from fu_core.compute import map_runs
+from fu_core.compute import map_kinds
 from fu_core.errors import NumericalFailure, check_choice
 from fu_core.federation.local import Client
 from fu_core.models.flat import FlatModel
@@ -472,19 +472,9 @@ def run_theory(store: RecordStore, jobs: int | None = None) -> dict[str, list[Re
         perturbation: [{"draws": 1000, "seed": 0}],
         error_terms: [{"clients": n, "seed": seed} for n in (10, 20, 100, 569) for seed in SEEDS[:5]],
     }
-    on = {partial_deletion: "diabetes", several_clients: "diabetes"}
+    on: dict[Any, str] = {partial_deletion: "diabetes", several_clients: "diabetes"}
     on |= dict.fromkeys((client_residuals, error_terms), "breast_cancer")
-    return {
-        fn.__name__: map_runs(
-            fn,
-            configs,
-            store=store,
-            jobs=jobs,
-            label=f"theory: {fn.__name__}",
-            data_hash=partial(_hash_of, on.get(fn, "")),
-        )
-        for fn, configs in plans.items()
-    }
+    return map_kinds(plans, store=store, jobs=jobs, data_hash=lambda fn: partial(_hash_of, on.get(fn, "")))
 
 
 def _hash_of(data: str, config: Mapping[str, Any]) -> str:

@@ -58,3 +58,8 @@ def axes_row(n: int, *, height: float, width: float, sharey: bool = False) -> tu
 def spread(values: pd.Series, digits: int = 1) -> str:
     """mean ± standard deviation; how many runs that are stands in the caption."""
     return mean_spread(values, digits).rpartition(" (n=")[0]
+
+
+def spread_or_dash(values: pd.Series, digits: int = 1) -> str:
+    """`spread` over seeds, or a dash unless every seed has a number."""
+    return spread(values, digits) if len(values) and values.notna().all() else "–"

@@ -23,7 +23,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fu_core.errors import InvalidRequest, check_choice, check_count, check_positive
-from fu_core.federation.vertical import Boundary, Exchange, Parties, Vectors, check_finite, epoch_batches, forward
+from fu_core.federation.vertical import (
+    Boundary,
+    Exchange,
+    Parties,
+    Vectors,
+    check_finite,
+    clipped,
+    epoch_batches,
+    forward,
+)
 
 DUALS = ("scalar", "vector")
 SCORES = ("entropy", "scaled", "reverse")
@@ -266,9 +275,7 @@ class VectorDual:
 
 
 def _clipped(pressure: Vectors, s: FedORA) -> Vectors:
-    if not s.clip:
-        return pressure
-    return [p_k * min(1.0, s.clip / max(float(p_k.norm()), 1e-30)) for p_k in pressure]
+    return [clipped(p_k, s.clip) for p_k in pressure]
 
 
 def adjustment(change: float, previous: float, s: FedORA) -> float:

@@ -98,7 +98,7 @@ def test_what_does_not_exist_is_a_dash(tiny):
     for method in ("do nothing (Original)", "Retrain"):  # no round of fine-tuning, no step
         assert set(table.loc[method, "before fine-tuning"]) == {"–"}
         assert set(table.loc[method, "length of the step / of the model"]) == {"–"}
-    assert figures.spread(pd.Series([1.0, np.nan])) == "–"
+    assert figures.spread_or_dash(pd.Series([1.0, np.nan])) == "–"
     assert figures.few(pd.Series([], dtype=float)) == "–"
     assert "nan" not in show_table(figures.tables_1_to_4(renamed(), mnist(tiny), "class", "iid"), "s").data
 

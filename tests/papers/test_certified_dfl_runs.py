@@ -7,6 +7,7 @@ import torch
 
 from fu_core.compute import single_threaded
 from fu_core.errors import ConfigError
+from fu_core.evaluation.membership import half_of_each_class
 from fu_core.federation.decentralised import dpsgd, metropolis, topology, without
 from fu_core.papers import certified_dfl
 from fu_core.papers.certified_dfl import Federation, forget_of
@@ -181,7 +182,7 @@ def test_class_wise_runs_tell_the_removed_class_from_the_others(store):
 @pytest.mark.parametrize("y", [torch.arange(60) % 6, torch.arange(60) // 10])
 def test_the_attackers_half_of_the_test_set_has_half_of_every_class(y):
     """Even with labels in an order: every second sample would be every second class."""
-    half = certified_dfl._half_of_each_class(y)
+    half = half_of_each_class(y, "test halves")
     assert y[half].bincount().tolist() == [5] * 6
     assert half.tolist() != (torch.arange(60) % 2 == 0).tolist()
 

@@ -110,8 +110,8 @@ def test_rows_of_a_table_are_a_tasks_all_seeds_and_no_others():
 
 
 def test_a_number_that_one_seed_lacks_is_a_dash():
-    assert figures.spread(pd.Series([1.0, 2.0])) == "1.5 ± 0.7"
-    assert figures.spread(pd.Series([1.0, np.nan])) == figures.spread(pd.Series([], dtype=float)) == "–"
+    assert figures.spread_or_dash(pd.Series([1.0, 2.0])) == "1.5 ± 0.7"
+    assert figures.spread_or_dash(pd.Series([1.0, np.nan])) == figures.spread_or_dash(pd.Series([], dtype=float)) == "–"
 
 
 # --- all tables and figures ------------------------------------------------------------------------------------------

@@ -9,13 +9,20 @@ from torch import nn
 from torch.nn import functional as F
 
 from fu_core.errors import InvalidRequest, NumericalFailure
-from fu_core.federation.vertical import ActiveParty, Boundary, Parties, PassiveParty, epoch_batches, outputs
+from fu_core.federation.vertical import (
+    ActiveParty,
+    Boundary,
+    Parties,
+    PassiveParty,
+    clipped,
+    epoch_batches,
+    outputs,
+)
 from fu_core.models.flat import FlatModel
 from fu_core.streams import stream
 from fu_core.unlearning.baselines.vertical_ga import (
     GU,
     all_pairs,
-    clipped,
     shots_of_each_class,
     vertical_ga,
     within_classes,

@@ -24,6 +24,7 @@ from fu_core.federation.vertical import (
     Optimisers,
     Parties,
     check_finite,
+    clipped,
     epoch_batches,
     forward,
 )
@@ -105,11 +106,6 @@ def vertical_ga(
             step(mixed, mixed.y, -1.0)
         check_finite(w, "in the pass over retained samples")
     return parties.having(w)
-
-
-def clipped(g: Tensor, clip: float) -> Tensor:
-    """`g` (d,), shortened to the norm `clip` if it is longer; 0 leaves it."""
-    return g * (clip / g.norm().clamp(min=1e-30)).clamp(max=1) if clip else g
 
 
 def shots_of_each_class(y: Tensor, rows: Tensor, count: int, *, seed: int) -> list[Tensor]:
