@@ -150,3 +150,22 @@ def test_tied_weights_stay_tied():
     w, x = model.init(0), torch.randn(2, 3, generator=torch.Generator().manual_seed(0))
     assert model.d == 9
     torch.testing.assert_close(model.logits(w, x), x @ w.view(3, 3).T @ w.view(3, 3).T)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("cut", [slice(None), slice(3, 9)], ids=["whole images", "a party's columns"])
+def test_arranged_images_keep_their_values_and_every_convolution_sees_channels_last(channels, cut):
+    x = torch.arange(4 * channels * 12 * 12).view(4, channels, 12, 12)[..., cut]
+    model = FlatModel(nn.Sequential(Standardize(torch.zeros(channels), torch.ones(channels)), nn.Conv2d(channels, 5, 3)))
+    arranged = model.arrange(x)
+    assert torch.equal(arranged, x)
+    w = model.init(0)
+    strides = model.logits(w, arranged).stride()
+    assert strides[1] == 1  # one channel fits both orders: without strides that say so, torch takes the slow one
+    assert torch.allclose(model.logits(w, arranged), model.logits(w, x.contiguous()), atol=1e-3)
+
+
+def test_arrange_leaves_tables_and_empty_batches_alone():
+    model = FlatModel(softmax_regression(4, 3))
+    assert model.arrange(torch.ones(2, 4)).stride() == (4, 1)
+    assert model.arrange(torch.ones(0, 1, 8, 8)).shape == (0, 1, 8, 8)
