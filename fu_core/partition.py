@@ -156,6 +156,15 @@ class Request:
         return torch.cat(self.retain).sort().values
 
 
+def positions(parts: Parts, forget: Sequence[Tensor]) -> dict[int, Tensor]:
+    """Forgotten indices into the training set as indices into each client's own; who forgets nothing is absent."""
+    return {
+        i: torch.isin(part, gone).nonzero().flatten()
+        for i, (part, gone) in enumerate(zip(parts, forget, strict=True))
+        if len(gone)
+    }
+
+
 def forget_clients(parts: Parts, targets: int | Iterable[int]) -> Request:
     """Forget everything that the target clients hold. At least one client must stay."""
     chosen = _check_targets(parts, targets)

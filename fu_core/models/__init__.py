@@ -11,6 +11,8 @@ from fu_core.errors import UnsupportedModel, check_choice
 from fu_core.models.cnn import lenet, simple_cnn, tiny_cnn
 from fu_core.models.flat import FlatModel, Standardize
 from fu_core.models.linear import mlp, softmax_regression, unit_softmax
+from fu_core.models.mit import mit_b0
+from fu_core.models.res_unet import ResUNet, small_res_unet
 from fu_core.models.resnet import ResNet18, SmallResNet
 from fu_core.models.vit import ViTLite, vit_tiny
 
@@ -28,19 +30,25 @@ MODELS: dict[str, Callable[[int, int, int], nn.Module]] = {
     "resnet18": lambda c, side, k: ResNet18(c, k),
     "vit_lite": ViTLite,
     "vit_tiny": vit_tiny,
+    "mit_b0": mit_b0,
+    "res_unet": ResUNet,
+    "small_res_unet": small_res_unet,
 }
 TABULAR = ("softmax_regression", "unit_softmax", "mlp")
+SEGMENTING = ("res_unet", "small_res_unet")
 
 
 def build(name: str, dataset: Dataset, *, l2: float = 0.0) -> FlatModel:
     """The net `name` for the shape and classes of `dataset`, with its normalisation built in; `l2` as in FlatModel.
 
-    Raises ValueError for an unknown name, `UnsupportedModel` for a convolutional net on a table.
+    Raises ValueError for an unknown name, `UnsupportedModel` for a net on a table or on a task that it is not for.
     """
     check_choice("model", name, MODELS)
     images = dataset.x_train.dim() == 4
     if not images and name not in TABULAR:
         raise UnsupportedModel(f"model {name!r} needs images; {dataset.name} is a table: use one of {TABULAR}")
+    if (name in SEGMENTING) != (dataset.task == "segmentation"):
+        raise UnsupportedModel(f"model {name!r} is not for {dataset.task}, the task of {dataset.name}")
     side = dataset.x_train.shape[-1] if images else 1
     net = MODELS[name](dataset.x_train.shape[1], side, dataset.classes)
     scale = 255.0 if images else 1.0  # mean and std of images are in units of 0 to 1

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -25,24 +25,26 @@ from fu_core.federation.meter import Meter
 from fu_core.models import MODELS, FlatModel, build
 from fu_core.records import RunContext
 from fu_core.streams import stream_seed
-from fu_core.unlearning.baselines.fed_eraser import UpdateHistory
 
 EVALUATE_EVERY = 5  # rounds of training between two evaluations
 SMALLEST_CLIENT = 10
 DATASET_TITLES = {"digits": "Digits", "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10",
-                  "cifar100": "CIFAR-100", "tiny_imagenet_100": "Tiny-ImageNet-100"}  # fmt: skip
+                  "cifar100": "CIFAR-100", "tiny_imagenet_100": "Tiny-ImageNet-100",
+                  "phantom": "Phantom (synthetic)", "prostate_mri": "ProstateMRI"}  # fmt: skip
+SPLITS = ("iid", "dirichlet", "site")
 
 
 @dataclass(frozen=True)
 class Setting:
     """One data set, one way to split it, one net, written as `dataset/split/model`.
 
-    The split is `iid` or `dirichlet-<alpha>`: "fashion_mnist/dirichlet-0.3/tiny_cnn".
+    The split is `iid`, `dirichlet-<alpha>` or, for data that comes from several hospitals, `site`:
+    "fashion_mnist/dirichlet-0.3/tiny_cnn".
     """
 
     dataset: str
     split: str
-    alpha: float  # 0 for iid
+    alpha: float  # 0 unless dirichlet
     model: str
 
     @classmethod
@@ -53,14 +55,14 @@ class Setting:
             raise ConfigError(f"settings must look like 'digits/dirichlet-0.3/tiny_cnn', got {text!r}")
         dataset, split, model = parts
         kind, _, number = split.partition("-")
-        check_choice(f"split of {text!r}", kind, ("iid", "dirichlet"), ConfigError)
+        check_choice(f"split of {text!r}", kind, SPLITS, ConfigError)
         check_choice(f"model of {text!r}", model, MODELS, ConfigError)
         try:
             alpha = float(number) if kind == "dirichlet" else 0.0
         except ValueError:
             raise ConfigError(f"alpha of {text!r} must be a number, got {number!r}") from None
-        if split.startswith("iid-"):
-            raise ConfigError(f"split of {text!r} must be 'iid' alone, which takes no alpha, got {split!r}")
+        if kind != "dirichlet" and split != kind:
+            raise ConfigError(f"split of {text!r} must be {kind!r} alone, which takes no alpha, got {split!r}")
         if kind == "dirichlet":
             check_positive(f"alpha of {text!r}", alpha, ConfigError)
         return cls(dataset, kind, alpha, model)
@@ -68,9 +70,8 @@ class Setting:
     @property
     def title(self) -> str:
         """For headings: "CIFAR-10, Dirichlet 0.3"."""
-        return f"{DATASET_TITLES.get(self.dataset, self.dataset)}, " + (
-            f"Dirichlet {self.alpha:g}" if self.alpha else "IID"
-        )
+        split = {"iid": "IID", "site": "by site"}.get(self.split, f"Dirichlet {self.alpha:g}")
+        return f"{DATASET_TITLES.get(self.dataset, self.dataset)}, {split}"
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,8 @@ def _problem(
     dataset = rest.subset(n_train or None, n_test or None, seed=0)
     if split == "iid":
         parts = partition.iid(len(dataset.y_train), clients, seed=0)
+    elif split == "site":
+        parts = _by_site(dataset, clients)
     else:
         # a client with a handful of samples would have nothing to forget that could be measured
         least = min(SMALLEST_CLIENT, max(1, len(dataset.y_train) // (10 * clients)))
@@ -130,9 +133,31 @@ def _problem(
     )
 
 
+def _by_site(dataset: Dataset, clients: int) -> list[Tensor]:
+    if dataset.site_train is None:
+        raise ConfigError(f"split 'site' needs data from several hospitals; {dataset.name} names none")
+    parts = partition.natural(dataset.site_train)
+    if len(parts) != clients:
+        raise ConfigError(f"clients must be {len(parts)}, the sites of {dataset.name}, got {clients}")
+    return parts
+
+
 def client_opt(config: Mapping[str, Any]) -> ClientOpt:
     """The local training that a run's config describes."""
     return ClientOpt(**{f.name: config[f.name] for f in fields(ClientOpt)})
+
+
+class Keeper(Protocol):
+    """Something that keeps updates while a model is trained, and survives an interruption with it."""
+
+    def record(self, round: int, ids: Sequence[int], deltas: Tensor) -> None:
+        """See `fedavg`'s `on_updates`."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything kept, by name."""
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take back what `tensors` gave; other names are left alone."""
 
 
 def train_resumably(
@@ -142,7 +167,7 @@ def train_resumably(
     scores: Callable[[Tensor], Mapping[str, float]],
     *,
     clients: Sequence[Client] | None = None,
-    history: UpdateHistory | None = None,
+    history: Keeper | None = None,
 ) -> tuple[Tensor, Meter]:
     """FedAvg from scratch without the clients in `config["exclude"]`: the final model (d,), and what it cost.
 

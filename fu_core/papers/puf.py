@@ -1,87 +1,213 @@
 """PUF's experiments as runs: from the parameters of a notebook or profile to run records.
 
-Two kinds of runs matter. `train` is the original training, or with `exclude` a retraining. `unlearn`
-starts from the original model, lets one method forget one target, and recovers. Everything shown in
-tables and figures (puf_figures, puf_claims) is read from their records.
+Two kinds of runs matter. `train` is the original training, or the retraining that a request asks for.
+`unlearn` starts from the original model, lets one method serve one request, and recovers. Everything
+shown in tables and figures (puf_figures, puf_claims) is read from their records.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fu_core import partition
 from fu_core.compute import device, map_runs
+from fu_core.errors import MissingHistory, UnsupportedTask
 from fu_core.evaluation.accuracy import accuracy, outputs_accuracy
+from fu_core.evaluation.costs import measured_flops
 from fu_core.evaluation.equivalence import logits_kl, parameter_gap, relative_step_difference
 from fu_core.evaluation.membership import confidences, song, yeom
-from fu_core.federation.horizontal import recovery_path
+from fu_core.federation.horizontal import aggregate, recovery_path, sizes_of
+from fu_core.federation.local import Client
 from fu_core.federation.meter import Meter
 from fu_core.papers.problems import PROBLEM_KEYS, Problem, client_opt, problem, train_resumably
-from fu_core.papers.puf_experiment import METHODS, REFERENCES, TRAINING_KEYS, Experiment
+from fu_core.papers.puf_costs import cost_cells
+from fu_core.papers.puf_experiment import REFERENCES, TRAINING_KEYS, Cell, Experiment
 from fu_core.records import Record, RecordStore, RunContext
+from fu_core.streams import stream_seed
+from fu_core.unlearning.baselines.fed_au import FedAU, fed_au
+from fu_core.unlearning.baselines.fed_eraser import UpdateHistory, fed_eraser
+from fu_core.unlearning.baselines.mode import MoDe, mode
 from fu_core.unlearning.baselines.natural import natural
+from fu_core.unlearning.baselines.pga import PGA, pga
 from fu_core.unlearning.baselines.weight_negation import negate_weights
+from fu_core.unlearning.deletion import Deletion
 from fu_core.unlearning.puf import PUF, puf_round
 
 STOP_RULES = ("validation", "test")  # ours, and the paper's, which looks at the test set
 
 
+class Sides:
+    """A request resolved: what is forgotten, what everybody keeps, and who leaves.
+
+    request: "none", "client-0", "client-0-1" (both leave) or "sample-0-0.5" (client 0 forgets half of its
+    samples; which half does not depend on the training seed).
+    """
+
+    def __init__(self, p: Problem, request: str) -> None:
+        kind, *values = request.split("-")
+        self.targets = [int(v) for v in (values if kind == "client" else values[:1])]
+        self.deletion = None
+        kept = dict(enumerate(p.clients))
+        if kind == "client":
+            self.deletion = Deletion.of(p.clients, self.targets)
+        elif kind == "sample":
+            wanted = partition.forget_samples(p.parts, self.targets, fraction=float(values[1]), seed=0)
+            self.deletion = Deletion.of(p.clients, partition.positions(p.parts, wanted.forget))
+        if self.deletion is not None:
+            kept = dict(self.deletion.kept)
+        self.leaving = [i for i in self.targets if i not in kept]
+        self.clients = [kept.get(i, client) for i, client in enumerate(p.clients)]  # who leaves trains no more
+        self.of_samples = self.deletion.forgotten if self.deletion is not None and not self.leaving else None
+
+    @property
+    def forget(self) -> Client:
+        """All samples to be forgotten."""
+        assert self.deletion is not None
+        return _joined(self.deletion.forgotten)
+
+    @property
+    def retain(self) -> Client:
+        """All samples that stay, in client order."""
+        assert self.deletion is not None
+        return _joined(self.deletion.kept)
+
+
+def _joined(parts: Mapping[int, Client]) -> Client:
+    x, y = zip(*(parts[i] for i in sorted(parts)), strict=True)
+    return torch.cat(x), torch.cat(y)
+
+
 def describe(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
-    """What a setting consists of: who holds which classes, where the data comes from, how large the net is."""
+    """What a setting consists of: who holds what, where the data comes from, how large and how costly the net is."""
     p = problem(config)
-    counts = partition.label_counts(p.parts, p.dataset.y_train, p.dataset.classes)
-    return {"label_counts": counts.tolist(), "source": p.dataset.source, "parameters": p.model.d}, None
+    if p.dataset.task == "segmentation":
+        counts = [[len(part)] for part in p.parts]  # slices: a hospital holds no classes
+    else:
+        counts = partition.label_counts(p.parts, p.dataset.y_train, p.dataset.classes).tolist()
+    flops = measured_flops(p.model, p.dataset.x_train[:1])
+    return {"label_counts": counts, "source": p.dataset.source, "parameters": p.model.d, "flops": flops}, None
+
+
+# --- training --------------------------------------------------------------------------------------------------------
+
+
+class Memory:
+    """What must be kept during training for some method: every `interval`-th round's updates on FedEraser's
+    server, and of PGA's clients the last update each."""
+
+    def __init__(self, w_0: Tensor, interval: int, last_round: int) -> None:
+        self.history = UpdateHistory(w_0, interval) if interval else None
+        self.last_round = last_round
+        self.last: dict[int, Tensor] = {}
+
+    def record(self, round: int, ids: Sequence[int], deltas: Tensor) -> None:
+        """See `fedavg`'s `on_updates`."""
+        if self.history is not None:
+            self.history.record(round, ids, deltas)
+        if round == self.last_round:
+            self.last = {k: delta.detach().clone() for k, delta in zip(ids, deltas, strict=True)}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything kept, by name, for a file."""
+        last = {f"last/{k}": update for k, update in self.last.items()}
+        return {**last, **(self.history.tensors() if self.history is not None else {})}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take back what `tensors` gave."""
+        if self.history is not None:
+            self.history.restore(tensors)
+        names = [name for name in tensors if name.startswith("last/")]
+        self.last = {int(name.removeprefix("last/")): tensors[name].to(device()) for name in names}
+
+    def local_model(self, w: Tensor, sizes: Tensor, client: int) -> Tensor:
+        """The client's own model (d,) of the last round, before `w` (d,) was averaged from all of them."""
+        deltas = torch.stack([self.last[k] for k in sorted(self.last)])
+        before = w - aggregate(deltas, sizes / sizes.sum())  # w_{T-1} = w_T - sum_k n_k / n Delta_k
+        return before + self.last[client]
 
 
 def train(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """One training from scratch without the clients in `exclude`; keeps the final model as "w".
+    """One training from scratch on what the config's request leaves; keeps the final model as "w".
 
-    Resumes after the last finished round. Original and Retrain of one seed start from the same weights.
+    The original training (request "none") also keeps what FedEraser and PGA need. Resumes after the last
+    finished round. Trainings of one seed start from the same weights.
     """
     p = problem(config)
+    sides = Sides(p, config["request"])
+    memory = Memory(_initial(config, p), config["history"], config["rounds"]) if config["request"] == "none" else None
 
     def scores(w: Tensor) -> dict[str, float]:
         return {"test": accuracy(p.model, w, *p.test), "validation": accuracy(p.model, w, *p.validation)}
 
-    w, meter = train_resumably(config, context, p, scores)
+    w, meter = train_resumably(
+        {**config, "exclude": sides.leaving}, context, p, scores, clients=sides.clients, history=memory
+    )
     last = context.rounds[-1]
     counted = {"bytes": meter.bytes, "images": meter.images}
-    return {"test": last["test"], "validation": last["validation"], **counted}, {"w": w}
+    kept = memory.tensors() if memory is not None else {}
+    return {"test": last["test"], "validation": last["validation"], **counted}, {"w": w, **kept}
+
+
+def _initial(config: Mapping[str, Any], p: Problem) -> Tensor:
+    return p.model.init(stream_seed(config["seed"], "init")).to(device())
+
+
+def training_record(config: Mapping[str, Any], store: RecordStore, request: str) -> Record:
+    """The training that an `unlearn` config belongs to, on what `request` leaves; run if need be."""
+    training = {key: config[key] for key in TRAINING_KEYS} | {"request": request}
+    if request != "none":
+        training["history"] = 0
+    return store.run(train, training, data_hash=problem(config).data_hash)
+
+
+def reference_models(config: Mapping[str, Any], store: RecordStore) -> tuple[Tensor, Tensor]:
+    """The original model (d,) and the retrained one (d,) of the config's request, from their records."""
+    original, retrained = (training_record(config, store, request) for request in ("none", config["request"]))
+    return store.tensors(original.key, ["w"])["w"].to(device()), store.tensors(retrained.key, ["w"])["w"].to(device())
+
+
+# --- unlearning and recovery -----------------------------------------------------------------------------------------
 
 
 def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
-    """One method forgets one target; then recovery until both stop rules are met or `cap` rounds are over.
+    """One method serves one request; then recovery until both stop rules are met or `cap` rounds are over.
 
     Metrics: "unlearned" (right after the unlearning step) and, per stop rule, the state in which recovery
     stopped: rounds, reached, test and forget accuracy, both attacks, distances to the retrained model,
-    and the costs counted up to there. "Original" and "Retrain" are evaluated as they are.
+    and the costs counted up to there. "Original" and "Retrain" are evaluated as they are. A method that
+    cannot serve such a request, or not on such a task, leaves its own reason as "unsupported".
     """
-    p, target, method = problem(config), config["target"], config["method"]
+    p, method = problem(config), config["method"]
+    sides = Sides(p, config["request"])
     original, retrained = reference_models(config, context.store)
     if method in REFERENCES:
         w = original if method == "Original" else retrained
-        return {"final": evaluate(p, w, target, config["seed"], retrained)}, None
+        return {"final": evaluate(p, w, sides, config["seed"], retrained)}, None
 
     reference = {rule: accuracy(p.model, retrained, *getattr(p, rule)) for rule in STOP_RULES}
     if (saved := context.resume()) is None:
-        with context.phase("unlearn"):
-            state = _Recovering.begin(config, p, original)
+        try:
+            with context.phase("unlearn"):
+                state = _Recovering.begin(config, p, sides, original, context.store)
+        except UnsupportedTask as reason:
+            return {"unsupported": str(reason)}, None
     else:
         state = _Recovering(saved[0]["w"].to(device()), **{**saved[1], "recovery": Meter(**saved[1]["recovery"])})
     with context.phase("recover"):
-        for k, w_k in state.path(config, p):
+        for k, w_k in state.path(config, p, sides):
             if k == len(context.rounds):  # else it was evaluated before the interruption
                 scores = {rule: accuracy(p.model, w_k, *getattr(p, rule)) for rule in STOP_RULES}
-                context.log(round=k, **scores, forget=accuracy(p.model, w_k, *p.clients[target]))
+                context.log(round=k, **scores, forget=accuracy(p.model, w_k, *sides.forget))
                 for rule in STOP_RULES:
                     reached = scores[rule] >= reference[rule]
                     if rule not in state.metrics and (reached or k == config["cap"]):
-                        final = evaluate(p, w_k, target, config["seed"], retrained)
+                        final = evaluate(p, w_k, sides, config["seed"], retrained)
                         state.metrics[rule] = {"rounds": k, "reached": reached, **final, **state.costs()}
                 context.checkpoint({"w": w_k}, state.meta(k))
             if all(rule in state.metrics for rule in STOP_RULES):
@@ -100,39 +226,44 @@ class _Recovering:
     recovery: Meter
 
     @classmethod
-    def begin(cls, config: Mapping[str, Any], p: Problem, original: Tensor) -> _Recovering:
+    def begin(
+        cls, config: Mapping[str, Any], p: Problem, sides: Sides, original: Tensor, store: RecordStore
+    ) -> _Recovering:
         """Apply the method to the original model."""
         meter = Meter()
-        w = apply_method(config, p, original, meter)
+        w = apply_method(config, p, sides, original, store, meter)
         unlearned = {
             "test": accuracy(p.model, w, *p.test),
-            "forget": accuracy(p.model, w, *p.clients[config["target"]]),
+            "forget": accuracy(p.model, w, *sides.forget),
             "step": parameter_gap(w, original),
             "sha256": hashlib.sha256(w.cpu().numpy().tobytes()).hexdigest(),
         }
         spent = {name: getattr(meter, name) for name in ("bytes", "images", "storage", "rounds")}
         return cls(w, 0, {"unlearned": unlearned}, spent, Meter())
 
-    def path(self, config: Mapping[str, Any], p: Problem) -> Iterator[tuple[int, Tensor]]:
+    def path(self, config: Mapping[str, Any], p: Problem, sides: Sides) -> Iterator[tuple[int, Tensor]]:
         """The recovery rounds still to come, the present state first. They continue the training's count."""
         return recovery_path(
             p.model,
             self.w,
-            p.clients,
+            sides.clients,
             local=client_opt(config),
             seed=config["seed"],
             first_round=config["rounds"] + 1 + self.spent["rounds"],
-            exclude=[config["target"]],
+            exclude=sides.leaving,
             cap=config["cap"],
             start=self.round,
             meter=self.recovery,
         )
 
     def costs(self) -> dict[str, int]:
-        """Counted so far, both phases together; storage is what the method must keep."""
+        """Counted so far: both phases together, the unlearning step alone, and what the method must keep."""
         return {
             "bytes": self.spent["bytes"] + self.recovery.bytes,
             "images": self.spent["images"] + self.recovery.images,
+            "unlearning_bytes": self.spent["bytes"],
+            "unlearning_images": self.spent["images"],
+            "unlearning_rounds": self.spent["rounds"],
             "storage": self.spent["storage"],
         }
 
@@ -141,59 +272,94 @@ class _Recovering:
         return {"round": k, "metrics": self.metrics, "spent": self.spent, "recovery": asdict(self.recovery)}
 
 
-def mode_equivalence(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
-    """Claim P14 on the trained net: Regular(eta_r, eta_u) against Special((eta_r + eta_u) p_u), same updates."""
-    p, target = problem(config), config["target"]
-    original, _ = reference_models(config, context.store)
-    sizes = [len(y) for _, y in p.clients]
-    p_u = sizes[target] / sum(sizes)
-    regular = PUF(**config["puf"])
-    special = PUF("special", eta_u=(regular.eta_r + regular.eta_u) * p_u, epochs_u=regular.epochs_u)
-    w_regular, w_special = (_puf(config, p, original, mode) for mode in (regular, special))
-    return {"relative_difference": relative_step_difference(original, w_special, w_regular), "p_u": p_u}, None
-
-
-def apply_method(config: Mapping[str, Any], p: Problem, w: Tensor, meter: Meter) -> Tensor:
+def apply_method(
+    config: Mapping[str, Any], p: Problem, sides: Sides, w: Tensor, store: RecordStore, meter: Meter | None = None
+) -> Tensor:
     """The unlearning step alone: the original model `w` (d,) to the unlearned one."""
-    method = config["method"]
+    method, options, seed = config["method"], config["options"], config["seed"]
+    local, t = client_opt(config), config["rounds"] + 1  # the count goes on, and so the learning-rate schedule
     if method == "Natural":
         return natural(w, meter=meter)
     if method == "NoT":
         return negate_weights(p.model, w, example=p.dataset.x_test[:1], meter=meter)
-    return _puf(config, p, w, PUF(**config["puf"]), meter)
+    if method == "FedEraser":
+        history = _memory(config, p, store).history
+        if history is None:
+            raise MissingHistory("history_interval is 0: nothing was stored that FedEraser could replay")
+        return fed_eraser(
+            p.model, history, p.clients, sides.targets,
+            local=local, seed=seed, forget=sides.of_samples, meter=meter, **options,
+        )  # fmt: skip
+    if method == "PGA":
+        w_u = _memory(config, p, store).local_model(w, sizes_of(p.clients), sides.targets[0])
+        return pga(
+            p.model, w, w_u, p.clients, sides.targets,
+            config=PGA(**options), seed=seed, forget=sides.of_samples, meter=meter,
+        )  # fmt: skip
+    if method == "MoDe":
+        return mode(
+            p.model, w, sides.clients, sides.targets,
+            config=MoDe(**options), local=local, seed=seed, round=t, forget=sides.of_samples, meter=meter,
+        )  # fmt: skip
+    if method == "FedAU":
+        return fed_au(
+            p.model, w, sides.clients, sides.targets,
+            config=FedAU(**options), local=local, seed=seed, round=t, forget=sides.of_samples, meter=meter,
+        )  # fmt: skip
+    return puf_round(
+        p.model, w, sides.clients, sides.targets, PUF(**options),
+        local=local, seed=seed, round=t, forget=sides.of_samples, meter=meter,
+    )  # fmt: skip
 
 
-def _puf(config: Mapping[str, Any], p: Problem, w: Tensor, puf: PUF, meter: Meter | None = None) -> Tensor:
-    t = config["rounds"] + 1  # the unlearning round continues the count, and so the learning-rate schedule
-    kwargs = {"local": client_opt(config), "seed": config["seed"], "round": t, "meter": meter}
-    return puf_round(p.model, w, p.clients, [config["target"]], puf, **kwargs)
+def _memory(config: Mapping[str, Any], p: Problem, store: RecordStore) -> Memory:
+    """What was kept during the original training."""
+    memory = Memory(_initial(config, p), config["history"], config["rounds"])
+    memory.restore(store.tensors(training_record(config, store, "none").key))
+    return memory
 
 
-def reference_models(config: Mapping[str, Any], store: RecordStore) -> tuple[Tensor, Tensor]:
-    """The original model and the one retrained without the config's target, from their records."""
-    training = {key: config[key] for key in TRAINING_KEYS}
-    data_hash = problem(config).data_hash
-    models = []
-    for exclude in ([], [config["target"]]):
-        record = store.run(train, {**training, "exclude": exclude}, data_hash=data_hash)
-        models.append(store.tensors(record.key)["w"].to(device()))
-    return models[0], models[1]
+def evaluate(p: Problem, w: Tensor, sides: Sides, seed: int, retrained: Tensor) -> dict[str, float]:
+    """Utility, forgetting, both attacks, and the distance to the retrained model.
 
-
-def evaluate(p: Problem, w: Tensor, target: int, seed: int, retrained: Tensor) -> dict[str, float]:
-    """Utility, forgetting, both attacks, and the distance to the retrained model."""
-    sides = {"forget": p.clients[target], "retain": p.retained(target), "test": p.test}
-    logits = {side: p.model.predict(w, x) for side, (x, _) in sides.items()}
-    conf = {side: confidences(logits[side], y) for side, (_, y) in sides.items()}
-    losses = {side: p.model.sample_losses(logits[side], sides[side][1]) for side in ("forget", "retain")}
-    return {
-        "test": outputs_accuracy(p.model.task, logits["test"], sides["test"][1]),
-        "forget": outputs_accuracy(p.model.task, logits["forget"], sides["forget"][1]),
+    Segmentation: Dice for accuracy and the mean loss on the forgotten slices for the attacks, as in Table VI.
+    """
+    data = {"forget": sides.forget, "retain": sides.retain, "test": p.test}
+    logits = {side: p.model.predict(w, x) for side, (x, _) in data.items()}
+    losses = {side: p.model.sample_losses(logits[side], data[side][1]) for side in ("forget", "retain")}
+    task = p.model.task
+    found = {side: outputs_accuracy(task, logits[side], data[side][1]) for side in ("test", "forget")}
+    found |= {"loss": float(losses["forget"].mean()), "gap": parameter_gap(w, retrained)}
+    if task == "segmentation":
+        return found
+    conf = {side: confidences(logits[side], y) for side, (_, y) in data.items()}
+    return found | {
         "song": song(conf["forget"], conf["retain"], conf["test"], seed=seed),
         "yeom": yeom(losses["forget"], losses["retain"]),
         "kl": logits_kl(logits["test"], p.model.predict(retrained, p.test[0])),
-        "gap": parameter_gap(w, retrained),
     }
+
+
+def mode_equivalence(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
+    """Claim P14 on the trained net: Regular(eta_r, eta_u) against Special((eta_r + eta_u) p_u), same updates."""
+    p = problem(config)
+    sides = Sides(p, config["request"])
+    original, _ = reference_models(config, context.store)
+    p_u = len(sides.forget[1]) / sum(len(y) for _, y in p.clients)
+    regular = PUF(**config["options"])
+    special = PUF("special", eta_u=(regular.eta_r + regular.eta_u) * p_u, epochs_u=regular.epochs_u)
+    w_regular, w_special = (
+        apply_method({**config, "options": asdict(puf)}, p, sides, original, context.store)
+        for puf in (regular, special)
+    )
+    return {"relative_difference": relative_step_difference(original, w_special, w_regular), "p_u": p_u}, None
+
+
+def printed_costs(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
+    """Claim P13: how many of the printed cost cells follow from the printed formulas, per table. Arithmetic only."""
+    cells = cost_cells()[["table", "follows"]]
+    counts = cells.groupby("table", sort=False).follows.agg(["size", "sum"])
+    return {str(table): {"cells": int(n), "follow": int(k)} for table, (n, k) in counts.iterrows()}, None
 
 
 # --- everything ------------------------------------------------------------------------------------------------------
@@ -201,42 +367,53 @@ def evaluate(p: Problem, w: Tensor, target: int, seed: int, retrained: Tensor) -
 
 def run_descriptions(e: Experiment, store: RecordStore) -> dict[str, Record]:
     """The description of every setting, by its text."""
-    configs = [{key: e.training(s, 0)[key] for key in PROBLEM_KEYS} for s in e.settings]
-    return dict(zip(e.settings, _map(describe, configs, store, 1, "settings"), strict=True))
+    configs = {text: e.training(s, text, 0) for s in e.scenarios() for text in s.settings}
+    plans = [{key: config[key] for key in PROBLEM_KEYS} for config in configs.values()]
+    return dict(zip(configs, _map(describe, plans, store, 1, "settings"), strict=True))
 
 
-def run_training(
-    e: Experiment, store: RecordStore, jobs: int | None = None
-) -> dict[tuple[str, int, int | None], Record]:
-    """All trainings, by (setting, seed, left-out client); None is the original model."""
-    keys: list[tuple[str, int, int | None]] = [
-        (s, seed, left_out) for s in e.settings for seed in e.seeds for left_out in (None, *e.targets)
-    ]
-    configs = [e.training(s, seed, [] if out is None else [out]) for s, seed, out in keys]
-    return dict(zip(keys, _map(train, configs, store, jobs, "training"), strict=True))
+def run_training(e: Experiment, store: RecordStore, jobs: int | None = None) -> dict[tuple[str, str, int, str], Record]:
+    """All trainings, by (scenario, setting, seed, request); "none" is the original model's."""
+    keys, configs = zip(*e.trainings(), strict=True)
+    return dict(zip(keys, _map(train, list(configs), store, jobs, "training"), strict=True))
 
 
-def run_unlearning(
-    e: Experiment, store: RecordStore, jobs: int | None = None, methods: Sequence[str] = (*REFERENCES, *METHODS)
-) -> dict[tuple[str, int, int, str], Record]:
-    """Every method on every (setting, seed, target). Missing trainings are made on the way."""
-    keys = [(*cell, method) for cell in e.cells() for method in methods]
-    configs = [e.unlearning(*key) for key in keys]
-    return dict(zip(keys, _map(unlearn, configs, store, jobs, "unlearning and recovery"), strict=True))
+def run_unlearning(e: Experiment, store: RecordStore, jobs: int | None = None) -> dict[Cell, Record]:
+    """Every method on every request of every scenario. Missing trainings are made on the way."""
+    return _cells(unlearn, e.runs(), store, jobs, "unlearning and recovery")
 
 
-def run_printed(e: Experiment, store: RecordStore, jobs: int | None = None) -> dict[tuple[str, int, int, str], Record]:
+def run_costs(store: RecordStore) -> Record:
+    """The paper's cost cells against its own formulas."""
+    [record] = map_runs(printed_costs, [{"tables": "III to V"}], store=store, jobs=1, label="printed costs")
+    return record
+
+
+def run_sweep(e: Experiment, store: RecordStore, jobs: int | None = None) -> dict[Cell, Record]:
+    """PUF with other unlearning rates and epochs (Fig. 5, Fig. 6)."""
+    return _cells(unlearn, e.sweep(), store, jobs, "sweep over eta_u and E_u")
+
+
+def run_printed(e: Experiment, store: RecordStore, jobs: int | None = None) -> dict[Cell, Record]:
     """PUF-Special and Regular as Algorithm 1 prints them, without sample counts, on the first setting."""
-    keys = [(*cell, m) for cell in e.cells() if cell[0] == e.settings[0] for m in ("PUF-Special", "PUF-Regular")]
-    configs = [e.unlearning(*key, form="printed") for key in keys]
-    return dict(zip(keys, _map(unlearn, configs, store, jobs, "formula as printed"), strict=True))
+    return _cells(unlearn, e.printed(), store, jobs, "formula as printed")
 
 
-def run_equivalence(e: Experiment, store: RecordStore, jobs: int | None = None) -> dict[tuple[str, int, int], Record]:
-    """Claim P14, measured after training, on every cell. The updates cancel only if all train E epochs: E_u = E."""
-    keys = list(e.cells())
-    configs = [e.unlearning(*key, "PUF-Regular", epochs_u=e.epochs) for key in keys]
-    return dict(zip(keys, _map(mode_equivalence, configs, store, jobs, "Regular against Special"), strict=True))
+def run_equivalence(e: Experiment, store: RecordStore, jobs: int | None = None) -> dict[Cell, Record]:
+    """Claim P14, measured after training. The updates cancel only if all train E epochs: E_u = E."""
+    main = e.scenarios()[0]
+    cells = {}
+    for cell, _ in e.runs():
+        if cell.scenario == main.name and cell.method == "PUF-Regular":
+            cells[cell] = e.unlearning(main, *cell[1:5], epochs_u=float(e.epochs))
+    return _cells(mode_equivalence, cells.items(), store, jobs, "Regular against Special")
+
+
+def _cells(
+    fn: Any, runs: Iterable[tuple[Cell, dict[str, Any]]], store: RecordStore, jobs: int | None, label: str
+) -> dict[Cell, Record]:
+    cells, configs = zip(*runs, strict=True)
+    return dict(zip(cells, _map(fn, list(configs), store, jobs, label), strict=True))
 
 
 def _map(fn: Any, configs: list[dict[str, Any]], store: RecordStore, jobs: int | None, label: str) -> list[Record]:
@@ -247,13 +424,14 @@ def live_recovery(
     e: Experiment, store: RecordStore, setting: str, seed: int, target: int, mode: str, eta_u: float, rounds: int = 8
 ) -> list[dict[str, float]]:
     """PUF and `rounds` recovery rounds right now, without a record: for the notebook's sliders."""
-    config = e.unlearning(setting, seed, target, f"PUF-{mode.capitalize()}", eta_u=eta_u)
+    main = e.scenarios()[0]
+    config = e.unlearning(main, setting, seed, f"client-{target}", f"PUF-{mode.capitalize()}", eta_u=eta_u)
     p = problem(config)
+    sides = Sides(p, config["request"])
     original, _ = reference_models(config, store)
-    w = _puf(config, p, original, PUF(**config["puf"]))
     path = recovery_path(
         p.model,
-        w,
+        apply_method(config, p, sides, original, store),
         p.clients,
         local=client_opt(config),
         seed=seed,
@@ -262,6 +440,6 @@ def live_recovery(
         cap=rounds,
     )
     return [
-        {"round": k, "test": accuracy(p.model, v, *p.test), "forget": accuracy(p.model, v, *p.clients[target])}
+        {"round": k, "test": accuracy(p.model, v, *p.test), "forget": accuracy(p.model, v, *sides.forget)}
         for k, v in path
     ]

@@ -29,7 +29,9 @@ from fu_core.federation.horizontal import FedOpt, ServerState, aggregate, server
 from fu_core.federation.local import Client, ClientOpt, train_round
 from fu_core.federation.meter import Meter
 from fu_core.models.flat import FlatModel
+from fu_core.unlearning.needs import Needs
 
+NEEDS = Needs()  # in either mode
 MODES = ("special", "regular")
 FORMS = ("corrected", "printed")
 

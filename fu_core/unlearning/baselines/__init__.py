@@ -2,11 +2,14 @@
 
 from fu_core.unlearning.baselines import (
     cvfu,
+    fed_au,
     fed_eraser,
     ico,
+    mode,
     naive_ga,
     natural,
     pdudt,
+    pga,
     retrain,
     sisa,
     vertical_ga,
@@ -15,11 +18,14 @@ from fu_core.unlearning.baselines import (
 
 __all__ = [
     "cvfu",
+    "fed_au",
     "fed_eraser",
     "ico",
+    "mode",
     "naive_ga",
     "natural",
     "pdudt",
+    "pga",
     "retrain",
     "sisa",
     "vertical_ga",

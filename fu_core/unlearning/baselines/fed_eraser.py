@@ -34,7 +34,9 @@ from fu_core.federation.horizontal import aggregate, participants, sizes_of
 from fu_core.federation.local import Client, ClientOpt, train_round
 from fu_core.federation.meter import Meter, nbytes
 from fu_core.models.flat import FlatModel
+from fu_core.unlearning.needs import Needs
 
+NEEDS = Needs(history=True, full_participation=True, several_rounds=True)
 NORM_SCOPES = ("global", "layer", "layer_avg")
 SHORTEST = 1e-12  # a fresh update below this has no direction
 

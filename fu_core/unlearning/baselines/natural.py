@@ -5,6 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from fu_core.federation.meter import Meter
+from fu_core.unlearning.needs import Needs
+
+NEEDS = Needs(blind=True)
 
 
 def natural(w: Tensor, *, meter: Meter | None = None) -> Tensor:

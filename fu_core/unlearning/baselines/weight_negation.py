@@ -14,6 +14,9 @@ from torch import Tensor
 from fu_core.errors import UnsupportedModel, nearest
 from fu_core.federation.meter import Meter
 from fu_core.models.flat import FlatModel
+from fu_core.unlearning.needs import Needs
+
+NEEDS = Needs(blind=True)
 
 
 def negate_weights(

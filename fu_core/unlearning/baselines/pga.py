@@ -1,0 +1,215 @@
+"""PGA: climb the target's loss inside a ball around a model it took no part in (Halimi et al. 2022).
+
+The target u keeps its last local model w_u. With w = sum_i p_i w_i, the average of the last round,
+
+    w_ref = (w - p_u w_u) / (1 - p_u)              the average of the others; p_u = 1/N: (N w - w_u) / (N - 1)
+    w <- w_ref, then for every batch b of u's data, five epochs long:
+    v <- mu v + clip(grad loss(w; b)),  w <- w + eta v
+    w <- w_ref + r (w - w_ref) / |w - w_ref|       if |w - w_ref| > r
+    stop after the first step with |w - w_u| > stop_distance
+
+This needs every client in the last round and a server that averages. The radius comes from ten random models:
+
+    r = sqrt(mean |w_ref - w_rand|^2 / 3)          "squared": the authors' code, consistent
+    r = sqrt(mean |w_ref - w_rand| / 3)            "puf": PUF's code; its random models share one seed, and it
+                                                   projects when |w - w_ref| > r^2, not r
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fu_core.errors import (
+    InvalidRequest,
+    MissingHistory,
+    NumericalFailure,
+    UnsupportedTask,
+    check_choice,
+    check_positive,
+)
+from fu_core.federation.horizontal import participants, sizes_of
+from fu_core.federation.local import Client, ClientOpt, batches
+from fu_core.federation.meter import Meter
+from fu_core.models.flat import FlatModel
+from fu_core.streams import stream_seed
+from fu_core.unlearning.needs import Needs
+
+NEEDS = Needs(full_participation=True, stateful_clients=True, one_at_a_time=True)
+RADII = ("squared", "puf")
+RANDOM_MODELS = 10
+
+
+@dataclass(frozen=True)
+class PGA:
+    """Hyper-parameters; the defaults are those of PUF's appendix A for IID clients.
+
+    stop_distance: on |w - w_u|, not squared; None never stops. It is a length in parameter space and has
+    to be tuned for the model. PUF: 9.0 (IID), 6.5 (non-IID); the authors compare squares with 2.2 (MNIST),
+    which is sqrt(2.2) here.
+    """
+
+    epochs: float = 5.0  # E_asc
+    lr: float = 0.01
+    momentum: float = 0.9
+    batch_size: int = 512  # PUF: 512 or 1024
+    clip: float = 5.0
+    clipping: str = "global"  # "tensor": every parameter tensor by itself, as PUF's code does
+    weighting: str = "weighted"  # p_u = n_u / n; "uniform": 1/N. As the server averages
+    radius: str = "squared"
+    stop_distance: float | None = 9.0
+
+    def __post_init__(self) -> None:
+        check_choice("clipping", self.clipping, ("global", "tensor"))
+        check_choice("weighting", self.weighting, ("weighted", "uniform"))
+        check_choice("radius", self.radius, RADII)
+        check_positive("clip", self.clip)
+        if self.stop_distance is not None:
+            check_positive("stop_distance", self.stop_distance)
+        _ = self.local  # checks the rest
+
+    @property
+    def local(self) -> ClientOpt:
+        """The target's optimiser and batches."""
+        return ClientOpt(lr=self.lr, momentum=self.momentum, epochs=self.epochs, batch_size=self.batch_size)
+
+
+def reference_model(w: Tensor, w_u: Tensor, p_u: float) -> Tensor:
+    """`w_ref` (d,): the average `w` (d,) without the local model `w_u` (d,), whose weight in it is `p_u`.
+
+    Deterministic. Raises `InvalidRequest` unless 0 <= p_u < 1: nobody else would be in the average.
+    """
+    if not 0 <= p_u < 1:
+        raise InvalidRequest(f"p_u must be at least 0 and less than 1, got {p_u}: others must be in the average")
+    return (w - p_u * w_u) / (1 - p_u)  # w_ref = (w - p_u w_u) / (1 - p_u)
+
+
+def radius(model: FlatModel, w_ref: Tensor, *, kind: str = "squared", seed: int) -> float:
+    """`r`, from the distances between `w_ref` (d,) and ten random models, in float64.
+
+    Random: the models, `model.init` with seeds of the streams (seed, "pga random model", k), one and the
+    same for kind "puf".
+    """
+    check_choice("radius", kind, RADII)
+    distances = []
+    for k in range(RANDOM_MODELS):
+        own = stream_seed(seed, "pga random model", k if kind == "squared" else 0)
+        distances.append(_distance(w_ref, model.init(own, w_ref.dtype).to(w_ref.device)))
+    power = 2 if kind == "squared" else 1
+    return math.sqrt(sum(distance**power for distance in distances) / RANDOM_MODELS / 3)
+
+
+def clip_gradient(model: FlatModel, g: Tensor, limit: float, *, per_tensor: bool = False) -> Tensor:
+    """`g` (d,) shortened to the length `limit` if it is longer: as a whole, or each parameter tensor in it."""
+    clipped = []
+    for part in g.split(model.sizes if per_tensor else [model.d]):
+        length = torch.linalg.vector_norm(part, dtype=torch.float64)
+        clipped.append((limit / length).clamp(max=1.0).to(g.dtype) * part)  # a zero part: limit / 0, clamped to 1
+    return torch.cat(clipped)
+
+
+def ascent(
+    model: FlatModel,
+    w_ref: Tensor,
+    data: Client,
+    *,
+    r: float,
+    config: PGA | None = None,
+    seed: int,
+    client_id: int = 0,
+    meter: Meter | None = None,
+) -> Iterator[Tensor]:
+    """Yield the model (d,), a copy, after every projected step uphill on `data` (x, y), starting at `w_ref` (d,).
+
+    r: as `radius` gives it, infinity for no ball. The momentum knows nothing of the projection, as in the
+    authors' code. Random: batch order, from the streams of (seed, round 0, client_id), which no round of
+    training uses. Raises `InvalidRequest` if `data` is empty, `NumericalFailure` for a step to NaN or infinity.
+    """
+    config = config or PGA()
+    x, y = data
+    if not len(y):
+        raise InvalidRequest(f"client {client_id} holds no samples: there is nothing to ascend on")
+    reach = r if config.radius == "squared" else r**2
+    optimiser = config.local.fresh(round=1)
+    w = w_ref.clone()
+    for b in batches(len(y), config.local, seed=seed, round=0, client=client_id):
+        g = -model.grad(w, model.arrange(x[b]), y[b])
+        g = clip_gradient(model, g, config.clip, per_tensor=config.clipping == "tensor")
+        optimiser.step(w, g)  # v <- mu v + g, w <- w - eta v: downhill on -loss
+        if meter is not None:
+            meter.train(len(b))
+        distance = _distance(w, w_ref)
+        if not math.isfinite(distance):
+            raise NumericalFailure(f"client {client_id}: a step of the ascent is not finite; lower lr ({config.lr})")
+        if distance > reach:
+            w = w_ref + r / distance * (w - w_ref)  # w_ref + r (w - w_ref) / |w - w_ref|
+        yield w.clone()
+
+
+def pga(
+    model: FlatModel,
+    w: Tensor,
+    w_u: Tensor | None,
+    clients: Sequence[Client],
+    targets: Sequence[int],
+    *,
+    config: PGA | None = None,
+    seed: int,
+    forget: Mapping[int, Client] | None = None,
+    meter: Meter | None = None,
+) -> Tensor:
+    """The model (d,) after projected gradient ascent; `w` and `w_u` are left untouched. Halimi et al. 2022.
+
+    w (d,): the global model after training; w_u (d,): the local model that the target sent for that
+    average, None if it kept none; targets: the one client that leaves. The distance to w_u is looked at
+    after a step, so that at least one is taken.
+
+    Random: see `radius` and `ascent`. `meter`: one model down and up, and every client's last local model
+    kept, as nobody knows who will leave: (C + 1) P B, which is what PUF's Table III prints; its Table VIII
+    has C P B. Raises `UnsupportedTask` for several targets or a sample-level request (`forget`),
+    `InvalidRequest` for a target that is nobody, unknown or empty, or if no other client holds data,
+    `MissingHistory` without w_u, `NumericalFailure` for NaN or infinity.
+    """
+    config = config or PGA()
+    u = _single_target(clients, targets, forget)
+    if w_u is None:
+        raise MissingHistory(f"w_u: no stored local model of client {u} from the last round of training")
+    if w_u.shape != w.shape:
+        raise ValueError(f"w_u must have the shape of w, {tuple(w.shape)}, got {tuple(w_u.shape)}")
+    n = sizes_of(clients)
+    p_u = float(n[u] / n.sum()) if config.weighting == "weighted" else 1 / len(clients)
+    w_ref = reference_model(w, w_u, p_u)
+    if not bool(w_ref.isfinite().all()):
+        raise NumericalFailure(f"client {u}: the reference model is not finite; check w and w_u")
+
+    unlearned = w_ref
+    r = radius(model, w_ref, kind=config.radius, seed=seed)
+    for unlearned in ascent(model, w_ref, clients[u], r=r, config=config, seed=seed, client_id=u, meter=meter):
+        if config.stop_distance is not None and _distance(unlearned, w_u) > config.stop_distance:
+            break
+    if meter is not None:
+        meter.send(w, down=1, up=1)
+        meter.keep("global model", w)
+        meter.keep("last local models", *[w_u] * len(clients))  # all of one size
+    return unlearned
+
+
+def _single_target(clients: Sequence[Client], targets: Sequence[int], forget: Mapping[int, Client] | None) -> int:
+    """The client that leaves, if somebody else stays."""
+    if forget is not None:
+        raise UnsupportedTask("forget: PGA takes a whole client out of the average and cannot forget single samples")
+    if not targets:
+        raise InvalidRequest("targets names nobody: one client must leave")
+    if len(targets) > 1:
+        raise UnsupportedTask(f"targets must name one client, got {list(targets)}: w_ref takes out one local model")
+    participants(len(clients), targets)
+    return targets[0]
+
+
+def _distance(a: Tensor, b: Tensor) -> float:
+    """|a - b|, its sum of squares in float64."""
+    return float(torch.linalg.vector_norm(a - b, dtype=torch.float64))
