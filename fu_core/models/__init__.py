@@ -11,7 +11,7 @@ from fu_core.errors import UnsupportedModel, check_choice
 from fu_core.models.cnn import lenet, simple_cnn, tiny_cnn
 from fu_core.models.flat import FlatModel, Standardize
 from fu_core.models.linear import mlp, softmax_regression, unit_softmax
-from fu_core.models.mit import mit_b0
+from fu_core.models.mit import mit_b0, mit_b0_224
 from fu_core.models.res_unet import ResUNet, small_res_unet
 from fu_core.models.resnet import ResNet18, SmallResNet
 from fu_core.models.vit import ViTLite, vit_tiny
@@ -31,6 +31,7 @@ MODELS: dict[str, Callable[[int, int, int], nn.Module]] = {
     "vit_lite": ViTLite,
     "vit_tiny": vit_tiny,
     "mit_b0": mit_b0,
+    "mit_b0_224": mit_b0_224,
     "res_unet": ResUNet,
     "small_res_unet": small_res_unet,
 }

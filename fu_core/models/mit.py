@@ -77,6 +77,11 @@ def mit_b0(channels: int, side: int, classes: int) -> nn.Module:
     return MiT(SegformerForImageClassification(config))
 
 
+def mit_b0_224(channels: int, side: int, classes: int) -> nn.Module:
+    """`mit_b0` for smaller images, enlarged to the 224x224 of its pre-training inside the net. `side`: any."""
+    return nn.Sequential(nn.Upsample(size=(224, 224), mode="bilinear"), mit_b0(channels, 224, classes))
+
+
 def load_pretrained(model: FlatModel, folder: str | Path, seed: int = 0) -> Tensor:
     """Parameters (d,) of `model`, which holds a `mit_b0`: the encoder of a checkpoint, and a new head from `seed`.
 

@@ -168,15 +168,17 @@ def train_resumably(
     *,
     clients: Sequence[Client] | None = None,
     history: Keeper | None = None,
+    w_0: Tensor | None = None,
 ) -> tuple[Tensor, Meter]:
     """FedAvg from scratch without the clients in `config["exclude"]`: the final model (d,), and what it cost.
 
     Resumes after the last finished round. Logs `scores(w)` every few rounds. `clients` replaces the
     problem's (poisoned ones, say); `history` gets the clients' updates, and survives an interruption.
-    Trainings of one seed start from the same weights, whoever takes part.
+    Trainings of one seed start from the same weights, whoever takes part; `w_0` (d,) are others, pre-trained say.
     """
     seed = config["seed"]
-    w, done, meter = p.model.init(stream_seed(seed, "init")).to(device()), 0, Meter()
+    w = p.model.init(stream_seed(seed, "init")).to(device()) if w_0 is None else w_0
+    done, meter = 0, Meter()
     if (saved := context.resume()) is not None:
         tensors, meta = saved
         w, done, meter = tensors.pop("w").to(device()), meta["round"], Meter(**meta["meter"])

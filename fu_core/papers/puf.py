@@ -25,9 +25,11 @@ from fu_core.evaluation.membership import confidences, song, yeom
 from fu_core.federation.horizontal import aggregate, recovery_path, sizes_of
 from fu_core.federation.local import Client
 from fu_core.federation.meter import Meter
+from fu_core.models.mit import load_pretrained
 from fu_core.papers.problems import PROBLEM_KEYS, Problem, client_opt, problem, train_resumably
 from fu_core.papers.puf_costs import cost_cells
 from fu_core.papers.puf_experiment import REFERENCES, TRAINING_KEYS, Cell, Experiment
+from fu_core.paths import data_dir
 from fu_core.records import Record, RecordStore, RunContext
 from fu_core.streams import stream_seed
 from fu_core.unlearning.baselines.fed_au import FedAU, fed_au
@@ -146,7 +148,13 @@ def train(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
         return {"test": accuracy(p.model, w, *p.test), "validation": accuracy(p.model, w, *p.validation)}
 
     w, meter = train_resumably(
-        {**config, "exclude": sides.leaving}, context, p, scores, clients=sides.clients, history=memory
+        {**config, "exclude": sides.leaving},
+        context,
+        p,
+        scores,
+        clients=sides.clients,
+        history=memory,
+        w_0=_initial(config, p),
     )
     last = context.rounds[-1]
     counted = {"bytes": meter.bytes, "images": meter.images}
@@ -155,7 +163,11 @@ def train(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
 
 
 def _initial(config: Mapping[str, Any], p: Problem) -> Tensor:
-    return p.model.init(stream_seed(config["seed"], "init")).to(device())
+    """Where training starts: the net's own initialisation, or pre-trained weights with a new head."""
+    seed = stream_seed(config["seed"], "init")
+    if config["weights"]:
+        return load_pretrained(p.model, data_dir() / config["weights"], seed).to(device())
+    return p.model.init(seed).to(device())
 
 
 def training_record(config: Mapping[str, Any], store: RecordStore, request: str) -> Record:
@@ -394,6 +406,11 @@ def run_sweep(e: Experiment, store: RecordStore, jobs: int | None = None) -> dic
     return _cells(unlearn, e.sweep(), store, jobs, "sweep over eta_u and E_u")
 
 
+def run_norms(e: Experiment, store: RecordStore, jobs: int | None = None) -> dict[Cell, Record]:
+    """PUF-Special for samples with the released code's divisor."""
+    return _cells(unlearn, e.norms(), store, jobs, "the other divisor")
+
+
 def run_printed(e: Experiment, store: RecordStore, jobs: int | None = None) -> dict[Cell, Record]:
     """PUF-Special and Regular as Algorithm 1 prints them, without sample counts, on the first setting."""
     return _cells(unlearn, e.printed(), store, jobs, "formula as printed")
@@ -412,8 +429,8 @@ def run_equivalence(e: Experiment, store: RecordStore, jobs: int | None = None) 
 def _cells(
     fn: Any, runs: Iterable[tuple[Cell, dict[str, Any]]], store: RecordStore, jobs: int | None, label: str
 ) -> dict[Cell, Record]:
-    cells, configs = zip(*runs, strict=True)
-    return dict(zip(cells, _map(fn, list(configs), store, jobs, label), strict=True))
+    configs = dict(runs)
+    return dict(zip(configs, _map(fn, list(configs.values()), store, jobs, label), strict=True))
 
 
 def _map(fn: Any, configs: list[dict[str, Any]], store: RecordStore, jobs: int | None, label: str) -> list[Record]:

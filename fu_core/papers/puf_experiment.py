@@ -89,6 +89,11 @@ class Experiment:
     sample_fraction: float = 0.5
     pair_settings: Sequence[str] = ()  # two clients at once
     pairs: Sequence[Sequence[int]] = ((0, 1),)
+    transformer_settings: Sequence[str] = ()  # MiT-B0
+    transformer_rounds: int = 50
+    transformer_optimiser: str = "adamw"
+    transformer_lr: float = 3e-4
+    transformer_weights: str = ""  # a folder with a checkpoint among the data; "": from scratch
     segmentation_settings: Sequence[str] = ()  # one client per hospital
     segmentation_targets: Sequence[int] = (0,)
     segmentation_n_train: int = 0
@@ -112,11 +117,19 @@ class Experiment:
             if not values or len(set(values)) != len(values):
                 raise ConfigError(f"{name} must list at least one value, each once, got {values}")
         check_count("clients", self.clients, least=2, error=ConfigError)  # one leaves, and somebody must stay
-        for name in ("rounds", "recovery_cap", "n_val", "long_rounds", "segmentation_rounds", "segmentation_n_val"):
+        for name in ("rounds", "recovery_cap", "n_val", "long_rounds", "transformer_rounds", "segmentation_rounds"):
             check_count(name, getattr(self, name), error=ConfigError)
+        check_count("segmentation_n_val", self.segmentation_n_val, error=ConfigError)
         for name in ("n_train", "n_test", "history_interval", "segmentation_n_train"):
             check_count(name, getattr(self, name), least=0, error=ConfigError)
-        for name in ("epochs_u", "long_epochs", "segmentation_epochs", "segmentation_lr", "calibration"):
+        for name in (
+            "epochs_u",
+            "long_epochs",
+            "transformer_lr",
+            "segmentation_epochs",
+            "segmentation_lr",
+            "calibration",
+        ):
             check_positive(name, getattr(self, name), ConfigError)
         for name in ("eta_u_special", "eta_u_regular"):
             check_positive(name, getattr(self, name), ConfigError)
@@ -178,6 +191,15 @@ class Experiment:
                 with_history,
             ),
             Scenario(
+                "transformer",
+                "one client leaves, transformer",
+                self.transformer_settings,
+                alone,
+                self.few_seeds,
+                with_history,
+                {name: getattr(self, f"transformer_{name}") for name in ("rounds", "optimiser", "lr", "weights")},
+            ),
+            Scenario(
                 "segmentation",
                 "one hospital leaves",
                 self.segmentation_settings,
@@ -219,6 +241,7 @@ class Experiment:
             "seed": seed,
             "request": request,
             "history": self.history_interval if request == "none" else 0,
+            "weights": scenario.training.get("weights", ""),
         }
 
     def unlearning(
@@ -227,7 +250,7 @@ class Experiment:
         """The config of one `unlearn` run; `change` overrides fields of PUF, e.g. `form="printed"`."""
         check_choice("method", method, (*REFERENCES, *METHODS), ConfigError)
         # FedEraser repeats the whole training: there is nothing to recover from
-        cap = 0 if method == "FedEraser" else self.recovery_cap
+        cap = 0 if method in ("FedEraser", *REFERENCES) else self.recovery_cap
         own = {"method": method, "cap": cap, "options": self._options(method, change)}
         # the history is the original training's, which the request refers to
         return {**self.training(scenario, setting, seed, request), "history": self.history_interval, **own}
@@ -268,6 +291,14 @@ class Experiment:
                     variant = f"eta_u={eta_u:g}, E_u={epochs_u:g}"
                     config = self.unlearning(s, setting, seed, request, method, **change)
                     yield Cell(name, setting, seed, request, method, variant), config
+
+    def norms(self) -> Iterator[tuple[Cell, dict[str, Any]]]:
+        """PUF-Special for samples, divided by the target's full size, as the released code does."""
+        for s in self.scenarios():
+            if s.name == "samples":
+                for setting, seed, request in itertools.product(s.settings, s.seeds, s.requests):
+                    config = self.unlearning(s, setting, seed, request, PUFS[0], special_sample_norm="full")
+                    yield Cell(s.name, setting, seed, request, PUFS[0], "full"), config
 
     def printed(self) -> Iterator[tuple[Cell, dict[str, Any]]]:
         """Algorithm 1 without sample counts, on the first setting."""

@@ -38,6 +38,7 @@ PAPER_SETTING = {
     ("samples", "iid"): ("iv", "CIFAR-100, IID, ResNet-18, E=1"),
     ("samples", "dirichlet"): ("iv", "CIFAR-100, Non-IID, ResNet-18, E=1"),
     ("pairs", "dirichlet"): ("v", "Multiple Unlearning, CIFAR-100, Non-IID, ResNet-18, E=1"),
+    ("transformer", "dirichlet"): ("iii", "CIFAR-100, Non-IID, MiT-B0, E=1"),
     ("segmentation", "site"): ("vi", "ProstateMRI, U-NET"),
 }
 SHOWN_BELOW_RETRAIN = 40  # points of accuracy; deeper falls leave the frame, so that the end stays readable
@@ -127,8 +128,9 @@ def recovery_curves(
                 seed_band(ax, range(last), paths, method)
             stop = float(np.mean([run.metrics["test"]["rounds"] for run in runs]))
             height = float(np.interp(stop, range(last), paths.mean(axis=0)))
-            alone = {"label": method} if not ax.lines or ax.lines[-1].get_label() != method else {}
-            ax.plot(stop, height, "o", color=colour(method), markersize=7, markeredgecolor="white", **alone)
+            drawn = bool(ax.lines) and ax.lines[-1].get_label() == method
+            name = None if drawn else method
+            ax.plot(stop, height, "o", color=colour(method), markersize=7, markeredgecolor="white", label=name)
         for reference in REFERENCES:
             values = [run.metrics["final"][metric] for run in _of(unlearnings, scenario, setting, reference)]
             ax.axhline(np.mean(values), color=colour(reference), linestyle=linestyle(reference), label=reference)
@@ -193,8 +195,8 @@ def operating_modes() -> Figure:
                 arrow = {"arrowstyle": "-|>", "color": colour(name) if leaves else "#333333", "linewidth": 1.5}
                 ax.annotate("", (0.6 + 0.6 * i, 1.95), (i, 0.42), arrowprops=arrow)
                 label = r"$-\eta_u\Delta_3$" if leaves else rf"$+\Delta_{i}$"
-                halfway = {"ha": "center", "va": "center", "fontsize": 10, "color": arrow["color"]}
-                ax.text(0.8 * i + 0.3, 1.18, label, backgroundcolor="white", **halfway)
+                ink = colour(name) if leaves else "#333333"
+                ax.text(0.8 * i + 0.3, 1.18, label, ha="center", va="center", backgroundcolor="white", color=ink)
         ax.set_title(name, loc="left")
     return fig
 
@@ -278,7 +280,7 @@ def tidy(unlearnings: Unlearnings, trainings: Trainings, references: Unlearnings
             step = {f"unlearned_{k}": v for k, v in record.metrics.get("unlearned", {}).items() if k != "sha256"}
             swept = {name: options[name] for name in ("eta_u", "epochs_u") if name in options}
             rows.append({**cell._asdict(), "stop": stop, **m, **deltas, **gains, **step, **swept, "record": record.key})
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=[*Cell._fields, "stop", "record"])
 
 
 def unsupported(unlearnings: Unlearnings, scenario: str) -> dict[str, str]:
@@ -417,6 +419,48 @@ def forms_table(e: Experiment, runs: pd.DataFrame, printed: pd.DataFrame) -> pd.
                     "step / |w|": f"{r.unlearned_step.mean():.2g}",
                     "forget acc. % right after": mean_spread(r.unlearned_forget),
                     "Δ forget after recovery": mean_spread(r.delta_forget),
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def norms_table(e: Experiment, runs: pd.DataFrame, full: pd.DataFrame) -> pd.DataFrame:
+    """What `n` counts in a Special round for samples: the forgotten ones (Eq. 4), or all of the target's (its code)."""
+    rows = []
+    for setting in e.sample_settings:
+        for counted, frame in (("forgotten samples", runs), ("all of the target's", full)):
+            r = _cell(frame, "samples", setting, "PUF-Special", "validation", variant=None)
+            rows.append(
+                {
+                    "setting": title(setting),
+                    "n counts": counted,
+                    "step / |w|": f"{r.unlearned_step.mean():.2g}",
+                    "forget acc. % right after": mean_spread(r.unlearned_forget),
+                    "recovery rounds": mean_spread(r.rounds),
+                    "Δ forget after recovery": mean_spread(r.delta_forget),
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def settings_table(e: Experiment, descriptions: Mapping[str, Record]) -> pd.DataFrame:
+    """Table II for our runs: every scenario and setting, with what is trained and how often."""
+    rows = []
+    for s in e.scenarios():
+        for text in s.settings:
+            config = e.training(s, text, s.seeds[0])
+            rows.append(
+                {
+                    "who asks": s.heading,
+                    "data": title(text),
+                    "net": config["model"],
+                    "P": f"{descriptions[text].metrics['parameters']:,}",
+                    "clients": config["clients"],
+                    "rounds": config["rounds"],
+                    "E": config["epochs"],
+                    "B": config["batch_size"],
+                    "optimiser": f"{config['optimiser']}, lr {config['lr']:g}",
+                    "runs": f"{len(s.requests)} requests x {len(s.seeds)} seeds",
                 }
             )
     return pd.DataFrame(rows)
