@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fu_core.errors import NumericalFailure, check_choice, check_count, check_positive
+from fu_core.errors import InvalidRequest, NumericalFailure, check_choice, check_count, check_positive
 from fu_core.federation.augment import AUGMENTATIONS, augment
 from fu_core.federation.meter import Meter
 from fu_core.federation.optim import OPTIMISERS, FlatOptimiser
@@ -57,8 +57,10 @@ class ClientOpt:
 def batches(n: int, opt: ClientOpt, *, seed: int, round: int, client: int) -> list[Tensor]:
     """Index tensors of a client's batches, in order: shuffled anew per epoch, last partial batch kept.
 
-    Each epoch has its stream `(seed, "batch", round, client, epoch)`.
+    Each epoch has its stream `(seed, "batch", round, client, epoch)`. Raises `InvalidRequest` for n = 0.
     """
+    if n == 0:
+        raise InvalidRequest(f"client {client} holds no samples to train on (round {round})")
     per_epoch = math.ceil(n / opt.batch_size)
     total = max(1, round_half_up(opt.epochs * per_epoch))
     plan: list[Tensor] = []

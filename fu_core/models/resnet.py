@@ -52,7 +52,10 @@ def _block(fan_in: int, fan_out: int) -> BasicBlock:
     """A basic block; where the width grows it halves the resolution and projects its shortcut."""
     if fan_in == fan_out:
         return BasicBlock(fan_in, fan_out, norm_layer=two_groups)
-    shortcut = nn.Sequential(nn.Conv2d(fan_in, fan_out, 1, stride=2, bias=False), two_groups(fan_out))
+    # every second pixel first, then the projection: a strided 1x1 convolution is the same, but its gradient writes out
+    # of bounds where fewer than 16 channels lie in `FlatModel.arrange`'s order (github.com/uxlfoundation/oneDNN, 6035)
+    halve, project = nn.AvgPool2d(1, stride=2), nn.Conv2d(fan_in, fan_out, 1, bias=False)
+    shortcut = nn.Sequential(halve, project, two_groups(fan_out))
     return BasicBlock(fan_in, fan_out, stride=2, downsample=shortcut, norm_layer=two_groups)
 
 

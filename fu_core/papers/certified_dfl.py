@@ -62,23 +62,14 @@ def forget_of(request: str, p: Problem) -> Forget | None:
         return int(values[0])
     if kind == "sample":
         wanted = partition.forget_samples(p.parts, range(len(p.parts)), fraction=float(values[0]), seed=0)
-        return _positions(p.parts, wanted.forget)
+        return partition.positions(p.parts, wanted.forget)
     if kind == "class":
-        return _positions(p.parts, partition.forget_class(p.parts, p.dataset.y_train, int(values[0])).forget)
+        return partition.positions(p.parts, partition.forget_class(p.parts, p.dataset.y_train, int(values[0])).forget)
     if kind == "sequence":
         asked, of, fraction = int(values[0]), int(values[1]), float(values[2])
         orders = [torch.randperm(len(part), generator=stream(0, "sequence", i)) for i, part in enumerate(p.parts)]
         return {i: order[: max(1, round(asked * fraction * len(order) / of))] for i, order in enumerate(orders)}
     raise ConfigError(f"request must begin with none, sample, class, client or sequence, got {request!r}")
-
-
-def _positions(parts: Sequence[Tensor], forget: Sequence[Tensor]) -> dict[int, Tensor]:
-    """Indices into the training set as indices into each client's own samples."""
-    return {
-        i: torch.isin(part, gone).nonzero().flatten()
-        for i, (part, gone) in enumerate(zip(parts, forget, strict=True))
-        if len(gone)
-    }
 
 
 class Federation:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fu_core.errors import NumericalFailure
+from fu_core.errors import InvalidRequest, NumericalFailure
 from fu_core.federation import local
 from fu_core.federation.augment import augment
 from fu_core.federation.local import ClientOpt, batches, train_client, train_round
@@ -235,3 +235,8 @@ def test_flip_crop_moves_by_whole_pixels():
 def test_epochs_may_not_be_infinite():
     with pytest.raises(ValueError, match="epochs"):
         ClientOpt(epochs=math.inf)
+
+
+def test_a_client_without_samples_is_named():
+    with pytest.raises(InvalidRequest, match="client 3 holds no samples to train on \\(round 7\\)"):
+        batches(0, ClientOpt(), seed=0, round=7, client=3)
