@@ -22,9 +22,15 @@ PARAMETERS = {
     "rounds": 2,
     "epochs": 1.0,
     "recovery_cap": 2,
+    "long_settings": [],
+    "sample_settings": [],
+    "pair_settings": [],
+    "segmentation_settings": [],
+    "sweep_settings": [],
 }
 ABSOLUTE_PATH = re.compile(r"(?<![\w.])/(home|root|work|tmp|Users)\b")
-RECORDS = 2 * (1 + 2 + 6 + 1) + 2  # per setting: description, two trainings, six methods, one equivalence; printed form
+# per setting: description, two trainings, ten methods, one equivalence; twice the printed form, once the printed costs
+RECORDS = 2 * (1 + 2 + 10 + 1) + 2 + 1
 
 
 class Lab:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fu_core import partition
 from fu_core.compute import device, map_runs
-from fu_core.errors import MissingHistory, UnsupportedTask
+from fu_core.errors import MissingHistory, UnsupportedTask, check_choice
 from fu_core.evaluation.accuracy import accuracy, outputs_accuracy
 from fu_core.evaluation.costs import measured_flops
 from fu_core.evaluation.equivalence import logits_kl, parameter_gap, relative_step_difference
@@ -52,7 +52,8 @@ class Sides:
     """
 
     def __init__(self, p: Problem, request: str) -> None:
-        kind, *values = request.split("-")
+        kind, *values = request.split("-", 2) if request.startswith("sample") else request.split("-")
+        check_choice("request", kind, ("none", "client", "sample"))
         self.targets = [int(v) for v in (values if kind == "client" else values[:1])]
         self.deletion = None
         kept = dict(enumerate(p.clients))
@@ -303,7 +304,8 @@ def apply_method(
             local=local, seed=seed, forget=sides.of_samples, meter=meter, **options,
         )  # fmt: skip
     if method == "PGA":
-        w_u = _memory(config, p, store).local_model(w, sizes_of(p.clients), sides.targets[0])
+        memory = _memory(config, p, store, [f"last/{k}" for k in range(len(p.clients))])
+        w_u = memory.local_model(w, sizes_of(p.clients), sides.targets[0])
         return pga(
             p.model, w, w_u, p.clients, sides.targets,
             config=PGA(**options), seed=seed, forget=sides.of_samples, meter=meter,
@@ -324,10 +326,10 @@ def apply_method(
     )  # fmt: skip
 
 
-def _memory(config: Mapping[str, Any], p: Problem, store: RecordStore) -> Memory:
-    """What was kept during the original training."""
+def _memory(config: Mapping[str, Any], p: Problem, store: RecordStore, names: Sequence[str] | None = None) -> Memory:
+    """What was kept during the original training; only the tensors `names`, if given."""
     memory = Memory(_initial(config, p), config["history"], config["rounds"])
-    memory.restore(store.tensors(training_record(config, store, "none").key))
+    memory.restore(store.tensors(training_record(config, store, "none").key, names))
     return memory
 
 

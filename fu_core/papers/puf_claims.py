@@ -159,10 +159,15 @@ def _rate_matters(e: Experiment, swept: pd.DataFrame) -> ClaimResult:
     met, shown = [], []
     for (setting, method), cell in r.groupby(["setting", "method"], sort=False):
         for name, sign in (("delta_forget", -1), ("rounds", 1)):
+            what = "forget gap" if name == "delta_forget" else "recovery rounds"
+            where = f"{method}, {title(str(setting))}, {what}"
+            if cell[name].nunique() == 1:
+                met.append(False)
+                shown.append(f"{where}: constant")
+                continue
             found = spearmanr(cell.eta_u, cell[name])
             met.append(bool(sign * found.statistic > 0 and found.pvalue < SIGNIFICANT))
-            what = "forget gap" if name == "delta_forget" else "recovery rounds"
-            shown.append(f"{method}, {title(str(setting))}, {what}: {found.statistic:+.2f} (p = {found.pvalue:.2g})")
+            shown.append(f"{where}: {found.statistic:+.2f} (p = {found.pvalue:.2g})")
     reason = f"sign as claimed and p < {SIGNIFICANT} in {sum(met)} of {len(met)} correlations"
     return judge("P7", met, "; ".join(shown), f"{len(r)} runs", _keys(r), reason)
 

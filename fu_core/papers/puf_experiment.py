@@ -22,6 +22,11 @@ from fu_core.unlearning.puf import PUF
 REFERENCES = ("Original", "Retrain")
 PUFS = ("PUF-Special", "PUF-Regular")
 METHODS = ("Natural", "FedEraser", "PGA", "MoDe", "FedAU", "NoT", *PUFS)
+HOSPITALS = 6  # of ProstateMRI and of the phantom
+SETTINGS_OF_SCENARIOS = (
+    "long_settings", "sample_settings", "pair_settings", "transformer_settings", "segmentation_settings",
+    "segmentation_targets", "sweep_settings",
+)  # fmt: skip
 SWEPT_AGAINST = ("Natural", "NoT", "PGA")  # Fig. 5
 
 
@@ -142,12 +147,40 @@ class Experiment:
         ):
             for value in getattr(self, name):
                 check_positive(name, value, ConfigError)
+        check_positive("pga_stop", self.pga_stop, ConfigError)
+        for name in ("fed_au_epochs", "segmentation_batch_size"):
+            check_count(name, getattr(self, name), error=ConfigError)
+        for name in ("mode_rounds_d", "mode_rounds_m"):
+            check_count(name, getattr(self, name), least=0, error=ConfigError)
+        if not 0 <= self.mode_lambda <= 1:
+            raise ConfigError(f"mode_lambda must be between 0 and 1, got {self.mode_lambda}")
+        if self.segmentation_weight_decay < 0:
+            raise ConfigError(f"segmentation_weight_decay must be >= 0, got {self.segmentation_weight_decay}")
+        for name in SETTINGS_OF_SCENARIOS:
+            values = list(getattr(self, name))
+            if len(set(values)) != len(values):
+                raise ConfigError(f"{name} must list each value once, got {values}")
+        for pair in self.pairs:
+            if len(pair) != 2 or len(set(pair)) != 2:
+                raise ConfigError(f"pairs must each name two different clients, got {list(pair)}")
+        if self.pair_settings and (not self.pairs or self.clients < 3):
+            raise ConfigError(
+                f"pairs must list at least one, of at least 3 clients, got {list(self.pairs)} of {self.clients}"
+            )
+        if self.segmentation_settings and not self.segmentation_targets:
+            raise ConfigError("segmentation_targets must name at least one hospital, got none")
+        outside = [t for t in self.segmentation_targets if t >= HOSPITALS]
+        if outside:
+            raise ConfigError(f"segmentation_targets names hospital {outside[0]}, but they are 0 to {HOSPITALS - 1}")
         if not 0 < self.sample_fraction < 1:
             raise ConfigError(f"sample_fraction must lie between 0 and 1, got {self.sample_fraction}")
         for name, wanted in (("targets", self.targets), *(("pairs", pair) for pair in self.pairs)):
             outside = [t for t in wanted if not 0 <= t < self.clients]
             if outside:
                 raise ConfigError(f"{name} names client {outside[0]}, but clients are 0 to {self.clients - 1}")
+        for name in ("targets", "segmentation_targets"):
+            for target in getattr(self, name):
+                check_count(name, target, least=0, error=ConfigError)
         if not set(self.few_seeds) <= set(self.seeds):
             raise ConfigError(f"few_seeds must be some of seeds {list(self.seeds)}, got {list(self.few_seeds)}")
         if not set(self.sweep_settings) <= set(self.settings):
@@ -220,14 +253,14 @@ class Experiment:
     def _segmentation_training(self) -> dict[str, Any]:
         """Every hospital with all its slices, and a constant learning rate."""
         names = ("n_train", "n_val", "rounds", "epochs", "batch_size", "optimiser", "lr", "weight_decay")
-        whole = {"clients": 6, "n_test": 0, "lr_decay": 1.0, "momentum": 0.0, "augmentation": "none"}
+        whole = {"clients": HOSPITALS, "n_test": 0, "lr_decay": 1.0, "momentum": 0.0, "augmentation": "none"}
         return {name: getattr(self, f"segmentation_{name}") for name in names} | whole
 
     # --- configs of runs ---
 
     def local(self, scenario: Scenario) -> ClientOpt:
         """The clients' local training."""
-        values = {**asdict(self), **scenario.training}
+        values = {**vars(self), **scenario.training}
         return ClientOpt(**{f.name: values[f.name] for f in fields(ClientOpt)})
 
     def training(self, scenario: Scenario, setting: str, seed: int, request: str = "none") -> dict[str, Any]:

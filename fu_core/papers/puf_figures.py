@@ -460,7 +460,7 @@ def settings_table(e: Experiment, descriptions: Mapping[str, Record]) -> pd.Data
                     "E": config["epochs"],
                     "B": config["batch_size"],
                     "optimiser": f"{config['optimiser']}, lr {config['lr']:g}",
-                    "runs": f"{len(s.requests)} requests x {len(s.seeds)} seeds",
+                    "requests x seeds": f"{len(s.requests)} x {len(s.seeds)}",
                 }
             )
     return pd.DataFrame(rows)

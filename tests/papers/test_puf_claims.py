@@ -1,88 +1,116 @@
-"""PUF's tables and verdicts on planted records: numbers that can be redone by hand, truths that are known.
+"""PUF's verdicts on constructed runs: every rule from both sides, on numbers whose truth is known.
 
-One seed, two targets, two settings; what a test plants for one (setting, target, method) overrides the defaults.
+Two targets, one seed; what a test plants for a (scenario, setting, request, method) overrides the defaults, with
+which every claim holds.
 """
 
 from dataclasses import replace
+from itertools import product
 
-import numpy as np
 import pandas as pd
 import pytest
 
-from fu_core.papers import puf_claims, puf_figures
-from fu_core.papers.puf_experiment import METHODS, REFERENCES, Experiment
+from fu_core.papers import puf_claims
+from fu_core.papers.puf_experiment import METHODS, PUFS, REFERENCES, Cell, Experiment
 from fu_core.records import Record
 from fu_core.report import claims, claims_table, write_claims
 
-SKEWED, EVEN = "cifar10/dirichlet-0.3/tiny_cnn", "cifar10/iid/tiny_cnn"
-E = Experiment("test", [SKEWED, EVEN], targets=[0, 1], seeds=[0], rounds=200)
-P = 1000  # parameters of the net
-RETRAIN = {"test": 80.0, "forget": 60.0, "song": 50.0, "yeom": 40.0, "kl": 0.0, "gap": 0.0}
-RETRAIN_COST = {"bytes": 100_000, "images": 20_000}
-ORIGINAL_COST = {"bytes": 110_000, "images": 22_000}  # never what a gain is measured against
-GAP = {"Natural": 20.0, "NoT": 10.0, "PUF-Special": 2.0, "PUF-Regular": -1.0}  # forget accuracy beyond Retrain's
+SKEWED, EVEN, SITES = "cifar10/dirichlet-0.3/tiny_cnn", "cifar10/iid/tiny_cnn", "phantom/site/small_res_unet"
+MORE = "mnist/dirichlet-0.3/tiny_cnn"
+PLAIN = Experiment("test", [SKEWED, EVEN], targets=[0, 1], seeds=[0], rounds=200)
+E = replace(
+    PLAIN, sample_settings=[SKEWED, EVEN], pair_settings=[SKEWED], pairs=[[0, 1], [2, 3]], sweep_settings=[SKEWED],
+    segmentation_settings=[SITES], segmentation_targets=[0, 3],
+)  # fmt: skip
+P = {SKEWED: 1000, EVEN: 1200, MORE: 700, SITES: 500}  # parameters of the net
+GAP = {"Original": 30.0, "Retrain": 0.0, "Natural": 20.0, "FedEraser": 0.5, "PGA": 12.0, "MoDe": 14.0, "FedAU": 8.0,
+       "NoT": 10.0, "PUF-Special": 2.0, "PUF-Regular": 1.0}  # fmt: skip
+CANNOT = {"samples": ("FedEraser", "PGA", "MoDe"), "pairs": ("PGA", "MoDe"), "segmentation": ("MoDe", "FedAU")}
 
 
-def record(name, metrics):
-    return Record("f", name, {}, "", "0", metrics, [], None, {})
+def record(key, metrics):
+    return Record("f", key, {}, "", "0", metrics, [], None, {})
 
 
-def stop(method, **planted):
-    """Where recovery stopped, if nothing else is planted: after 3 rounds, for 1000 bytes."""
-    state = {**RETRAIN, "forget": RETRAIN["forget"] + GAP[method], "kl": 0.1, "gap": 0.2}
-    cost = {"rounds": 3, "reached": True, "bytes": 1000, "images": 500, "storage": 4 * P}
-    return {**state, **cost, **planted}
+def cells_of(e):
+    """Of `e.runs()`."""
+    return [
+        Cell(s.name, *place) for s in e.scenarios() for place in product(s.settings, s.seeds, s.requests, s.methods)
+    ]
 
 
-def planted(e=E, *, changes=None, sha=None):
-    """Records of all methods. `changes`: {(setting, target, method): values}, None in a place means any.
-
-    They count under the paper's stop rule; under ours everything looks perfect. `sha`: {(setting, target): NoT's}.
-    """
-    unlearnings = {}
-    for setting, seed, target in e.cells():
-        for method in (*REFERENCES, *METHODS):
-            name = f"{setting}-{seed}-{target}-{method}"
-            values = {}
-            for place, change in (changes or {}).items():
-                if all(a in (None, b) for a, b in zip(place, (setting, target, method), strict=True)):
-                    values |= change
-            if method in REFERENCES:
-                remembers = {"test": 81.0, "forget": 90.0} if method == "Original" else {}
-                metrics = {"final": {**RETRAIN, **remembers, **values}}
-            else:
-                model = (sha or {}).get((setting, target), "same") if method == "NoT" else name
-                unlearned = {"test": 50.0, "forget": 5.0, "step": 0.5, "sha256": model}
-                perfect = stop(method, forget=RETRAIN["forget"], bytes=1, images=1, rounds=0)
-                metrics = {"unlearned": unlearned, "validation": perfect, "test": stop(method, **values)}
-            unlearnings[setting, seed, target, method] = record(name, metrics)
-    return unlearnings
+def row(cell, e, **values):
+    kept = 4 * P[cell.setting] * (e.clients * e.rounds if cell.method == "FedEraser" else 1)
+    found = {"delta_forget": GAP[cell.method], "bytes_gain": 100.0, "rounds": 3, "storage": kept}
+    return {**cell._asdict(), **found, "record": str(tuple(cell)), **values}
 
 
-def trainings(e=E):
-    left_out = [(s, seed, t) for s in e.settings for seed in e.seeds for t in (None, *e.targets)]
-    costs = {key: ORIGINAL_COST if key[2] is None else RETRAIN_COST for key in left_out}
-    return {key: record(f"training {key}", {**cost, "test": 80.0}) for key, cost in costs.items()}
+def planted(changes, cell):
+    """What `changes` say of a cell: {(scenario, setting, request, method): values}, None in a place means any."""
+    values = {}
+    for place, change in (changes or {}).items():
+        if all(a in (None, b) for a, b in zip(place, (*cell[:2], cell.request, cell.method), strict=True)):
+            values |= change
+    return values
 
 
-def tidy(e=E, **planting):
-    return puf_figures.tidy(e, planted(e, **planting), trainings(e))
+def runs_of(e=E, changes=None):
+    """As `puf_figures.tidy` makes them. They count under the paper's stop rule; under ours everything is perfect."""
+    rows = []
+    for cell in cells_of(e):
+        if cell.method not in CANNOT.get(cell.scenario, ()):
+            perfect = {"delta_forget": 0.0, "bytes_gain": 1e9, "rounds": 0, "storage": 4 * P[cell.setting]}
+            rows.append(row(cell, e, stop="test", **planted(changes, cell)))
+            rows.append(row(cell, e, stop="validation", **perfect))
+    return pd.DataFrame(rows)
 
 
-def equivalence(*differences, e=E):
+def sweep_of(e=E, gap=lambda eta_u: 6 / eta_u, rounds=lambda eta_u: 2 * eta_u):
+    """Gap and recovery rounds as functions of eta_u, in units of the smallest of its method."""
+    rows = []
+    for cell, config in e.sweep():
+        eta_u, epochs_u = (config["options"][name] for name in ("eta_u", "epochs_u"))
+        unit = eta_u / min(e.sweep_special if cell.method == "PUF-Special" else e.sweep_regular)
+        values = {"delta_forget": gap(unit), "rounds": rounds(unit), "eta_u": eta_u, "epochs_u": epochs_u}
+        rows.append(row(cell, e, stop="test", **values))
+        rows.append(row(cell, e, stop="validation", **{**values, "delta_forget": 99.0}))
+    return pd.DataFrame(rows, columns=[*Cell._fields, "stop", "delta_forget", "rounds", "eta_u", "epochs_u", "record"])
+
+
+def blind(e=E, sha=None):
+    """NoT's models. `sha`: {(setting, request): hash}."""
     return {
-        cell: record(f"equivalence {cell}", {"relative_difference": d, "p_u": 0.1})
-        for cell, d in zip(e.cells(), differences, strict=True)
+        cell: record(str(tuple(cell)), {"unlearned": {"sha256": (sha or {}).get((cell.setting, cell.request), "same")}})
+        for cell in cells_of(e)
+        if cell.method == "NoT"
     }
 
 
-def judge(e=E, *, differences=(0.01, 0.02, 0.03, 0.04), **planting):
-    """All verdicts by claim."""
-    unlearnings = planted(e, **planting)
-    runs = puf_figures.tidy(e, unlearnings, trainings(e))
-    results = puf_claims.verdicts(e, runs, unlearnings, equivalence(*differences, e=e), dict.fromkeys(e.settings, P))
+def equivalence_of(*differences, e=E):
+    cells = [cell for cell in cells_of(e) if (cell.scenario, cell.method) == ("clients", "PUF-Regular")]
+    return {
+        cell: record(f"equivalence {cell}", {"relative_difference": d, "p_u": 0.1})
+        for cell, d in zip(cells, differences, strict=False)
+    }
+
+
+def judge(e=E, changes=None, *, sweep=None, sha=None, differences=(0.01, 0.02, 0.03, 0.04), cells=((9, 9), (5, 5))):
+    """All verdicts by claim. cells: (size, how many follow) of Tables III and IV."""
+    results = puf_claims.verdicts(
+        e,
+        runs_of(e, changes),
+        sweep_of(e) if sweep is None else sweep,
+        blind(e, sha),
+        equivalence_of(*differences, e=e),
+        {setting: record(setting, {"parameters": parameters}) for setting, parameters in P.items()},
+        record("costs", {name: {"cells": n, "follow": k} for name, (n, k) in zip(("III", "IV"), cells, strict=True)}),
+    )
     assert len({result.id for result in results}) == len(results)
     return {result.id: result for result in results}
+
+
+def verdict(id, changes=None, e=E, **planting):
+    return judge(e, changes, **planting)[id].verdict
 
 
 # --- every claim ---
@@ -93,15 +121,37 @@ def test_every_claim_of_the_paper_gets_exactly_one_result():
     assert list(judge()) == list(table[table.paper == "puf"].id) == [f"P{i}" for i in range(1, 15)]
 
 
-def test_what_is_not_run_says_why_and_what_is_names_its_records():
+def test_with_these_numbers_every_claim_holds_and_names_its_records():
+    assert cells_of(E) == [cell for cell, _ in E.runs()]
     results = judge()
-    known = {r.key for r in (*planted().values(), *equivalence(0, 0, 0, 0).values())}
-    assert {name for name, result in results.items() if result.verdict != "not run"} == {"P3", "P4", "P5", "P6", "P14"}
+    known = {*runs_of().record, *sweep_of().record, "costs", *(r.key for r in equivalence_of(0, 0, 0, 0).values())}
+    assert {name: result.verdict for name, result in results.items()} == dict.fromkeys(results, "holds")
     for result in results.values():
+        assert result.ours
+        assert result.spread
         assert result.reason
-        assert bool(result.records) == bool(result.ours) == (result.verdict != "not run")
         assert set(result.records) <= known
-        assert len(set(result.records)) == len(result.records)
+        assert len(set(result.records)) == len(result.records) > 0
+
+
+def test_what_is_not_run_says_what_it_would_need():
+    results = judge(replace(PLAIN, settings=[EVEN], targets=[0], history_interval=0))
+    not_run = {name: result.reason for name, result in results.items() if result.verdict == "not run"}
+    assert not_run == {
+        "P1": "needs a setting with the split 'dirichlet'",
+        "P4": "needs at least two targets",
+        "P7": "needs sweep_settings and at least three values of eta_u",
+        "P8": "needs sweep_settings",
+        "P9": "needs a setting for the scenario 'pairs'",
+        "P10": "needs a setting for the scenario 'samples'",
+        "P11": "needs a setting for the scenario 'segmentation'",
+        "P12": "needs an IID setting and history_interval of at least 1",
+    }
+    for name in not_run:
+        assert (results[name].ours, list(results[name].records)) == ("", [])
+    results = judge(replace(PLAIN, settings=[SKEWED], sample_settings=[EVEN]))
+    assert results["P2"].reason == "needs a setting with the split 'iid'"
+    assert {name for name in ("P2", "P10", "P12") if results[name].verdict == "not run"} == {"P2", "P10", "P12"}
 
 
 def test_verdicts_fit_into_the_table_of_all_55_claims(tmp_path):
@@ -112,40 +162,84 @@ def test_verdicts_fit_into_the_table_of_all_55_claims(tmp_path):
     assert (written[written.paper != "puf"].verdict == "not run").all()
 
 
+# --- P1, P2: PUF-Regular forgets better than PGA, MoDe, FedAU and NoT ---
+
+
+@pytest.mark.parametrize(("id", "setting", "other"), [("P1", SKEWED, EVEN), ("P2", EVEN, SKEWED)])
+@pytest.mark.parametrize(
+    ("gaps", "expected"),
+    [
+        ((0.0, 7.9), "holds"),  # the interval ends below FedAU's 8
+        ((0.0, 8.0), "holds in part"),  # the lowest mean, but the interval touches 8
+        ((7.0, 8.9), "holds in part"),  # mean 7.95
+        ((7.0, 9.0), "does not hold"),  # a tie is not lower
+        ((9.0, 9.0), "does not hold"),
+    ],
+)
+def test_p1_and_p2_need_an_interval_below_the_best_mean(id, setting, other, gaps, expected):
+    changes = {("clients", setting, f"client-{t}", "PUF-Regular"): {"delta_forget": g} for t, g in enumerate(gaps)}
+    assert verdict(id, changes) == expected
+    bad = {("clients", other, None, "PUF-Regular"): {"delta_forget": 50.0}}
+    assert verdict(id, changes | bad) == expected  # each claim looks at its own split
+
+
+def test_p1_takes_the_nearest_of_the_four_and_nobody_else():
+    for method in ("PGA", "MoDe", "FedAU", "NoT"):
+        assert verdict("P1", {("clients", SKEWED, None, method): {"delta_forget": 0.9}}) == "does not hold"
+    for method in ("Natural", "FedEraser", "PUF-Special", "Original"):
+        assert verdict("P1", {("clients", SKEWED, None, method): {"delta_forget": 0.0}}) == "holds"
+    for scenario in ("samples", "pairs"):
+        assert verdict("P1", {(scenario, None, None, "NoT"): {"delta_forget": 0.0}}) == "holds"
+
+
+def test_p1_holds_in_part_where_one_of_two_settings_is_clear():
+    two = replace(PLAIN, settings=[SKEWED, MORE])
+    near = {("clients", MORE, "client-0", "PUF-Regular"): {"delta_forget": 12.0}}  # mean 6.5, interval up to 12
+    far = {("clients", MORE, None, "PUF-Regular"): {"delta_forget": 12.0}}
+    assert [verdict("P1", changes, two) for changes in (None, near, far)] == ["holds", "holds in part", "holds in part"]
+    both = {("clients", None, None, "PUF-Regular"): {"delta_forget": 12.0}}
+    assert verdict("P1", both, two) == "does not hold"
+
+
+def test_p1_has_no_interval_from_a_single_run():
+    assert verdict("P1", e=replace(PLAIN, targets=[0])) == "holds in part"
+
+
 # --- P3: at least 25 times less communication than retraining ---
 
 
 @pytest.mark.parametrize(
-    ("changes", "verdict"),
+    ("changes", "expected"),
     [
         ({}, "holds"),  # 100x
-        ({(None, None, "PUF-Special"): {"bytes": 4000}}, "holds"),  # exactly 25x
-        ({(None, None, "PUF-Special"): {"bytes": 4001}}, "holds in part"),
-        ({(SKEWED, None, "PUF-Regular"): {"bytes": 50_000}}, "holds in part"),
-        ({(None, None, None): {"bytes": 4001}}, "does not hold"),
-        ({(None, None, "Natural"): {"bytes": 90_000}, (None, None, "NoT"): {"bytes": 90_000}}, "holds"),  # not PUF
+        ({(None, None, None, "PUF-Special"): {"bytes_gain": 25.0}}, "holds"),
+        ({(None, None, None, "PUF-Special"): {"bytes_gain": 24.9}}, "holds in part"),
+        ({(None, SKEWED, None, "PUF-Regular"): {"bytes_gain": 2.0}}, "holds in part"),
+        ({(None, None, None, None): {"bytes_gain": 24.9}}, "does not hold"),
+        ({(None, None, None, "NoT"): {"bytes_gain": 1.0}}, "holds"),  # not PUF
+        ({("pairs", None, None, None): {"bytes_gain": 1.0}}, "holds"),  # Table III
     ],
 )
-def test_p3_needs_a_25th_of_retrainings_bytes_in_every_row(changes, verdict):
+def test_p3_needs_a_25th_of_retrainings_bytes_in_every_row(changes, expected):
     result = judge(changes=changes)["P3"]
-    assert result.verdict == verdict
+    assert result.verdict == expected
     assert "bytes ratio >= 25" in result.reason
 
 
 def test_p3_takes_the_gain_of_the_mean_cost_not_the_mean_of_the_gains():
-    """Costs 1000 and 7000 are 4000 on average: 25.0x. The mean of 100x and 14.3x would be 57x."""
-    costly = {(None, 1, "PUF-Special"): {"bytes": 7000}}
+    """Costs of 1 % and 7 % are 4 % on average: 25x. The mean of 100x and 14.3x would be 57x."""
+    costly = {("clients", None, "client-1", "PUF-Special"): {"bytes_gain": 1 / 0.07}}
     result = judge(changes=costly)["P3"]
-    assert result.verdict == "holds"
     assert "PUF-Special, CIFAR-10, IID: 25.0x, 3.0 recovery rounds" in result.ours
-    assert judge(changes={(None, 1, "PUF-Special"): {"bytes": 7010}})["P3"].verdict == "holds in part"
+    too_costly = {("clients", None, "client-1", "PUF-Special"): {"bytes_gain": 1 / 0.0701}}
+    assert verdict("P3", too_costly) == "holds in part"
 
 
-@pytest.mark.parametrize(("rounds", "verdict"), [(75, "holds"), (74, "does not hold")])
-def test_p3_counts_recovery_rounds_where_training_was_shorter_than_the_papers(rounds, verdict):
+@pytest.mark.parametrize(("rounds", "expected"), [(75, "holds"), (74, "does not hold")])
+def test_p3_counts_recovery_rounds_where_training_was_shorter_than_the_papers(rounds, expected):
     """3 recovery rounds are 75/25. The bytes, 100x, do not matter then."""
     result = judge(replace(E, rounds=rounds))["P3"]
-    assert result.verdict == verdict
+    assert result.verdict == expected
     assert f"recovery rounds <= {rounds}/25" in result.reason
 
 
@@ -153,10 +247,11 @@ def test_p3_counts_recovery_rounds_where_training_was_shorter_than_the_papers(ro
 
 
 def test_p4_holds_for_identical_models_only():
-    assert judge()["P4"].verdict == "holds"
-    assert judge(sha={(SKEWED, 0): "a", (SKEWED, 1): "a", (EVEN, 0): "b", (EVEN, 1): "b"})["P4"].verdict == "holds"
-    other = judge(sha={(EVEN, 1): "other"})["P4"]
+    own = {(SKEWED, "client-0"): "a", (SKEWED, "client-1"): "a", (EVEN, "client-0"): "b", (EVEN, "client-1"): "b"}
+    assert verdict("P4", sha=own) == "holds"
+    other = judge(sha={(EVEN, "client-1"): "other"})["P4"]
     assert (other.verdict, other.ours) == ("does not hold", "1 of 2 models identical for all targets")
+    assert verdict("P4", sha={(SITES, "client-3"): "other"}) == "holds"  # one training, but another scenario
 
 
 def test_p4_cannot_be_judged_from_one_target():
@@ -167,157 +262,181 @@ def test_p4_cannot_be_judged_from_one_target():
 # --- P5: no storage beyond one model ---
 
 
-def test_p5_holds_for_exactly_4_P_bytes_only():
-    assert judge()["P5"].verdict == "holds"
-    for bytes_kept in (4 * P + 1, 8 * P):
-        for method in ("PUF-Special", "PUF-Regular"):
-            assert judge(changes={(EVEN, 0, method): {"storage": bytes_kept}})["P5"].verdict == "does not hold"
-    assert judge(changes={(None, None, "NoT"): {"storage": 8 * P}})["P5"].verdict == "holds"  # says nothing of NoT
+@pytest.mark.parametrize("bytes_kept", [4 * 1000 + 1, 8 * 1000, 4 * 999])
+@pytest.mark.parametrize("method", PUFS)
+def test_p5_holds_for_exactly_4_P_bytes_only_in_every_scenario(method, bytes_kept):
+    for scenario in ("clients", "samples", "pairs"):
+        assert verdict("P5", {(scenario, SKEWED, None, method): {"storage": bytes_kept}}) == "does not hold"
+    assert verdict("P5", {("segmentation", SITES, None, method): {"storage": 4 * 500 + 1}}) == "does not hold"
+
+
+def test_p5_says_nothing_of_the_others():
+    assert verdict("P5", {(None, None, None, "NoT"): {"storage": 8000}}) == "holds"
 
 
 # --- P6: Natural remembers more than PUF ---
 
 
 @pytest.mark.parametrize(
-    ("changes", "verdict"),
+    ("changes", "expected"),
     [
-        ({}, "holds"),
-        ({(EVEN, None, "PUF-Special"): {"forget": 81.0}}, "holds in part"),  # 21 > 20 in one setting
-        ({(None, None, "PUF-Regular"): {"forget": 39.0}}, "does not hold"),  # too low is a gap of 21, too
-        ({(None, None, "PUF-Regular"): {"forget": 80.0}}, "does not hold"),  # a tie is not more
-        ({(None, 0, "PUF-Special"): {"forget": 90.0}}, "holds"),  # gaps 30 and 2: mean 16
-        ({(None, None, "NoT"): {"forget": 99.0}}, "holds"),
+        ({("clients", EVEN, None, "PUF-Special"): {"delta_forget": 21.0}}, "holds in part"),  # 21 > 20 in one setting
+        ({("clients", None, None, "PUF-Regular"): {"delta_forget": 21.0}}, "does not hold"),
+        ({("clients", None, None, "PUF-Regular"): {"delta_forget": 20.0}}, "does not hold"),  # a tie is not more
+        ({("clients", None, "client-0", "PUF-Special"): {"delta_forget": 37.0}}, "holds"),  # mean 19.5
+        ({("clients", None, None, "NoT"): {"delta_forget": 99.0}}, "holds"),
+        ({("samples", None, None, "PUF-Special"): {"delta_forget": 99.0}}, "holds"),
     ],
 )
-def test_p6_compares_mean_forget_gaps_when_test_accuracy_is_back(changes, verdict):
-    assert judge(changes=changes)["P6"].verdict == verdict
+def test_p6_compares_mean_forget_gaps_when_test_accuracy_is_back(changes, expected):
+    assert verdict("P6", changes) == expected
+
+
+# --- P7: a larger eta_u forgets more and needs more recovery ---
+
+
+def test_p7_needs_both_correlations_with_the_claimed_signs():
+    def grows(eta_u):
+        return 2 * eta_u
+
+    def falls(eta_u):
+        return 6 / eta_u
+
+    assert verdict("P7", sweep=sweep_of(gap=falls, rounds=grows)) == "holds"
+    assert verdict("P7", sweep=sweep_of(gap=grows, rounds=grows)) == "holds in part"
+    assert verdict("P7", sweep=sweep_of(gap=falls, rounds=falls)) == "holds in part"
+    assert verdict("P7", sweep=sweep_of(gap=grows, rounds=falls)) == "does not hold"
+
+
+def test_p7_needs_significance():
+    """Three rates of two targets each: in order they correlate by 1, with the last two exchanged by 0.5, p = 0.31."""
+    assert judge()["P7"].reason == "sign as claimed and p < 0.05 in 4 of 4 correlations"
+    humps = sweep_of(gap=lambda eta_u: {1: 5, 2: 2, 4: 3}[eta_u], rounds=lambda eta_u: {1: 2, 2: 9, 4: 8}[eta_u])
+    assert verdict("P7", sweep=humps) == "does not hold"  # the signs are as claimed
+
+
+def test_p7_needs_three_rates_and_does_not_look_at_segmentation():
+    two = replace(E, sweep_special=[1.0, 2.0])
+    assert verdict("P7", e=two) == "not run"
+    hospitals = replace(E, sweep_settings=[], segmentation_special=[1.0, 2.0, 4.0])
+    assert verdict("P7", e=hospitals) == "not run"
+
+
+# --- P8: at least half of the grid is better than the best baseline ---
+
+
+@pytest.mark.parametrize(
+    ("gaps", "expected"),
+    [
+        ({1: 1.0, 2: 1.0, 4: 99.0}, "holds"),  # 4 of 6 below FedAU's 8
+        ({1: 7.9, 2: 7.9, 4: 8.0}, "holds"),
+        ({1: 7.9, 2: 8.0, 4: 8.0}, "does not hold"),  # 2 of 6
+        ({1: 99.0, 2: 98.0, 4: 97.0}, "does not hold"),
+    ],
+)
+def test_p8_counts_the_grid_below_the_best_baseline(gaps, expected):
+    assert verdict("P8", sweep=sweep_of(gap=gaps.get)) == expected
+
+
+def test_p8_half_of_the_grid_is_enough_and_each_setting_counts():
+    e = replace(E, settings=[SKEWED, MORE], sweep_settings=[SKEWED, MORE], sweep_special=[1.0, 2.0],
+                sweep_regular=[10.0, 20.0])  # fmt: skip
+    half = sweep_of(e, gap={1: 7.0, 2: 9.0}.get)
+    assert verdict("P8", e=e, sweep=half) == "holds"
+    assert verdict("P8", {("clients", MORE, None, "NoT"): {"delta_forget": 6.9}}, e, sweep=half) == "holds in part"
+    worse = {("clients", None, None, "Natural"): {"delta_forget": 6.9}}
+    assert verdict("P8", worse, e, sweep=half) == "does not hold"
+    perfect = {("clients", None, None, "FedEraser"): {"delta_forget": 0.0}}  # not in Fig. 5
+    assert verdict("P8", perfect, e, sweep=half) == "holds"
+
+
+# --- P9 to P11: the smallest gap for pairs, samples and hospitals ---
+
+
+@pytest.mark.parametrize(
+    ("id", "scenario", "setting", "winners"),
+    [
+        ("P9", "pairs", SKEWED, {"PUF-Regular"}),
+        ("P10", "samples", SKEWED, set(PUFS)),
+        ("P11", "segmentation", SITES, set(PUFS)),
+    ],
+)
+def test_the_lowest_mean_gap_of_a_scenario_decides(id, scenario, setting, winners):
+    for method in METHODS:
+        expected = "holds" if method in winners or method in ("FedEraser", *CANNOT[scenario]) else "does not hold"
+        assert verdict(id, {(scenario, setting, None, method): {"delta_forget": 0.1}}) == expected
+    for method in REFERENCES:
+        assert verdict(id, {(scenario, setting, None, method): {"delta_forget": 0.0}}) == "holds"
+    assert verdict(id, {("clients", None, None, "NoT"): {"delta_forget": 0.0}}) == "holds"
+    request = {"pairs": "client-2-3", "samples": "sample-1-0.5", "segmentation": "client-3"}[scenario]
+    once = {(scenario, setting, request, "Natural"): {"delta_forget": 0.0}}
+    assert verdict(id, once) == "holds"  # in one run of two
+
+
+def test_p10_looks_at_skewed_data_alone():
+    assert verdict("P10", {("samples", EVEN, None, "NoT"): {"delta_forget": 0.0}}) == "holds"
+    assert "IID" not in judge()["P10"].ours
+
+
+def test_p9_holds_in_part_where_one_of_two_settings_does():
+    two = replace(E, settings=[SKEWED, MORE], pair_settings=[SKEWED, MORE])
+    result = judge(two, {("pairs", MORE, None, "NoT"): {"delta_forget": 0.0}})["P9"]
+    assert (result.verdict, result.reason) == ("holds in part", "lowest mean in 1 of 2 settings")
+
+
+# --- P12: FedEraser forgets best under IID and stores every update ---
+
+
+def test_p12_needs_the_lowest_gap_and_the_formulas_storage():
+    eraser = ("clients", EVEN, None, "FedEraser")
+    models = 4 * P[EVEN] * E.clients * E.rounds
+    better, worse = {"delta_forget": 0.9}, {"delta_forget": 1.1}  # PUF-Regular: 1
+    right, wrong = {"storage": models}, {"storage": models - 4}
+    assert verdict("P12", {eraser: better | right}) == "holds"
+    assert verdict("P12", {eraser: worse | right}) == "holds in part"
+    assert verdict("P12", {eraser: better | wrong}) == "holds in part"
+    assert verdict("P12", {eraser: worse | wrong}) == "does not hold"
+    skewed = ("clients", SKEWED, None, "FedEraser")
+    assert verdict("P12", {skewed: worse | wrong}) == "holds"
+
+
+def test_p12_counts_retained_rounds():
+    """Of 200 rounds, an interval of 3 retains 1, 4, ..., 199: 67."""
+    sparse = replace(E, history_interval=3)
+    for retained, expected in ((67, "holds"), (66, "holds in part")):
+        stored = {"storage": 4 * P[EVEN] * E.clients * retained}
+        assert verdict("P12", {("clients", EVEN, None, "FedEraser"): stored}, sparse) == expected
+
+
+# --- P13: the printed costs follow from the printed formulas ---
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected", "ours"),
+    [
+        (((9, 9), (5, 5)), "holds", "14 of 14 cells follow"),
+        (((9, 9), (5, 4)), "holds in part", "13 of 14 cells follow"),
+        (((9, 0), (5, 0)), "does not hold", "0 of 14 cells follow"),
+    ],
+)
+def test_p13_needs_every_cell(cells, expected, ours):
+    result = judge(cells=cells)["P13"]
+    assert (result.verdict, result.ours) == (expected, ours)
+    assert f"III: {9 - cells[0][1]}, IV: {5 - cells[1][1]}" in result.reason
 
 
 # --- P14: Regular acts like Special ---
 
 
 @pytest.mark.parametrize(
-    ("differences", "verdict"),
+    ("differences", "expected"),
     [
         ((0.0, 0.01, 0.02, 0.049), "holds"),
         ((0.0, 0.01, 0.02, 0.05), "holds in part"),
         ((0.5, 0.5, 0.5, 0.5), "holds in part"),  # on quadratics it always holds
     ],
 )
-def test_p14_holds_if_every_trained_net_is_within_5_percent_of_the_step(differences, verdict):
+def test_p14_holds_if_every_trained_net_is_within_5_percent_of_the_step(differences, expected):
     result = judge(differences=differences)["P14"]
-    assert result.verdict == verdict
+    assert result.verdict == expected
     assert f"{sum(d < 0.05 for d in differences)} of 4 nets" in result.reason
-
-
-# --- tables ---
-
-
-def row(frame, setting, target, method, rule="test"):
-    cell = (frame.setting == setting) & (frame.target == target) & (frame.method == method) & (frame.stop == rule)
-    (found,) = frame[cell].to_dict("records")
-    return found
-
-
-def test_tidy_has_one_row_per_run_and_stop_rule():
-    frame = tidy()
-    assert len(frame) == 2 * 2 * 6 * 2
-    assert not frame.duplicated(["setting", "seed", "target", "method", "stop"]).any()
-
-
-def test_deltas_are_absolute_differences_to_the_retrained_model_of_the_same_target():
-    changes = {
-        (SKEWED, 0, "Retrain"): {"test": 82.0, "forget": 55.0, "song": 49.0, "yeom": 33.0},
-        (SKEWED, 0, "PUF-Special"): {"test": 81.5, "forget": 47.0, "song": 52.0, "yeom": 33.0},
-        (SKEWED, 1, "PUF-Special"): {"forget": 47.0},
-    }
-    frame = tidy(changes=changes)
-    special = row(frame, SKEWED, 0, "PUF-Special")
-    assert [special[f"delta_{name}"] for name in ("test", "forget", "song", "yeom")] == [0.5, 8.0, 3.0, 0.0]
-    assert row(frame, SKEWED, 1, "PUF-Special")["delta_forget"] == 13.0
-    assert row(frame, SKEWED, 0, "Original")["delta_forget"] == 35.0
-    assert row(frame, SKEWED, 0, "Retrain")["delta_forget"] == 0.0
-
-
-def test_gains_are_retrainings_cost_over_the_runs():
-    frame = tidy(changes={(None, None, "Natural"): {"bytes": 0, "images": 0, "rounds": 0}})
-    special = row(frame, SKEWED, 0, "PUF-Special")
-    assert (special["bytes_gain"], special["images_gain"]) == (100.0, 40.0)
-    retrain = row(frame, SKEWED, 0, "Retrain")
-    assert (retrain["bytes"], retrain["bytes_gain"], retrain["images_gain"]) == (100_000, 1.0, 1.0)
-    assert np.isnan(row(frame, SKEWED, 0, "Natural")["bytes_gain"])  # nothing was sent
-
-
-def table(function, setting=SKEWED, stop="test", **planting):
-    """By method."""
-    return function(E, tidy(**planting), setting, stop).set_index("method")
-
-
-def test_the_forgetting_table_has_retrain_and_every_method():
-    assert list(table(puf_figures.forgetting_table).index) == [*REFERENCES, *METHODS]
-    assert list(table(puf_figures.cost_table).index) == ["Retrain", *METHODS]
-
-
-def test_the_forgetting_table_shows_mean_and_spread_of_values_and_differences():
-    """Forget accuracy 64 and 58 beside Retrain's 60: mean 61, but differences 4 and 2: mean 3."""
-    changes = {(None, 0, "PUF-Special"): {"forget": 64.0}, (None, 1, "PUF-Special"): {"forget": 58.0}}
-    shown = table(puf_figures.forgetting_table, changes=changes).loc["PUF-Special"]
-    assert (shown["forget acc. %"], shown["Δ forget acc."]) == ("61.0 ± 4.2", "3.0 ± 1.4")
-    ours = table(puf_figures.forgetting_table, stop="validation", changes=changes).loc["PUF-Special"]
-    assert (ours["forget acc. %"], ours["Δ forget acc."]) == ("60.0 ± 0.0", "0.0 ± 0.0")
-
-
-@pytest.mark.parametrize(
-    ("setting", "method", "deltas", "gain"),
-    [
-        (SKEWED, "PUF-Special", ["0.9 ± 1.4", "1.4 ± 1.7", "2.1 ± 2.0"], "49.1"),
-        (SKEWED, "PUF-Regular", ["1.3 ± 1.6", "2.2 ± 2.0", "2.4 ± 1.8"], "30.5"),
-        (SKEWED, "NoT", ["3.1 ± 3.0", "4.9 ± 4.5", "2.9 ± 3.4"], "11.9"),
-        (EVEN, "PUF-Special", ["4.9 ± 1.1", "5.9 ± 1.4", "7.0 ± 1.1"], "47.6"),
-        (EVEN, "PUF-Regular", ["4.4 ± 1.0", "5.2 ± 0.9", "6.7 ± 1.1"], "31.8"),
-        (EVEN, "Natural", ["–"] * 3, "–"),
-    ],
-)
-def test_the_papers_numbers_stand_beside_ours_in_the_right_row(setting, method, deltas, gain):
-    """Table III: CIFAR-10 non-IID for a Dirichlet split, CIFAR-100 IID for an even one, ResNet-18 and E = 1."""
-    shown = table(puf_figures.forgetting_table, setting).loc[method]
-    assert [shown[f"paper's Δ {name}"] for name in ("forget acc.", "Song", "Yeom")] == deltas
-    assert table(puf_figures.cost_table, setting).loc[method, "paper's ×"] == gain
-
-
-def test_the_cost_table_shows_the_gain_of_the_mean_cost():
-    """1000 and 7000 bytes of 100,000: 25x, not (100 + 14.3) / 2. A run that sent nothing counts as nothing."""
-    changes = {
-        (None, 1, "PUF-Special"): {"bytes": 7000, "rounds": 5},
-        (None, 0, "Natural"): {"bytes": 0, "images": 0, "rounds": 0},
-        (None, None, "NoT"): {"bytes": 0, "images": 0, "rounds": 0},
-    }
-    shown = table(puf_figures.cost_table, changes=changes)
-    assert list(shown.loc["PUF-Special", ["bytes sent", "fewer, ×"]]) == ["4.00e+03", "25.0"]
-    assert shown.loc["PUF-Special", "recovery rounds"] == "4.0 ± 1.4"
-    assert list(shown.loc["Natural", ["bytes sent", "fewer, ×"]]) == ["5.00e+02", "200.0"]
-    assert shown.loc["NoT", "fewer, ×"] == "∞"
-    assert list(shown.loc["Retrain", ["bytes sent", "fewer, ×"]]) == ["1.00e+05", "1.0"]
-
-
-def test_the_cost_table_says_how_many_runs_gave_up():
-    shown = table(puf_figures.cost_table, changes={(None, 1, "NoT"): {"reached": False}})
-    assert shown.loc["NoT", "recovery rounds"] == "3.0 ± 0.0 (1 of 2 gave up)"
-    assert "gave up" not in shown.loc["Natural", "recovery rounds"]
-
-
-def test_the_summary_holds_mean_sample_deviation_and_count():
-    changes = {(None, 0, "PUF-Special"): {"forget": 64.0}, (None, 1, "PUF-Special"): {"forget": 58.0}}
-    summary = puf_figures.summary(tidy(changes=changes))
-    shown = row(summary.assign(target=0), SKEWED, 0, "PUF-Special")
-    assert (shown["n"], shown["forget_mean"], shown["delta_forget_mean"]) == (2, 61.0, 3.0)
-    assert shown["forget_std"] == pytest.approx(18**0.5)  # ((64 - 61)^2 + (58 - 61)^2) / (2 - 1)
-
-
-def test_printed_runs_are_compared_with_the_same_retrained_models():
-    unlearnings = planted()
-    printed = {key: r for key, r in unlearnings.items() if key[0] == SKEWED and key[3].startswith("PUF")}
-    frame = puf_figures.printed_runs(E, printed, unlearnings, trainings())
-    assert set(frame.method) == {"PUF-Special", "PUF-Regular"}
-    assert len(frame) == 2 * 2 * 2
-    assert row(frame, SKEWED, 1, "PUF-Regular")["delta_forget"] == 1.0
