@@ -174,7 +174,8 @@ class Experiment:
             raise ConfigError(f"segmentation_targets names hospital {outside[0]}, but they are 0 to {HOSPITALS - 1}")
         if not 0 < self.sample_fraction < 1:
             raise ConfigError(f"sample_fraction must lie between 0 and 1, got {self.sample_fraction}")
-        for name, wanted in (("targets", self.targets), *(("pairs", pair) for pair in self.pairs)):
+        asked = self.pairs if self.pair_settings else ()  # who has no use for pairs need not change the default
+        for name, wanted in (("targets", self.targets), *(("pairs", pair) for pair in asked)):
             outside = [t for t in wanted if not 0 <= t < self.clients]
             if outside:
                 raise ConfigError(f"{name} names client {outside[0]}, but clients are 0 to {self.clients - 1}")
