@@ -72,6 +72,12 @@ def check_positive(parameter: str, given: float, error: type[Exception] = ValueE
         raise error(f"{parameter} must be a finite number > 0, got {given!r}")
 
 
+def check_share(parameter: str, given: float, error: type[Exception] = ValueError) -> None:
+    """Raise unless `given` lies between 0 and 1, both included."""
+    if not 0 <= given <= 1:
+        raise error(f"{parameter} must be between 0 and 1, got {given}")
+
+
 def check_count(parameter: str, given: int, least: int = 1, error: type[Exception] = ValueError) -> None:
     """Raise unless `given` is a whole number of at least `least`."""
     if isinstance(given, bool) or not isinstance(given, int) or given < least:

@@ -14,8 +14,8 @@ from torchvision.models.densenet import DenseNet
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
 from fu_core.errors import UnsupportedModel, check_choice
-from fu_core.models.flat import FlatModel, Standardize, he_normal_
-from fu_core.models.resnet import two_groups
+from fu_core.models.flat import FlatModel, Standardize
+from fu_core.models.resnet import initialise_body, two_groups
 
 
 def mlp_bottom(shape: tuple[int, ...]) -> nn.Module:
@@ -47,11 +47,7 @@ class _Headless(nn.Module):
 
     def reset_parameters(self) -> None:
         """Convolutions by He et al., norms at one and zero."""
-        for part in self.modules():
-            if isinstance(part, nn.Conv2d):
-                he_normal_(part.weight)
-            elif isinstance(part, nn.GroupNorm):
-                part.reset_parameters()
+        initialise_body(self)
 
 
 def resnet18_bottom(shape: tuple[int, ...]) -> nn.Module:

@@ -10,15 +10,13 @@ With 32 to 512 channels that makes 7,600,098 parameters on grey images. The byte
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 
 from fu_core.errors import UnsupportedModel
-from fu_core.models.flat import he_normal_
-from fu_core.models.resnet import two_groups
+from fu_core.models.resnet import initialise_residual, two_groups
 
 
 class ResUNet(nn.Module):
@@ -55,13 +53,7 @@ class ResUNet(nn.Module):
 
     def reset_parameters(self) -> None:
         """As PUF's other nets: He-normal convolutions, unit norms, a nearly silent head."""
-        for part in self.modules():
-            if isinstance(part, nn.Conv2d):
-                he_normal_(part.weight)
-            elif isinstance(part, nn.GroupNorm):
-                part.reset_parameters()
-        nn.init.normal_(self.head.weight, std=0.01)
-        nn.init.zeros_(cast(Tensor, self.head.bias))
+        initialise_residual(self, self.head)
 
 
 def _block(fan_in: int, fan_out: int) -> BasicBlock:

@@ -7,6 +7,7 @@ byte columns; torchvision's 7x7 stem has 11,227,812 (errata P4).
 from __future__ import annotations
 
 from functools import partial
+from typing import cast
 
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock, ResNet
@@ -59,12 +60,17 @@ def _block(fan_in: int, fan_out: int) -> BasicBlock:
     return BasicBlock(fan_in, fan_out, stride=2, downsample=shortcut, norm_layer=two_groups)
 
 
-def initialise_residual(module: nn.Module, head: nn.Linear) -> None:
-    """PUF's initialisation: He-normal convolutions, GroupNorm at one and zero, a nearly silent head."""
+def initialise_body(module: nn.Module) -> None:
+    """He-normal convolutions, GroupNorm at one and zero."""
     for part in module.modules():
         if isinstance(part, nn.Conv2d):
             he_normal_(part.weight)
         elif isinstance(part, nn.GroupNorm):
             part.reset_parameters()
+
+
+def initialise_residual(module: nn.Module, head: nn.Linear | nn.Conv2d) -> None:
+    """PUF's initialisation: the body, and a nearly silent head."""
+    initialise_body(module)
     nn.init.normal_(head.weight, std=0.01)
-    nn.init.zeros_(head.bias)
+    nn.init.zeros_(cast(Tensor, head.bias))

@@ -28,9 +28,9 @@ from fu_core.federation.horizontal import fedavg
 from fu_core.federation.local import Client
 from fu_core.federation.meter import Meter
 from fu_core.papers.hf_kcu_experiment import REFERENCES, TARGET, Cell, Experiment, shards_without_target
-from fu_core.papers.problems import PROBLEM_KEYS, Problem, client_opt, problem, train_resumably
+from fu_core.papers.problems import PROBLEM_KEYS, Problem, client_opt, initial_model, problem, train_resumably
 from fu_core.records import Record, RecordStore, RunContext
-from fu_core.streams import stream, stream_seed
+from fu_core.streams import stream
 from fu_core.unlearning.baselines.fed_eraser import UpdateHistory, fed_eraser
 from fu_core.unlearning.baselines.naive_ga import naive_ga
 from fu_core.unlearning.baselines.sisa import ensemble_log_probabilities, shard_clients
@@ -64,7 +64,7 @@ def train(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
     """
     p = problem(config)
     clients = training_clients(config, p)
-    history = UpdateHistory(_initial(config, p), config["history"]) if config["history"] else None
+    history = UpdateHistory(initial_model(config, p), config["history"]) if config["history"] else None
 
     def scores(w: Tensor) -> dict[str, float]:
         return {"test": accuracy(p.model, w, *p.test), "forget": accuracy(p.model, w, *clients[TARGET])}
@@ -87,10 +87,6 @@ def training_clients(config: Mapping[str, Any], p: Problem) -> list[Client]:
 def _trigger(config: Mapping[str, Any]) -> Trigger:
     size, target = config["trigger"]
     return Trigger(size=size, target=target)
-
-
-def _initial(config: Mapping[str, Any], p: Problem) -> Tensor:
-    return p.model.init(stream_seed(config["seed"], "init")).to(device())
 
 
 def training_record(config: Mapping[str, Any], store: RecordStore, exclude: Sequence[int] = ()) -> Record:
@@ -291,7 +287,7 @@ def _groups(config: Mapping[str, Any]) -> list[list[int]]:
 
 def _history(config: Mapping[str, Any], p: Problem, store: RecordStore) -> UpdateHistory:
     """What FedEraser's server has stored while the original model was trained."""
-    history = UpdateHistory(_initial(config, p), config["history"])
+    history = UpdateHistory(initial_model(config, p), config["history"])
     history.restore(store.tensors(training_record(config, store).key))
     return history
 
@@ -366,7 +362,7 @@ def speed(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
 
     fedavg(
         p.model,
-        _initial(config, p),
+        initial_model(config, p),
         clients,
         rounds=config["timed_rounds"],
         local=local,
@@ -418,7 +414,7 @@ def _retrain_shard(config: Mapping[str, Any], p: Problem, meter: Meter) -> Tenso
     staying = [i for i in group if i != TARGET]
     return fedavg(
         p.model,
-        _initial(config, p),
+        initial_model(config, p),
         p.clients,
         rounds=config["schedule_rounds"],
         local=client_opt(config),

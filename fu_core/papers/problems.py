@@ -147,6 +147,11 @@ def client_opt(config: Mapping[str, Any]) -> ClientOpt:
     return ClientOpt(**{f.name: config[f.name] for f in fields(ClientOpt)})
 
 
+def initial_model(config: Mapping[str, Any], p: Problem) -> Tensor:
+    """Where every training of the config's seed starts (d,)."""
+    return p.model.init(stream_seed(config["seed"], "init")).to(device())
+
+
 class Keeper(Protocol):
     """Something that keeps updates while a model is trained, and survives an interruption with it."""
 
@@ -177,7 +182,7 @@ def train_resumably(
     Trainings of one seed start from the same weights, whoever takes part; `w_0` (d,) are others, pre-trained say.
     """
     seed = config["seed"]
-    w = p.model.init(stream_seed(seed, "init")).to(device()) if w_0 is None else w_0
+    w = initial_model(config, p) if w_0 is None else w_0
     done, meter = 0, Meter()
     if (saved := context.resume()) is not None:
         tensors, meta = saved

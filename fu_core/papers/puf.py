@@ -26,7 +26,7 @@ from fu_core.federation.horizontal import aggregate, recovery_path, sizes_of
 from fu_core.federation.local import Client
 from fu_core.federation.meter import Meter
 from fu_core.models.mit import load_pretrained
-from fu_core.papers.problems import PROBLEM_KEYS, Problem, client_opt, problem, train_resumably
+from fu_core.papers.problems import PROBLEM_KEYS, Problem, client_opt, initial_model, problem, train_resumably
 from fu_core.papers.puf_costs import cost_cells
 from fu_core.papers.puf_experiment import REFERENCES, TRAINING_KEYS, Cell, Experiment
 from fu_core.paths import data_dir
@@ -165,10 +165,10 @@ def train(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
 
 def _initial(config: Mapping[str, Any], p: Problem) -> Tensor:
     """Where training starts: the net's own initialisation, or pre-trained weights with a new head."""
-    seed = stream_seed(config["seed"], "init")
-    if config["weights"]:
-        return load_pretrained(p.model, data_dir() / config["weights"], seed).to(device())
-    return p.model.init(seed).to(device())
+    if not config["weights"]:
+        return initial_model(config, p)
+    seed = stream_seed(config["seed"], "init")  # of the new head
+    return load_pretrained(p.model, data_dir() / config["weights"], seed).to(device())
 
 
 def training_record(config: Mapping[str, Any], store: RecordStore, request: str) -> Record:

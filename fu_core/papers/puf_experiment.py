@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
 
-from fu_core.errors import ConfigError, check_choice, check_count, check_positive
+from fu_core.errors import ConfigError, check_choice, check_count, check_positive, check_share
 from fu_core.federation.local import ClientOpt
 from fu_core.papers.problems import Setting, plain_fields
 from fu_core.unlearning.baselines.fed_au import FedAU
@@ -26,6 +26,18 @@ HOSPITALS = 6  # of ProstateMRI and of the phantom
 SETTINGS_OF_SCENARIOS = (
     "long_settings", "sample_settings", "pair_settings", "transformer_settings", "segmentation_settings",
     "segmentation_targets", "sweep_settings",
+)  # fmt: skip
+COUNTS = {  # parameters by the least they may be
+    0: ("n_train", "n_test", "history_interval", "mode_rounds_d", "mode_rounds_m", "segmentation_n_train"),
+    1: (
+        "rounds", "recovery_cap", "n_val", "fed_au_epochs", "long_rounds", "transformer_rounds", "segmentation_rounds",
+        "segmentation_n_val", "segmentation_batch_size",
+    ),
+}  # fmt: skip
+POSITIVE = (  # numbers, or lists of them
+    "eta_u_special", "eta_u_regular", "epochs_u", "calibration", "pga_stop", "long_epochs", "transformer_lr",
+    "segmentation_epochs", "segmentation_lr", "segmentation_special", "segmentation_regular", "sweep_special",
+    "sweep_regular", "sweep_epochs_u",
 )  # fmt: skip
 SWEPT_AGAINST = ("Natural", "NoT", "PGA")  # Fig. 5
 
@@ -122,38 +134,14 @@ class Experiment:
             if not values or len(set(values)) != len(values):
                 raise ConfigError(f"{name} must list at least one value, each once, got {values}")
         check_count("clients", self.clients, least=2, error=ConfigError)  # one leaves, and somebody must stay
-        for name in ("rounds", "recovery_cap", "n_val", "long_rounds", "transformer_rounds", "segmentation_rounds"):
-            check_count(name, getattr(self, name), error=ConfigError)
-        check_count("segmentation_n_val", self.segmentation_n_val, error=ConfigError)
-        for name in ("n_train", "n_test", "history_interval", "segmentation_n_train"):
-            check_count(name, getattr(self, name), least=0, error=ConfigError)
-        for name in (
-            "epochs_u",
-            "long_epochs",
-            "transformer_lr",
-            "segmentation_epochs",
-            "segmentation_lr",
-            "calibration",
-        ):
-            check_positive(name, getattr(self, name), ConfigError)
-        for name in ("eta_u_special", "eta_u_regular"):
-            check_positive(name, getattr(self, name), ConfigError)
-        for name in (
-            "sweep_special",
-            "sweep_regular",
-            "sweep_epochs_u",
-            "segmentation_special",
-            "segmentation_regular",
-        ):
-            for value in getattr(self, name):
-                check_positive(name, value, ConfigError)
-        check_positive("pga_stop", self.pga_stop, ConfigError)
-        for name in ("fed_au_epochs", "segmentation_batch_size"):
-            check_count(name, getattr(self, name), error=ConfigError)
-        for name in ("mode_rounds_d", "mode_rounds_m"):
-            check_count(name, getattr(self, name), least=0, error=ConfigError)
-        if not 0 <= self.mode_lambda <= 1:
-            raise ConfigError(f"mode_lambda must be between 0 and 1, got {self.mode_lambda}")
+        for least, counts in COUNTS.items():
+            for name in counts:
+                check_count(name, getattr(self, name), least=least, error=ConfigError)
+        for name in POSITIVE:
+            value = getattr(self, name)
+            for one in value if isinstance(value, (list, tuple)) else [value]:
+                check_positive(name, one, ConfigError)
+        check_share("mode_lambda", self.mode_lambda, ConfigError)
         if self.segmentation_weight_decay < 0:
             raise ConfigError(f"segmentation_weight_decay must be >= 0, got {self.segmentation_weight_decay}")
         for name in SETTINGS_OF_SCENARIOS:

@@ -58,6 +58,32 @@ class Deletion:
         return sum(len(y) for _, y in self.forgotten.values())
 
 
+def check_targets(
+    clients: int,
+    targets: Sequence[int],
+    forget: Mapping[int, Client] | None = None,
+    *,
+    duty: str = "leave",
+    everybody: bool = False,
+) -> None:
+    """Raise InvalidRequest unless `targets` names some of 0..clients-1, each once.
+
+    forget: the samples that targets want forgotten, of exactly the targets; None if the whole clients leave, and
+    then somebody must stay, unless `everybody` may go. duty: what a target must do, for the message.
+    """
+    if not targets:
+        raise InvalidRequest(f"targets names nobody: at least one client must {duty}")
+    unknown = [j for j in targets if not 0 <= j < clients]
+    if unknown:
+        raise InvalidRequest(f"targets names client {unknown[0]}, but clients are 0 to {clients - 1}")
+    if len(set(targets)) != len(targets):
+        raise InvalidRequest(f"targets names a client twice: {list(targets)}")
+    if forget is None and len(targets) == clients and not everybody:
+        raise InvalidRequest(f"targets names all {clients} clients: nobody would be left")
+    if forget is not None and set(forget) != set(targets):
+        raise InvalidRequest(f"forget must hold data for exactly the targets {sorted(targets)}, got {sorted(forget)}")
+
+
 def _client_list(forget: int | Sequence[int]) -> list[int]:
     named = [forget] if isinstance(forget, int) else [int(i) for i in forget]  # of a tensor too
     if len(set(named)) != len(named):

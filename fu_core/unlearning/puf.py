@@ -29,6 +29,7 @@ from fu_core.federation.horizontal import FedOpt, ServerState, aggregate, server
 from fu_core.federation.local import Client, ClientOpt, train_round
 from fu_core.federation.meter import Meter
 from fu_core.models.flat import FlatModel
+from fu_core.unlearning.deletion import check_targets
 from fu_core.unlearning.needs import Needs
 
 NEEDS = Needs()  # in either mode
@@ -199,24 +200,11 @@ def _participants(
     The forget part of target j is a participant of its own, N + j, so that it has its own random stream.
     """
     N = len(clients)
-    if not targets:
-        raise InvalidRequest("targets names nobody: at least one client must leave")
-    unknown = [j for j in targets if not 0 <= j < N]
-    if unknown:
-        raise InvalidRequest(f"targets names client {unknown[0]}, but clients are 0 to {N - 1}")
-    if len(set(targets)) != len(targets):
-        raise InvalidRequest(f"targets names a client twice: {list(targets)}")
+    check_targets(N, targets, forget)
     pool = dict(enumerate(clients))
     if forget is None:
-        if len(targets) == N:
-            raise InvalidRequest(f"targets names all {N} clients: nobody would be left")
         minus, plus = sorted(targets), [i for i in range(N) if i not in set(targets)]
     else:
-        missing = sorted(set(targets) ^ set(forget))
-        if missing:
-            raise InvalidRequest(
-                f"forget must hold data for exactly the targets {sorted(targets)}, got {sorted(forget)}"
-            )
         pool |= {N + j: forget[j] for j in forget}
         minus, plus = [N + j for j in sorted(targets)], list(range(N))
     return pool, minus, plus if mode == "regular" else []

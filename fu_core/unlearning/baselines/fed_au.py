@@ -34,12 +34,14 @@ from fu_core.errors import (
     UnsupportedModel,
     UnsupportedTask,
     check_count,
+    check_share,
 )
 from fu_core.federation.horizontal import aggregate, sizes_of
 from fu_core.federation.local import Client, ClientOpt, batches, train_round
 from fu_core.federation.meter import Meter
 from fu_core.models.flat import FlatModel
 from fu_core.streams import stream
+from fu_core.unlearning.deletion import check_targets
 from fu_core.unlearning.needs import Needs
 
 NEEDS = Needs(task=True)
@@ -55,7 +57,7 @@ class FedAU:
     epochs: int = 10  # of the auxiliary head
 
     def __post_init__(self) -> None:
-        _check_share("c", self.c)
+        check_share("c", self.c)
         check_count("epochs", self.epochs)
 
 
@@ -137,7 +139,7 @@ def random_labels(n: int, classes: int, *, seed: int, client_id: int, epoch: int
 
 def combine_heads(h_L: Tensor, h_A: Tensor, *, c: float) -> Tensor:
     """`c h_L + (1 - c) 1/|U| sum_u h_A^u` (P_c,): h_L (P_c,), h_A (|U|, P_c). c = 1 - alpha in FedAU's notation."""
-    _check_share("c", c)
+    check_share("c", c)
     return c * h_L + (1 - c) * _mean(h_A)
 
 
@@ -336,7 +338,7 @@ def fed_au_unlearn(
     `(1 - alpha) h_L + alpha mean h_A`, or `h_L - mean h_A` if `class_wise`. example: inputs (n, ...) to find
     the head by. Deterministic; raises as `find_head`. `meter`: the head goes to each target and back.
     """
-    _check_share("alpha", alpha)
+    check_share("alpha", alpha)
     head = find_head(model, w, example)
     h_L = w[head.place]
     if meter is not None:
@@ -365,18 +367,7 @@ def _samples(
     clients: Sequence[Client], targets: Sequence[int], forget: Mapping[int, Client] | None, everybody: bool = False
 ) -> dict[int, Samples]:
     """All samples of each target, in client order; `everybody` may be one."""
-    N = len(clients)
-    if not targets:
-        raise InvalidRequest("targets names nobody: at least one client must forget something")
-    unknown = [u for u in targets if not 0 <= u < N]
-    if unknown:
-        raise InvalidRequest(f"targets names client {unknown[0]}, but clients are 0 to {N - 1}")
-    if len(set(targets)) != len(targets):
-        raise InvalidRequest(f"targets names a client twice: {list(targets)}")
-    if forget is None and len(targets) == N and not everybody:
-        raise InvalidRequest(f"targets names all {N} clients: nobody would be left")
-    if forget is not None and set(forget) != set(targets):
-        raise InvalidRequest(f"forget must hold data for exactly the targets {sorted(targets)}, got {sorted(forget)}")
+    check_targets(len(clients), targets, forget, duty="forget something", everybody=everybody)
     samples: dict[int, Samples] = {}
     for u in sorted(targets):
         x, y = clients[u] if forget is None else forget[u]
@@ -387,8 +378,3 @@ def _samples(
             x_k, y_k = clients[u]
             samples[u] = torch.cat([x_k, x]), torch.cat([y_k, y]), len(y_k)
     return samples
-
-
-def _check_share(parameter: str, given: float) -> None:
-    if not 0 <= given <= 1:
-        raise ValueError(f"{parameter} must be between 0 and 1, got {given}")

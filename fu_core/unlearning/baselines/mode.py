@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fu_core.errors import InvalidRequest, UnsupportedTask, check_count, check_positive
+from fu_core.errors import InvalidRequest, UnsupportedTask, check_count, check_positive, check_share
 from fu_core.federation.horizontal import aggregate, fedavg_round, participants, sizes_of
 from fu_core.federation.local import Client, ClientOpt, train_round
 from fu_core.federation.meter import Meter
@@ -44,8 +44,7 @@ class MoDe:
     def __post_init__(self) -> None:
         check_count("rounds_d", self.rounds_d, least=0)
         check_count("rounds_m", self.rounds_m, least=0)
-        if not 0 <= self.momentum <= 1:
-            raise ValueError(f"momentum must be between 0 and 1, got {self.momentum}")
+        check_share("momentum", self.momentum)
         if self.lr_degradation is not None:
             check_positive("lr_degradation", self.lr_degradation)
         check_positive("lr_guidance", self.lr_guidance)
