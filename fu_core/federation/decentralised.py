@@ -29,8 +29,9 @@ import torch
 from torch import Tensor
 
 from fu_core.errors import InvalidRequest, NumericalFailure, TopologyError, check_choice, check_count
-from fu_core.federation.local import Client, ClientOpt, train_round
+from fu_core.federation.local import ClientOpt
 from fu_core.federation.meter import Meter
+from fu_core.federation.together import Clients, prepared, train_round
 from fu_core.models.flat import FlatModel
 from fu_core.streams import numpy_stream
 
@@ -242,7 +243,7 @@ def consensus_distance(W: Tensor) -> float:
 def dpsgd_round(
     model: FlatModel,
     W: Tensor,
-    clients: Sequence[Client],
+    clients: Clients,
     Q: Tensor,
     local: ClientOpt,
     *,
@@ -286,7 +287,7 @@ def dpsgd_round(
 def dpsgd(
     model: FlatModel,
     W: Tensor,
-    clients: Sequence[Client],
+    clients: Clients,
     Q: Tensor,
     *,
     rounds: int,
@@ -312,6 +313,7 @@ def dpsgd(
     if W.dim() == 1:
         W = start(W, len(ids))
     Q = Q.to(W.device, W.dtype)
+    model, clients = prepared(model, W, clients, local, how)
     for t in range(first_round, first_round + rounds):
         W = dpsgd_round(
             model,
@@ -332,7 +334,7 @@ def dpsgd(
     return W
 
 
-def _taking_part(clients: Sequence[Client] | Mapping[int, Client], ids: Sequence[int] | None) -> list[int]:
+def _taking_part(clients: Clients, ids: Sequence[int] | None) -> list[int]:
     known = sorted(clients) if isinstance(clients, Mapping) else list(range(len(clients)))
     if ids is None:
         return known

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from fu_core.errors import InvalidRequest, NumericalFailure, check_choice, check_count, check_positive
-from fu_core.federation.local import Client, ClientOpt, train_round
+from fu_core.federation.local import Client, ClientOpt
 from fu_core.federation.meter import Meter
+from fu_core.federation.together import Clients, prepared, train_round
 from fu_core.models.flat import FlatModel
 
 OnUpdates = Callable[[int, list[int], Tensor], None]  # round, ids, deltas (K, d)
@@ -80,7 +81,7 @@ def sizes_of(clients: Sequence[Client]) -> Tensor:
 def fedavg_round(
     model: FlatModel,
     w: Tensor,
-    clients: Sequence[Client],
+    clients: Clients,
     local: ClientOpt,
     *,
     seed: int,
@@ -111,7 +112,7 @@ def fedavg_round(
 def fedavg(
     model: FlatModel,
     w: Tensor,
-    clients: Sequence[Client],
+    clients: Clients,
     *,
     rounds: int,
     local: ClientOpt,
@@ -127,7 +128,7 @@ def fedavg(
 ) -> Tensor:
     """`rounds` rounds of FedAvg (or FedOpt) from `w` with all clients but `exclude`; returns w (d,).
 
-    clients: list of (x, y). Random: batches and augmentation, from streams of (seed, round, client),
+    clients: (x, y) each, by id. Random: batches and augmentation, from streams of (seed, round, client),
     so a client's batches do not depend on who else takes part. `after_round(t, w, state)` is called
     after each round, `on_updates(t, ids, deltas)` before each average (see `fedavg_round`). Raises
     `InvalidRequest` if nobody is left, `NumericalFailure` on divergence.
@@ -135,6 +136,7 @@ def fedavg(
     check_count("rounds", rounds, least=0)
     ids = participants(len(clients), exclude)
     state = state or ServerState()
+    model, clients = prepared(model, w, clients, local, how)
     for t in range(first_round, first_round + rounds):
         w, state = fedavg_round(
             model,
@@ -180,7 +182,7 @@ class Recovery(NamedTuple):
 def recovery_path(
     model: FlatModel,
     w: Tensor,
-    clients: Sequence[Client],
+    clients: Clients,
     *,
     local: ClientOpt,
     seed: int,
@@ -202,6 +204,7 @@ def recovery_path(
     ids = participants(len(clients), exclude)
     state = ServerState()
     yield start, w
+    model, clients = prepared(model, w, clients, local, how)
     for k in range(start + 1, cap + 1):
         w, state = fedavg_round(
             model,
@@ -222,7 +225,7 @@ def recovery_path(
 def recover(
     model: FlatModel,
     w: Tensor,
-    clients: Sequence[Client],
+    clients: Clients,
     *,
     score: Callable[[Tensor], float],
     reference: float,

@@ -1,4 +1,7 @@
-"""SimpleCNN, the small convolutional net of HF-KCU, a narrower one for two CPU cores, and LeNet-5."""
+"""SimpleCNN, the small convolutional net of HF-KCU, a narrower one for two CPU cores, and LeNet-5.
+
+ReLU comes after pooling: the same function to the bit, on a fourth of the values.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,14 @@ from torch import nn
 def simple_cnn(
     channels: int, side: int, classes: int, widths: tuple[int, int, int] = (32, 64, 64), hidden: int = 128
 ) -> nn.Module:
-    """Three 3x3 convolutions, each with ReLU and 2x2 pooling, then one hidden layer.
+    """Three 3x3 convolutions, each with 2x2 pooling and ReLU, then one hidden layer.
 
     The default widths have 188,810 parameters on 32x32x3 with ten classes. `side`: height and width of
     the (square) input, at least 8.
     """
     blocks: list[nn.Module] = []
     for fan_in, fan_out in pairwise((channels, *widths)):
-        blocks += [nn.Conv2d(fan_in, fan_out, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+        blocks += [nn.Conv2d(fan_in, fan_out, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()]
     features = widths[-1] * (side // 8) ** 2
     return nn.Sequential(*blocks, nn.Flatten(), nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, classes))
 
@@ -31,7 +34,7 @@ def lenet(channels: int, side: int, classes: int) -> nn.Module:
     """LeNet-5 with ReLU and max-pooling: 61,706 parameters on 28x28x1. `side` of at least 12."""
     after = ((side // 2) - 4) // 2  # 5x5 convolutions, the first padded
     return nn.Sequential(
-        nn.Conv2d(channels, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(channels, 6, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),
+        nn.Conv2d(6, 16, 5), nn.MaxPool2d(2), nn.ReLU(),
         nn.Flatten(), nn.Linear(16 * after**2, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, classes),
     )  # fmt: skip

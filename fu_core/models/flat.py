@@ -10,6 +10,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from typing import cast
 
 import torch
@@ -185,6 +186,18 @@ class FlatModel:
         holders = [part for part in self.module.modules() if any(True for _ in part.parameters(recurse=False))]
         return holders[0] if len(holders) == 1 else None
 
+    @cached_property
+    def linear_tail(self) -> tuple[nn.Module, FlatModel] | None:
+        """`(features, tail)` of a classifier that is layers without parameters and then one nn.Linear; else None.
+
+        `logits(w, x) == tail.logits(w, features(x))`, with the same `w`.
+        """
+        *layers, last = _in_a_row(self.module)
+        fixed = all(not any(True for _ in part.parameters()) and not _draws(part) for part in layers)
+        if type(self) is not FlatModel or self.task != "classification" or not isinstance(last, nn.Linear) or not fixed:
+            return None
+        return nn.Sequential(*layers), FlatModel(nn.Sequential(last), self.task, self.l2)
+
     def _constants(self, w: Tensor) -> dict[str, Tensor]:
         """The module's buffers (normalisation constants) in the dtype and on the device of `w`."""
         key = (w.dtype, w.device)
@@ -227,6 +240,18 @@ def _holding(slots: Slots, tensors: Mapping[str, Tensor]) -> Iterator[None]:
     finally:
         for (_, held, key), tensor in zip(slots, own, strict=True):
             held[key] = tensor
+
+
+def _in_a_row(module: nn.Module) -> list[nn.Module]:
+    """The layers of nested nn.Sequential, in order."""
+    if type(module) is not nn.Sequential:
+        return [module]
+    return [layer for part in module for layer in _in_a_row(part)]
+
+
+def _draws(module: nn.Module) -> bool:
+    """Whether it is random at work."""
+    return any(isinstance(part, nn.modules.dropout._DropoutNd) for part in module.modules())
 
 
 def soft_dice_loss(outputs: Tensor, masks: Tensor) -> Tensor:

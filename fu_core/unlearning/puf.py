@@ -26,8 +26,9 @@ from torch import Tensor
 
 from fu_core.errors import InvalidRequest, check_choice, check_positive
 from fu_core.federation.horizontal import FedOpt, ServerState, aggregate, server_step, sizes_of
-from fu_core.federation.local import Client, ClientOpt, train_round
+from fu_core.federation.local import Client, ClientOpt
 from fu_core.federation.meter import Meter
+from fu_core.federation.together import train_round
 from fu_core.models.flat import FlatModel
 from fu_core.unlearning.deletion import check_targets
 from fu_core.unlearning.needs import Needs

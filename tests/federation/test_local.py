@@ -1,4 +1,4 @@
-"""Local training: the plain loop, the batched version, and the optimisers against torch's own."""
+"""Local training: the plain loop, all clients together, and the optimisers against torch's own."""
 
 import math
 
@@ -6,15 +6,16 @@ import pytest
 import torch
 from torch import nn
 
-from fu_core.errors import InvalidRequest, NumericalFailure
-from fu_core.federation import local
+from fu_core.errors import InvalidRequest, NumericalFailure, UnsupportedModel
+from fu_core.federation import together
 from fu_core.federation.augment import augment
-from fu_core.federation.local import ClientOpt, batches, train_client, train_round
+from fu_core.federation.local import ClientOpt, batches, train_client
 from fu_core.federation.meter import Meter
 from fu_core.federation.optim import FlatOptimiser
+from fu_core.federation.together import Pool, linear_gradients, prepared, train_round
 from fu_core.models.cnn import simple_cnn
 from fu_core.models.flat import FlatModel, Standardize
-from fu_core.models.linear import mlp
+from fu_core.models.linear import mlp, unit_softmax
 from fu_core.streams import stream
 
 
@@ -70,9 +71,9 @@ def test_many_clients_are_trained_in_parts_and_nothing_changes(federation, monke
     clients, model = federation
     w = model.init(0)
     for start in (w, w + torch.arange(3)[:, None] / 100):  # one for all, or one each
-        monkeypatch.setattr(local, "TOGETHER", 100)
+        monkeypatch.setattr(together, "TOGETHER", 100)
         whole = train_round(model, start, clients, ClientOpt(batch_size=7), seed=3, round=2, ids=[0, 1, 2], how="vmap")
-        monkeypatch.setattr(local, "TOGETHER", 2)
+        monkeypatch.setattr(together, "TOGETHER", 2)
         parts = train_round(model, start, clients, ClientOpt(batch_size=7), seed=3, round=2, ids=[0, 1, 2], how="vmap")
         torch.testing.assert_close(parts, whole, rtol=1e-5, atol=1e-7)
         assert whole.norm() > 0.01
@@ -89,6 +90,86 @@ def test_vmap_equals_loop_with_an_l2_term(federation):
     )
     torch.testing.assert_close(matrix, loop, rtol=1e-9, atol=1e-12)
     assert (matrix - free).norm() > 0.01
+
+
+@pytest.fixture
+def linear(federation):
+    """The same clients; softmax regression on features of length 1, which have to be computed first."""
+    clients, model = federation
+    return clients, FlatModel(nn.Sequential(model.module[0], unit_softmax(64, 3)))
+
+
+@pytest.mark.parametrize("opt", [
+    ClientOpt(lr=0.5, epochs=2, batch_size=8, momentum=0.9, weight_decay=1e-3),
+    ClientOpt("adamw", lr=0.05, batch_size=8, weight_decay=0.1),
+    ClientOpt(lr=0.5, batch_size=100),
+])  # fmt: skip
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("l2", [0.0, 0.3])
+def test_the_written_out_gradient_equals_the_loop(linear, opt, bias, l2):
+    clients, model = linear
+    layers = [*model.module[:1], *model.module[1][:-1], nn.Linear(64, 3, bias=bias)]
+    model = FlatModel(nn.Sequential(*layers), l2=l2)
+    W = torch.stack([model.init(k, torch.float64) for k in range(3)])
+    meters = Meter(), Meter()
+    loop, written = (
+        train_round(model, W, clients, opt, seed=3, round=2, ids=[1, 2, 0], how=how, meter=meter)
+        for how, meter in zip(("loop", "linear"), meters, strict=True)
+    )
+    torch.testing.assert_close(written, loop, rtol=1e-9, atol=1e-12)
+    assert loop.norm() > 0.01
+    assert meters[0] == meters[1]
+
+
+def test_linear_models_are_trained_by_their_formula_unless_somebody_asks_otherwise(linear, federation, monkeypatch):
+    clients, model = linear
+    asked = []
+    monkeypatch.setattr(together, "linear_gradients", lambda *args: asked.append(1) or linear_gradients(*args))
+    for how, opt in (
+        ("auto", ClientOpt()),
+        ("vmap", ClientOpt()),
+        ("auto", ClientOpt(augmentation="rotate_flip_crop")),
+    ):
+        train_round(model, model.init(0), clients, opt, seed=0, round=1, ids=[0, 1, 2], how=how)
+        assert asked == [1, 1]  # two batches of the largest client, the first time only
+    mlp_clients, net = federation
+    train_round(net, net.init(0), mlp_clients, ClientOpt(), seed=0, round=1, ids=[0, 1, 2])
+    assert asked == [1, 1]
+
+
+@pytest.mark.parametrize("why", ["net", "augmentation", "dropout", "task"])
+def test_linear_is_refused_where_it_would_be_wrong(linear, federation, why):
+    clients, model = federation if why == "net" else linear
+    opt = ClientOpt(augmentation="rotate_flip_crop") if why == "augmentation" else ClientOpt()
+    if why == "dropout":
+        model = FlatModel(nn.Sequential(nn.Dropout(0.5), *model.module))
+    if why == "task":
+        model = FlatModel(model.module, task="regression")
+    with pytest.raises(UnsupportedModel, match="how='linear' needs classification"):
+        train_round(model, model.init(0), clients, opt, seed=0, round=1, ids=[0], how="linear")
+
+
+def test_prepared_rounds_are_the_same_rounds_to_the_bit(linear, monkeypatch):
+    clients, model = linear
+    w, opt = model.init(0), ClientOpt(lr=0.5, batch_size=8)
+    tail, pool = prepared(model, w, clients, opt, "auto")
+    assert isinstance(pool, Pool)
+    assert pool.x.dtype == w.dtype
+    kwargs = {"seed": 0, "round": 4, "ids": [2, 0]}
+    assert torch.equal(train_round(tail, w, pool, opt, **kwargs), train_round(model, w, clients, opt, **kwargs))
+    assert prepared(model, w, clients, opt, "vmap") == (model, clients)
+    monkeypatch.setattr(together, "MOST_FEATURES", 70 * 64 - 1)
+    assert prepared(model, w, clients, opt, "auto") == (model, clients)
+
+
+def test_a_pool_is_a_mapping_of_the_same_clients(federation):
+    clients, _ = federation
+    pool = Pool.of({7: clients[0], 3: clients[1]})
+    assert list(pool) == [7, 3]
+    for i, client in ((7, clients[0]), (3, clients[1])):
+        assert torch.equal(pool[i][0], client[0])
+        assert torch.equal(pool[i][1], client[1])
+    assert Pool.of(pool) is pool
 
 
 def test_vmap_equals_loop_for_convolutions(federation):

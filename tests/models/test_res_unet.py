@@ -7,7 +7,8 @@ from torch.func import functional_call
 from fu_core.data import load
 from fu_core.errors import UnsupportedModel
 from fu_core.evaluation.accuracy import accuracy
-from fu_core.federation.local import ClientOpt, train_client, train_round
+from fu_core.federation.local import ClientOpt, train_client
+from fu_core.federation.together import train_round
 from fu_core.models import FlatModel, build
 from fu_core.models.res_unet import ResUNet, small_res_unet
 from fu_core.report import published

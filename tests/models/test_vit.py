@@ -5,7 +5,8 @@ import torch
 
 from fu_core.data import load
 from fu_core.errors import UnsupportedModel
-from fu_core.federation.local import ClientOpt, train_client, train_round
+from fu_core.federation.local import ClientOpt, train_client
+from fu_core.federation.together import train_round
 from fu_core.models import FlatModel
 from fu_core.models.vit import ViTLite, vit_tiny
 from fu_core.unlearning.curvature import MATRICES, curvature_product

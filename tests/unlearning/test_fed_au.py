@@ -9,8 +9,9 @@ from torch import nn
 from fu_core.errors import InvalidRequest, NumericalFailure, UnsupportedModel, UnsupportedTask
 from fu_core.evaluation.accuracy import accuracy
 from fu_core.federation.horizontal import fedavg
-from fu_core.federation.local import ClientOpt, train_client, train_round
+from fu_core.federation.local import ClientOpt, train_client
 from fu_core.federation.meter import Meter
+from fu_core.federation.together import train_round
 from fu_core.models.cnn import simple_cnn
 from fu_core.models.flat import FlatModel, Standardize
 from fu_core.models.linear import mlp, unit_softmax

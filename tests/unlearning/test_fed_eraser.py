@@ -10,8 +10,9 @@ from torch import nn
 from fu_core.errors import InvalidRequest, MissingHistory, UnsupportedTask
 from fu_core.evaluation.costs import Federation, counted_cost, total_cost, unlearning_cost
 from fu_core.federation.horizontal import fedavg
-from fu_core.federation.local import ClientOpt, train_round
+from fu_core.federation.local import ClientOpt
 from fu_core.federation.meter import Meter
+from fu_core.federation.together import train_round
 from fu_core.models.flat import FlatModel
 from fu_core.models.linear import softmax_regression
 from fu_core.unlearning.baselines.fed_eraser import NORM_SCOPES, UpdateHistory, calibrate, fed_eraser

@@ -37,8 +37,9 @@ from fu_core.errors import (
     check_share,
 )
 from fu_core.federation.horizontal import aggregate, sizes_of
-from fu_core.federation.local import Client, ClientOpt, batches, train_round
+from fu_core.federation.local import Client, ClientOpt, batches
 from fu_core.federation.meter import Meter
+from fu_core.federation.together import train_round
 from fu_core.models.flat import FlatModel
 from fu_core.streams import stream
 from fu_core.unlearning.deletion import check_targets

@@ -31,8 +31,9 @@ from fu_core.errors import (
     check_positive,
 )
 from fu_core.federation.horizontal import aggregate, participants, sizes_of
-from fu_core.federation.local import Client, ClientOpt, train_round
+from fu_core.federation.local import Client, ClientOpt
 from fu_core.federation.meter import Meter, nbytes
+from fu_core.federation.together import train_round
 from fu_core.models.flat import FlatModel
 from fu_core.unlearning.needs import Needs
 

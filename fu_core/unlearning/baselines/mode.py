@@ -21,8 +21,9 @@ from torch import Tensor
 
 from fu_core.errors import InvalidRequest, UnsupportedTask, check_count, check_positive, check_share
 from fu_core.federation.horizontal import aggregate, fedavg_round, participants, sizes_of
-from fu_core.federation.local import Client, ClientOpt, train_round
+from fu_core.federation.local import Client, ClientOpt
 from fu_core.federation.meter import Meter
+from fu_core.federation.together import train_round
 from fu_core.models.flat import FlatModel
 from fu_core.unlearning.needs import Needs
 

@@ -1,0 +1,288 @@
+"""Train all clients of a round: as a loop over `train_client`, or together, one matrix for everybody's models.
+
+The loop is the plain version; all ways see the same batches and agree to rounding:
+
+    loop     one client after the other                              convolutions on a CPU
+    vmap     one step of all clients at a time, layers (K, *shape)   small nets, accelerators
+    linear   the same, with softmax regression's gradient written out
+
+Updates are new minus old throughout: `delta = w_client - w`.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from fu_core.errors import NumericalFailure, UnsupportedModel, check_choice
+from fu_core.federation.augment import augment
+from fu_core.federation.local import Client, ClientOpt, batches, train_client
+from fu_core.federation.meter import Meter
+from fu_core.models.flat import FlatModel
+from fu_core.streams import stream
+
+WAYS = ("auto", "loop", "vmap", "linear")
+TOGETHER = 100  # clients trained as one matrix on a CPU: more fall out of its cache, and need as much memory each
+MOST_FEATURES = 2**28  # numbers, 1 GiB of float32: what features kept from round to round may take
+
+Clients = Sequence[Client] | Mapping[int, Client]
+Layers = dict[str, Tensor]  # (K, *shape) per name of `FlatModel.views`
+
+
+@dataclass(frozen=True)
+class Pool(Mapping[int, Client]):
+    """Clients by id, with the samples of all in one tensor: a round reads its batches there, gathering nothing."""
+
+    x: Tensor
+    y: Tensor
+    rows: dict[int, slice]
+
+    @classmethod
+    def of(cls, clients: Mapping[int, Client]) -> Pool:
+        """Copies the samples; a pool is returned as it is."""
+        if isinstance(clients, Pool):
+            return clients
+        rows, end = {}, 0
+        for i, (_, y) in clients.items():
+            rows[i] = slice(end, end := end + len(y))
+        return cls(torch.cat([x for x, _ in clients.values()]), torch.cat([y for _, y in clients.values()]), rows)
+
+    def __getitem__(self, i: int) -> Client:
+        return self.x[self.rows[i]], self.y[self.rows[i]]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def prepared(model: FlatModel, w: Tensor, clients: Clients, opt: ClientOpt, how: str) -> tuple[FlatModel, Clients]:
+    """What many rounds from `w` train faster: of a linear model, the linear layer and the features that it sees.
+
+    Other models, and data that would take too much memory as features, come back as they are. The
+    parameters are the same ones in either case.
+    """
+    if _way(how, model, opt, w.device, len(clients)) != "linear":
+        return model, clients
+    _, tail = _split(model)
+    by_id = clients if isinstance(clients, Mapping) else dict(enumerate(clients))
+    samples = sum(len(y) for _, y in by_id.values())
+    if samples * tail.shapes[0][1] > MOST_FEATURES:
+        return model, clients
+    return tail, _features(model, w, Pool.of(by_id))
+
+
+def train_round(
+    model: FlatModel,
+    w: Tensor,
+    clients: Clients,
+    opt: ClientOpt,
+    *,
+    seed: int,
+    round: int,
+    ids: Sequence[int],
+    how: str = "auto",
+    meter: Meter | None = None,
+) -> Tensor:
+    """Train the clients `ids` from `w`; returns their updates (K, d) in that order, new minus old.
+
+    w: (d,), where all of them start, or (K, d), a start for each: row k belongs to `ids[k]`, and so does its
+    update. `meter` counts an exchange with a server for (d,) only; clients with models of their own have none.
+
+    how: a way of this module, or "auto", the fastest by our benchmark. Raises `NumericalFailure` naming the
+    client whose update is not finite, `ValueError` for a `w` of another shape, `UnsupportedModel` for
+    "linear" with a model that is not.
+    """
+    ids = list(ids)
+    one, each = (model.d,), (len(ids), model.d)
+    if w.shape not in (one, each):
+        raise ValueError(f"w must have shape {one}, or {each} with a row per client, got {tuple(w.shape)}")
+    way = _way(how, model, opt, w.device, len(ids))
+    together = TOGETHER if w.device.type == "cpu" else len(ids)
+    deltas = torch.empty((len(ids), model.d), dtype=w.dtype, device=w.device)
+    for first in range(0, len(ids), together):
+        part = slice(first, first + together)
+        start, own = w if w.dim() == 1 else w[part], ids[part]
+        held = clients if isinstance(clients, Pool) else {i: clients[i] for i in own}
+        if way == "loop":
+            deltas[part] = _train_loop(model, start, held, opt, own, seed, round, meter)
+        elif way == "vmap":
+            deltas[part] = _train_matrix(model, start, Pool.of(held), opt, own, seed, round, meter, vmap_gradients)
+        else:
+            pool, (_, tail) = _features(model, w, Pool.of(held)), _split(model)
+            deltas[part] = _train_matrix(tail, start, pool, opt, own, seed, round, meter, linear_gradients)
+    finite = deltas.sum(dim=1).isfinite()  # NaN and infinity survive a sum, which is ten times cheaper to check
+    if not finite.all():
+        culprit = ids[int((~finite).nonzero()[0])]
+        raise NumericalFailure(f"client {culprit}, round {round}: its update is not finite; lower lr (now {opt.lr})")
+    if meter is not None and w.dim() == 1:
+        meter.exchange(w, deltas)
+    return deltas
+
+
+def _way(how: str, model: FlatModel, opt: ClientOpt, device: torch.device, clients: int) -> str:
+    check_choice("how", how, WAYS)
+    linear = model.linear_tail is not None and opt.augmentation == "none"  # which changes what features are made of
+    if how == "linear" and not linear:
+        raise UnsupportedModel(
+            "how='linear' needs classification by one nn.Linear after layers without parameters, and no augmentation"
+        )
+    if how != "auto":
+        return how
+    if linear:
+        return "linear"
+    convolutional = any(isinstance(part, nn.Conv2d) for part in model.module.modules())
+    return "loop" if clients == 1 or (convolutional and device.type == "cpu") else "vmap"
+
+
+def _split(model: FlatModel) -> tuple[nn.Module, FlatModel]:
+    assert model.linear_tail is not None  # by _way
+    return model.linear_tail
+
+
+def _features(model: FlatModel, w: Tensor, pool: Pool) -> Pool:
+    """The pool as the linear layer of `model` sees it, in the dtype of `w`."""
+    layers, _ = _split(model)
+    if not len(list(layers.children())):
+        return pool
+    layers = copy.deepcopy(layers).to(w.device, w.dtype)
+    with torch.no_grad():
+        return replace(pool, x=torch.cat([layers(x) for x in pool.x.split(1000)]))
+
+
+# --- one after the other ---------------------------------------------------------------------------------------------
+
+
+def _train_loop(
+    model: FlatModel,
+    w: Tensor,
+    clients: Mapping[int, Client],
+    opt: ClientOpt,
+    ids: list[int],
+    seed: int,
+    round: int,
+    meter: Meter | None,
+) -> Tensor:
+    deltas = torch.empty((len(ids), model.d), dtype=w.dtype, device=w.device)
+    starts = w.expand(len(ids), -1)  # (K, d), whether they share one or not
+    for start, delta, i in zip(starts, deltas, ids, strict=True):
+        w_i = train_client(model, start, clients[i], opt, seed=seed, round=round, client_id=i, meter=meter)
+        torch.sub(w_i, start, out=delta)  # Delta_i = w_i - w
+    return deltas
+
+
+# --- as one matrix ---------------------------------------------------------------------------------------------------
+
+
+Gradients = Callable[[FlatModel, Layers, Tensor, Tensor, Tensor | None], Layers]
+
+
+def _train_matrix(
+    model: FlatModel,
+    w: Tensor,
+    pool: Pool,
+    opt: ClientOpt,
+    ids: list[int],
+    seed: int,
+    round: int,
+    meter: Meter | None,
+    gradients: Gradients,
+) -> Tensor:
+    """All clients step together, each layer one (K, *shape) tensor. Those with more batches come first, so
+    that the clients still at work are always a prefix and finished ones simply drop off the end.
+    """
+    plans = [batches(len(pool[i][1]), opt, seed=seed, round=round, client=i) for i in ids]
+    order = sorted(range(len(ids)), key=lambda k: -len(plans[k]))
+    schedule = _schedule([plans[k] for k in order], [pool.rows[ids[k]].start for k in order], w)
+    draws = [stream(seed, "augment", round, ids[k]) for k in order] if opt.augmentation != "none" else []
+    starts = w.detach().expand(len(ids), -1).split(model.sizes, dim=1)
+    layers = {n: v[order].view(-1, *s) for n, v, s in zip(model.names, starts, model.shapes, strict=True)}
+    optimisers = {name: opt.fresh(round) for name in layers}
+    deltas = torch.empty((len(ids), model.d), dtype=w.dtype, device=w.device)
+    working = len(ids)
+    for lengths, index, weights in schedule:
+        if (active := len(lengths)) < working:
+            deltas[order[active:working]] = _as_rows({name: v[active:] for name, v in layers.items()})
+            layers = {name: v[:active] for name, v in layers.items()}
+            for optimiser in optimisers.values():
+                optimiser.keep(active)
+            working = active
+        if opt.augmentation == "none":
+            x = pool.x[index]  # (K, B, ...)
+        else:  # each client's batch by itself, from its own stream, before padding
+            own = zip(index, lengths, draws[:active], strict=True)
+            moved = [augment(pool.x[b[:n]], opt.augmentation, draw) for b, n, draw in own]
+            x = nn.utils.rnn.pad_sequence(moved, batch_first=True)
+        for name, g in gradients(model, layers, x, pool.y[index], weights).items():
+            if model.l2:
+                g = g.add_(layers[name], alpha=model.l2)
+            optimisers[name].step(layers[name], g)
+        if meter is not None:
+            meter.train(sum(lengths))
+    deltas[order[:working]] = _as_rows(layers)
+    return deltas.sub_(w)
+
+
+def _as_rows(layers: Layers) -> Tensor:
+    """Stacked layers (K, *shape) as flat vectors, one row (d,) per client."""
+    return torch.cat([v.flatten(1) for v in layers.values()], dim=1)
+
+
+def _schedule(
+    plans: list[list[Tensor]], firsts: list[int], like: Tensor
+) -> Iterator[tuple[list[int], Tensor, Tensor | None]]:
+    """Per step: the batch sizes of the clients still at work, their rows in the pool (K, B), and weights (K, B).
+
+    `plans` with the most steps first. Shorter batches are padded with weight 0; None if nothing is. All of
+    the round goes to the device at once.
+    """
+    lengths = [[b.numel() for b in plan] for plan in plans]  # numel, not len: Tensor.__len__ is a slow Python function
+    longest = max(n for own in lengths for n in own)
+    table = torch.zeros(len(plans), len(plans[0]), longest, dtype=torch.long)
+    for k, (plan, first) in enumerate(zip(plans, firsts, strict=True)):
+        rows = nn.utils.rnn.pad_sequence(plan, batch_first=True).add_(first)
+        table[k, : len(plan), : rows.shape[1]] = rows
+    held = torch.arange(longest) < torch.tensor([own + [0] * (len(plans[0]) - len(own)) for own in lengths])[..., None]
+    table, held = table.to(like.device), held.to(like.device, like.dtype)
+    for step in range(len(plans[0])):
+        own = [n[step] for n in lengths if len(n) > step]
+        width = max(own)
+        index = table[: len(own), step, :width]
+        yield own, index, None if min(own) == width else held[: len(own), step, :width]
+
+
+def vmap_gradients(model: FlatModel, layers: Layers, x: Tensor, y: Tensor, weights: Tensor | None) -> Layers:
+    """Per layer, row k: the gradient of client k's mean loss over its batch, without the l2 term.
+
+    Samples enter with their share in their client's mean, padding with none; nothing couples the rows.
+    """
+    leaves = {name: v.detach().requires_grad_() for name, v in layers.items()}
+    losses = model.losses_of_many(leaves, x, y)  # (K, B)
+    gradients = torch.autograd.grad(losses, list(leaves.values()), grad_outputs=_shares(losses, weights))
+    return dict(zip(leaves, gradients, strict=True))
+
+
+def linear_gradients(model: FlatModel, layers: Layers, x: Tensor, y: Tensor, weights: Tensor | None) -> Layers:
+    """`vmap_gradients` of softmax regression, written out: `(softmax(x W' + b) - onehot(y))' x` per client.
+
+    x: features (K, B, p). Two products of matrices per step, where autograd spends its time on everything else.
+    """
+    weight, *bias = layers.values()  # (K, classes, p), (K, classes)
+    z = torch.baddbmm(bias[0].unsqueeze(1), x, weight.mT) if bias else torch.bmm(x, weight.mT)  # (K, B, classes)
+    residual = z.softmax(dim=2)
+    residual.scatter_add_(2, y.unsqueeze(2), residual.new_full((), -1.0).expand(*y.shape, 1))
+    residual *= _shares(z[..., 0], weights).unsqueeze(2)
+    gradients = [torch.bmm(residual.mT, x), residual.sum(dim=1)]
+    return dict(zip(layers, gradients, strict=False))  # without a bias, there are fewer layers
+
+
+def _shares(losses: Tensor, weights: Tensor | None) -> Tensor:
+    """What each sample of a padded batch (K, B) counts in its client's mean."""
+    if weights is None:
+        return losses.new_full((), 1 / losses.shape[1]).expand_as(losses)
+    return weights / weights.sum(dim=1, keepdim=True)
