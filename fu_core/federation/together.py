@@ -11,7 +11,6 @@ Updates are new minus old throughout: `delta = w_client - w`.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -27,7 +26,6 @@ from fu_core.streams import stream
 
 WAYS = ("auto", "loop", "vmap", "linear")
 TOGETHER = 100  # clients trained as one matrix on a CPU: more fall out of its cache, and need as much memory each
-MOST_FEATURES = 2**28  # numbers, 1 GiB of float32: what features kept from round to round may take
 
 Clients = Sequence[Client] | Mapping[int, Client]
 Layers = dict[str, Tensor]  # (K, *shape) per name of `FlatModel.views`
@@ -69,12 +67,10 @@ def prepared(model: FlatModel, w: Tensor, clients: Clients, opt: ClientOpt, how:
     """
     if _way(how, model, opt, w.device, len(clients)) != "linear":
         return model, clients
-    _, tail = _split(model)
     by_id = clients if isinstance(clients, Mapping) else dict(enumerate(clients))
-    samples = sum(len(y) for _, y in by_id.values())
-    if samples * tail.shapes[0][1] > MOST_FEATURES:
+    if not model.keeps_features(sum(len(y) for _, y in by_id.values())):
         return model, clients
-    return tail, _features(model, w, Pool.of(by_id))
+    return _tail(model), _as_features(model, w, Pool.of(by_id))
 
 
 def train_round(
@@ -114,8 +110,8 @@ def train_round(
         elif way == "vmap":
             deltas[part] = _train_matrix(model, start, Pool.of(held), opt, own, seed, round, meter, vmap_gradients)
         else:
-            pool, (_, tail) = _features(model, w, Pool.of(held)), _split(model)
-            deltas[part] = _train_matrix(tail, start, pool, opt, own, seed, round, meter, linear_gradients)
+            pool = _as_features(model, w, Pool.of(held))
+            deltas[part] = _train_matrix(_tail(model), start, pool, opt, own, seed, round, meter, linear_gradients)
     finite = deltas.sum(dim=1).isfinite()  # NaN and infinity survive a sum, which is ten times cheaper to check
     if not finite.all():
         culprit = ids[int((~finite).nonzero()[0])]
@@ -140,19 +136,13 @@ def _way(how: str, model: FlatModel, opt: ClientOpt, device: torch.device, clien
     return "loop" if clients == 1 or (convolutional and device.type == "cpu") else "vmap"
 
 
-def _split(model: FlatModel) -> tuple[nn.Module, FlatModel]:
+def _tail(model: FlatModel) -> FlatModel:
     assert model.linear_tail is not None  # by _way
     return model.linear_tail
 
 
-def _features(model: FlatModel, w: Tensor, pool: Pool) -> Pool:
-    """The pool as the linear layer of `model` sees it, in the dtype of `w`."""
-    layers, _ = _split(model)
-    if not len(list(layers.children())):
-        return pool
-    layers = copy.deepcopy(layers).to(w.device, w.dtype)
-    with torch.no_grad():
-        return replace(pool, x=torch.cat([layers(x) for x in pool.x.split(1000)]))
+def _as_features(model: FlatModel, w: Tensor, pool: Pool) -> Pool:
+    return replace(pool, x=model.features(pool.x, w))
 
 
 # --- one after the other ---------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from fu_core.errors import UnsupportedModel, check_choice
 
 TASKS = ("classification", "segmentation", "regression")
+MOST_FEATURES = 2**28  # numbers, 1 GiB of float32: what features kept for later passes may take
 
 
 class Standardize(nn.Module):
@@ -187,25 +188,40 @@ class FlatModel:
         return holders[0] if len(holders) == 1 else None
 
     @cached_property
-    def linear_tail(self) -> tuple[nn.Module, FlatModel] | None:
-        """`(features, tail)` of a classifier that is layers without parameters and then one nn.Linear; else None.
+    def linear_tail(self) -> FlatModel | None:
+        """The last layer alone, of a classifier that is layers without parameters and then one nn.Linear; else None.
 
-        `logits(w, x) == tail.logits(w, features(x))`, with the same `w`.
+        `logits(w, x) == linear_tail.logits(w, features(x, w))`, with the same `w`.
         """
         *layers, last = _in_a_row(self.module)
         fixed = all(not any(True for _ in part.parameters()) and not _draws(part) for part in layers)
         if type(self) is not FlatModel or self.task != "classification" or not isinstance(last, nn.Linear) or not fixed:
             return None
-        return nn.Sequential(*layers), FlatModel(nn.Sequential(last), self.task, self.l2)
+        return FlatModel(nn.Sequential(last), self.task, self.l2)
+
+    def keeps_features(self, samples: int) -> bool:
+        """Whether there is a `linear_tail`, and so many samples are few enough to be kept as its features."""
+        return self.linear_tail is not None and samples * self.linear_tail.shapes[0][1] <= MOST_FEATURES
+
+    @torch.no_grad()
+    def features(self, x: Tensor, like: Tensor) -> Tensor:
+        """What `linear_tail` sees of `x` (n, ...), in the dtype of `like`; `x` itself if nothing comes before."""
+        *layers, _ = _in_a_row(self.module)
+        if not layers:
+            return x
+        before = copy.deepcopy(nn.Sequential(*layers)).to(like.device, like.dtype)
+        return torch.cat([before(part) for part in x.split(1000)])
 
     def _constants(self, w: Tensor) -> dict[str, Tensor]:
         """The module's buffers (normalisation constants) in the dtype and on the device of `w`."""
         key = (w.dtype, w.device)
         if key not in self._buffers:
-            self._buffers[key] = {
-                name: b.to(w.device, w.dtype if b.is_floating_point() else b.dtype)
-                for name, b in self.module.named_buffers()
-            }
+            # Made inside grad or jvp, they would belong to that transform and be of no use after it.
+            with torch._C._DisableFuncTorch():
+                self._buffers[key] = {
+                    name: b.to(w.device, w.dtype if b.is_floating_point() else b.dtype)
+                    for name, b in self.module.named_buffers()
+                }
         return self._buffers[key]
 
 

@@ -168,7 +168,7 @@ def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, A
     before = evaluate(f, W, retrained, original)
     more = 0 if method in REFERENCES else config.get("pdudt_rounds", 1)  # Remark 1: one round on retained data
     W = f.train(W, config["rounds"] + 1, more, meter=meter)
-    metrics = evaluate(f, W, retrained, original)
+    metrics = evaluate(f, W, retrained, original) if more else before
     costs = {"images": meter.images, "products": meter.products, "bytes": meter.bytes, "kept": meter.storage}
     return {**metrics, **{f"before_{name}": value for name, value in before.items()}, **extra, **costs}, None
 
@@ -207,11 +207,11 @@ def evaluate(f: Federation, W: Tensor, retrained: Tensor, original: Tensor) -> d
     samples of the same class: other classes would be told apart by any model.
     """
     x_mean, r_mean, o_mean = (models.mean(dim=0) for models in (W, retrained, original))
-    outputs = f.model.predict(x_mean, f.problem.test[0])
-    y = f.problem.test[1]
+    (x_test, y), (x_gone, y_gone) = f.problem.test, f.forgotten()
+    outputs, outputs_gone = f.model.predict(x_mean, x_test), f.model.predict(x_mean, x_gone)
     metrics = {
         "test": outputs_accuracy(f.model.task, outputs, y),
-        "forget": accuracy(f.model, x_mean, *f.forgotten()),
+        "forget": outputs_accuracy(f.model.task, outputs_gone, y_gone),
         "consensus": consensus_distance(W),
         "gap": float((x_mean - r_mean).norm() / (o_mean - r_mean).norm().clamp(min=1e-30)),
         "distance": parameter_gap(x_mean, r_mean),
@@ -228,7 +228,7 @@ def evaluate(f: Federation, W: Tensor, retrained: Tensor, original: Tensor) -> d
     attack = threshold_attack(
         members=-f.model.predict_losses(x_mean, *retained),
         others=scores[half],
-        forget=-f.model.predict_losses(x_mean, *f.forgotten()),
+        forget=-f.model.sample_losses(outputs_gone, y_gone),
         unseen=scores[unseen],
     )
     return metrics | {"mia": attack.accuracy, "auc": attack.auc, "tpr": attack.tpr_at_1_fpr}
@@ -243,7 +243,7 @@ def removed_class(f: Federation) -> int | None:
     return None if any((y == label).any() for _, y in f.kept) else label
 
 
-def _some_retained(f: Federation, largest: int = 10_000) -> Client:
+def _some_retained(f: Federation, largest: int = 5000) -> Client:
     """At most `largest` random retained samples: the members the attacker learns from."""
     x = torch.cat([x for x, _ in f.kept])
     y = torch.cat([y for _, y in f.kept])

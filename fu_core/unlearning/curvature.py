@@ -45,6 +45,8 @@ def curvature_product(
     check_choice("matrix", matrix, MATRICES)
     check_count("batch_size", batch_size)
     parts = _with_weight(parts)
+    if matrix != "fisher" and model.keeps_features(sum(len(y) for _, (_, y) in parts)):
+        return _softmax_product(model, w, parts, batch_size, count)
     on_batch = _ON_BATCH[matrix]
     arrange = _layout(model)
     mass = sum(weight for weight, _ in parts)
@@ -55,6 +57,39 @@ def curvature_product(
             total.add_(on_batch(model, w, v, arrange(x), y, share.to(w.device, w.dtype)))
             if count is not None:
                 count(len(y))
+        return total.to(w.dtype) + (mass * model.l2) * v
+
+    return product
+
+
+def _softmax_product(
+    model: FlatModel,
+    w: Tensor,
+    parts: Sequence[tuple[float, Client]],
+    batch_size: int,
+    count: Callable[[int], None] | None,
+) -> Product:
+    """The product of softmax regression, whose Hessian and Gauss-Newton matrix are one: two products of matrices.
+
+    With p = softmax(z): d2 l / dz2 = diag(p) - p p', and J v = V x + c for v = (V, c). Keeps the features
+    and p of all samples.
+    """
+    tail, mass = model.linear_tail, sum(weight for weight, _ in parts)
+    assert tail is not None
+    held = [(model.features(x, w), len(y), share.to(w.device, w.dtype)) for x, y, share in _batches(parts, batch_size)]
+    batches = [(x, tail.predict(w, x).softmax(dim=1), share, n) for x, n, share in held]
+
+    def product(v: Tensor) -> Tensor:
+        total = torch.zeros(model.d, dtype=torch.float64, device=w.device)
+        for x, p, share, n in batches:
+            moved = tail.logits(v, x)  # J v (n, classes)
+            curved = share[:, None] * p * (moved - (p * moved).sum(dim=1, keepdim=True))  # [diag(p) - p p'] J v
+            weight, *bias = tail.views(total).values()
+            weight.add_(curved.T @ x)  # J' of it
+            if bias:
+                bias[0].add_(curved.sum(dim=0))
+            if count is not None:
+                count(n)
         return total.to(w.dtype) + (mass * model.l2) * v
 
     return product

@@ -13,6 +13,7 @@ from fu_core.federation.local import ClientOpt, batches, train_client
 from fu_core.federation.meter import Meter
 from fu_core.federation.optim import FlatOptimiser
 from fu_core.federation.together import Pool, linear_gradients, prepared, train_round
+from fu_core.models import flat
 from fu_core.models.cnn import simple_cnn
 from fu_core.models.flat import FlatModel, Standardize
 from fu_core.models.linear import mlp, unit_softmax
@@ -158,7 +159,7 @@ def test_prepared_rounds_are_the_same_rounds_to_the_bit(linear, monkeypatch):
     kwargs = {"seed": 0, "round": 4, "ids": [2, 0]}
     assert torch.equal(train_round(tail, w, pool, opt, **kwargs), train_round(model, w, clients, opt, **kwargs))
     assert prepared(model, w, clients, opt, "vmap") == (model, clients)
-    monkeypatch.setattr(together, "MOST_FEATURES", 70 * 64 - 1)
+    monkeypatch.setattr(flat, "MOST_FEATURES", 70 * 64 - 1)
     assert prepared(model, w, clients, opt, "auto") == (model, clients)
 
 

@@ -195,3 +195,11 @@ def test_relu_after_pooling_is_the_net_with_relu_before_to_the_bit():
     w = ours.init(0)
     assert torch.equal(ours.logits(w, x), papers.logits(w, x))
     assert torch.equal(ours.grad(w, x, y), papers.grad(w, x, y))
+
+
+def test_constants_first_needed_inside_a_transform_serve_afterwards():
+    model = FlatModel(nn.Sequential(Standardize(torch.tensor([0.5]), torch.tensor([0.25])), nn.Linear(1, 2)))
+    w, x, y = model.init(0, torch.float64), torch.ones(3, 1, dtype=torch.float64), torch.tensor([0, 1, 1])
+    product = model.hvp(w, torch.ones_like(w), x, y)
+    assert model.logits(w, x).isfinite().all()
+    assert torch.equal(model.hvp(w, torch.ones_like(w), x, y), product)

@@ -5,11 +5,13 @@ import torch
 from torch import nn
 
 from fu_core.errors import InvalidRequest
+from fu_core.models import flat
 from fu_core.models.cnn import simple_cnn
-from fu_core.models.flat import FlatModel
-from fu_core.models.linear import softmax_regression
+from fu_core.models.flat import FlatModel, Standardize
+from fu_core.models.linear import UnitLength, softmax_regression
 from fu_core.models.resnet import SmallResNet
-from fu_core.unlearning.curvature import MATRICES, curvature_product, fisher_diagonal
+from fu_core.unlearning import curvature
+from fu_core.unlearning.curvature import MATRICES, _hessian, curvature_product, fisher_diagonal
 
 EXACT = {"rtol": 1e-9, "atol": 1e-12}
 SIZES, WEIGHTS = (7, 3, 5), (0.2, 0.5, 0.1)  # weights neither proportional to the sizes nor summing to one
@@ -116,6 +118,24 @@ def test_small_weights_are_weights_all_the_same():
     whole = curvature_product(model, w, parts)(v)
     tiny = curvature_product(model, w, [(1e-9 * weight, client) for weight, client in parts])(v)
     torch.testing.assert_close(1e9 * tiny, whole, **EXACT)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("kept", [True, False])  # the second: too many features to keep, so by autograd
+def test_softmax_regression_has_the_same_products_written_out(bias, kept, monkeypatch):
+    if not kept:
+        monkeypatch.setattr(flat, "MOST_FEATURES", 15 * 4 - 1)
+    features = [Standardize(torch.randn(4), torch.rand(4) + 0.5), UnitLength()]
+    model = FlatModel(nn.Sequential(*features, nn.Linear(4, 3, bias=bias)), l2=0.3)
+    w, parts = model.init(0, torch.float64), list(zip(WEIGHTS, drawn("classification"), strict=True))
+    v = torch.linspace(-1, 2, model.d, dtype=torch.float64)
+    seen, by_autograd = [], []
+    monkeypatch.setitem(curvature._ON_BATCH, "hessian", lambda *args: by_autograd.append(1) or _hessian(*args))
+    product = curvature_product(model, w, parts, batch_size=4, count=seen.append)
+    for _ in range(2):
+        torch.testing.assert_close(product(v), dense(model, w, parts, "hessian") @ v, **EXACT)
+    assert seen == [4, 4, 4, 3] * 2
+    assert bool(by_autograd) is not kept
 
 
 def test_gauss_newton_is_the_hessian_where_outputs_are_linear():
