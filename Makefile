@@ -14,7 +14,7 @@ READY := $(VENV)/.ready
 SETTINGS := $(if $(DATA),FU_DATA="$(DATA)") $(if $(JOBS),FU_JOBS="$(JOBS)")
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce figures test notebooks data lab lint bench clean distclean
+.PHONY: help setup reproduce plan figures test notebooks data lab lint bench clean distclean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -36,6 +36,9 @@ $(READY): requirements.lock pyproject.toml
 
 reproduce: $(READY) ## Make all figures and tables (PROFILE, PAPER, JOBS, DATA)
 	$(SETTINGS) $(PY) -m fu_core.reproduce --profile $(PROFILE) --paper $(PAPER)
+
+plan: $(READY) ## List what reproduce would do: runs, disk, hours on this device (PROFILE, PAPER)
+	$(SETTINGS) $(PY) -m fu_core.reproduce --profile $(PROFILE) --paper $(PAPER) --dry-run
 
 figures: $(READY) ## Draw them again from the committed records, computing nothing
 	$(SETTINGS) $(PY) -m fu_core.reproduce --profile $(PROFILE) --paper $(PAPER) --figures-only

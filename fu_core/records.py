@@ -16,8 +16,10 @@ import hashlib
 import json
 import math
 import os
+import shutil
 import socket
 import sys
+import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -33,6 +35,7 @@ from tqdm.auto import tqdm
 
 from fu_core.errors import ConfigError, CorruptData, NumericalFailure, StorageError
 from fu_core.paths import figures_dir, runs_dir
+from fu_core.precision import precision
 from fu_core.provenance import PhaseClock, code_state, machine
 from fu_core.version import __version__
 
@@ -46,7 +49,7 @@ KEY_LENGTH = 20
 
 
 def run_key(function_name: str, config: Mapping[str, Any], data_hash: str = "") -> str:
-    """The name of a run: 20 hex digits that depend on the function, its config, its data and our version.
+    """The name of a run: 20 hex digits of the function, its config, its data, our version, and FU_PRECISION if set.
 
     Raises ConfigError if `config` holds anything but JSON scalars, lists and dicts, or an absolute path.
     """
@@ -56,6 +59,8 @@ def run_key(function_name: str, config: Mapping[str, Any], data_hash: str = "") 
         "data": data_hash,
         "version": __version__,
     }
+    if precision() != "float32":
+        identity["precision"] = precision()
     return _sha256(_canonical(identity))[:KEY_LENGTH]
 
 
@@ -169,8 +174,13 @@ class RecordStore:
 
         For read-only stores: committed records can be drawn where the data itself is missing.
         """
-        records = (self.get(path.stem) for path in sorted(self.root.glob("*.json")))
-        return {config_key(r.config): r for r in records if r is not None and r.function == function_name(fn)}
+        return {config_key(r.config): r for r in self.everything() if r.function == function_name(fn)}
+
+    def everything(self) -> Iterator[Record]:
+        """All finished runs, in the order of their keys."""
+        for path in sorted(self.root.glob("*.json")):
+            if (record := self.get(path.stem)) is not None:
+                yield record
 
     def tensors(self, key: str, names: Collection[str] | None = None) -> Tensors:
         """The tensors that run `key` returned, on the CPU; only those in `names`, if given.
@@ -197,6 +207,37 @@ class RecordStore:
             if path.stem not in keys:
                 path.unlink()
 
+    def merge(self, folder: Path) -> int:
+        """Take over the records of another store, with their tensors; returns how many are new here.
+
+        Runs that are finished here stay as they are. Raises StorageError if `folder` is none or cannot be copied,
+        CorruptData if one of its records is damaged: those before it have been taken over then, whole.
+        """
+        folder = Path(folder)
+        if not folder.is_dir():
+            raise StorageError(f"--merge: there is no folder {folder}; give the runs/records of another machine")
+        new = 0
+        for path in sorted(folder.glob("*.json")):
+            key, text = path.stem, path.read_text(encoding="utf-8")
+            record = Record.from_json(text, key)
+            if self.get(key) is not None:
+                continue
+            if record.tensors is not None:
+                tensors = folder / f"{key}.safetensors"
+                if not tensors.exists() or _file_sha256(tensors) != record.tensors:
+                    raise CorruptData(f"{tensors} is missing or damaged; copy it again, or remove {path.name}")
+                with written_atomically(self._tensor_path(key)) as part:
+                    shutil.copyfile(tensors, part)
+            with written_atomically(self._record_path(key)) as part:
+                part.write_text(text, encoding="utf-8")
+            new += 1
+        return new
+
+    def tensor_bytes(self, key: str) -> int:
+        """How large the file of a run's tensors is; 0 without one."""
+        path = self._tensor_path(key)
+        return path.stat().st_size if path.exists() else 0
+
     def _compute(self, fn: RunFunction, name: str, key: str, config: Mapping[str, Any], data_hash: str) -> Record:
         self._remove_leftovers(key)
         context = RunContext(self, key)
@@ -214,7 +255,7 @@ class RecordStore:
             metrics=metrics,
             rounds=context.rounds,
             tensors=None if tensors is None else _file_sha256(self._tensor_path(key)),
-            provenance={**code_state(), **machine(), "phases": context.clock.totals()},
+            provenance={**code_state(), **machine(), "precision": precision(), "phases": context.clock.totals()},
         )
         with written_atomically(self._record_path(key)) as part:
             part.write_text(record.to_json(), encoding="utf-8")
@@ -303,15 +344,24 @@ class RunContext:
         self.clock = PhaseClock()
         self.rounds: list[dict[str, Any]] = []
         self._path = store._checkpoint_path(key)
+        self._interval = _checkpoint_seconds()
+        self._due = time.monotonic() + self._interval
 
     def checkpoint(self, tensors: Tensors, meta: Mapping[str, Any]) -> None:
         """Keep the state from which this run can continue, in place of the previous one.
 
+        Call it after every round: it does nothing until `$FU_CHECKPOINT_SECONDS` (1) have passed since the last one,
+        or ten times what that took, so that a run loses little time to keeping what it might lose. 0: always.
         The rows logged so far are kept with it. Raises StorageError if it cannot be written; the previous
         checkpoint is then still whole.
         """
+        began = time.monotonic()
+        if began < self._due:
+            return
         state = {"meta": plain(meta, "meta"), "rounds": self.rounds, "phases": self.clock.totals()}
         _save_tensors(self._path, tensors, {"state": _canonical(state)})
+        ended = time.monotonic()
+        self._due = ended + (max(self._interval, 10 * (ended - began)) if self._interval else 0.0)
 
     def resume(self) -> tuple[Tensors, dict[str, Any]] | None:
         """`(tensors, meta)` of the last checkpoint, or None to start afresh. Brings back the logged rows.
@@ -338,6 +388,17 @@ class RunContext:
     def log(self, **values: Any) -> None:
         """Add one row of per-round metrics. Raises NumericalFailure if a value is not finite."""
         self.rounds.append(plain(values, "rounds"))
+
+
+def _checkpoint_seconds() -> float:
+    given = os.environ.get("FU_CHECKPOINT_SECONDS") or "1"
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise ConfigError(f"FU_CHECKPOINT_SECONDS must be a number >= 0, got {given!r}")
+    return seconds
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import sys
+import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,11 +29,15 @@ from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from nbclient.exceptions import DeadKernelError
 from papermill.exceptions import PapermillExecutionError
+from tqdm import tqdm
 from traitlets import default
 
 from fu_core import paths
+from fu_core.compute import Stage, device
 from fu_core.errors import ConfigError, check_choice, nearest
-from fu_core.provenance import PeakMemory
+from fu_core.plan import chosen, estimate, part_of, run_part, stages_of
+from fu_core.provenance import PeakMemory, machine
+from fu_core.records import RecordStore
 
 TYPES = "int, float, str, bool, list[...] of these, or any of them `| None`"
 
@@ -296,16 +301,23 @@ def _environment(**values: str) -> Iterator[None]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line. Returns 0 if all went well, 1 if a notebook failed, 2 if it was called wrongly."""
+    """The command line. Returns 0 if all went well, 1 if something failed, 2 if it was called wrongly."""
     options = _parser().parse_args(arguments)
     try:
         if options.list:
             print(*(f"{paper:<16} {', '.join(profiles(paper))}" for paper in notebooks()), sep="\n")
             return 0
+        if options.merge:
+            print(f"{RecordStore(paths.runs_dir() / 'records').merge(options.merge)} new records")
+            return 0
         plans = _plans(options)
-    except ConfigError as error:
+        if options.dry_run or options.stage or options.part != (1, 1):
+            for each in plans:
+                (_show_plan if options.dry_run else _run_part)(each, options)
+            return 0
+    except (ConfigError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        return 2 if isinstance(error, ConfigError) else 1
     environment = {"FU_PROGRESS": "text"}
     environment |= {"FU_JOBS": str(options.jobs)} if options.jobs else {}
     environment |= {"FU_FIGURES_ONLY": "1"} if options.figures_only else {}
@@ -322,6 +334,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     print(*(outcome.line() for outcome in outcomes), sep="\n")
     return int(any(outcome.failure for outcome in outcomes))
+
+
+def _show_plan(each: Plan, options: argparse.Namespace) -> None:
+    """The listing of `--dry-run`, stage by stage as the notebook does them."""
+    stages = [part_of(stage, options.part) for stage in chosen(_stages(each), options.stage)]
+    print(f"\n{each.paper}, profile {each.profile}, on one {device()} ({machine()['cpu']}):")
+    print(f"{'stage':<32} {'runs':>6} {'done':>6} {'GiB kept':>9} {'hours':>9}")
+    rows = []
+    for row in estimate(each.paper, stages):
+        rows.append(row)
+        unknown = f" + ?  {textwrap.shorten(row.reason, 90)}" if row.reason else ""
+        tqdm.write(f"{row.stage:<32} {row.runs:>6} {row.done:>6} {row.gib:>9.2f} {row.hours:>9.2f}{unknown}")
+    runs, done, gib, hours = (
+        sum(column) for column in zip(*((r.runs, r.done, r.gib, r.hours) for r in rows), strict=True)
+    )
+    print(f"{'all':<32} {runs:>6} {done:>6} {gib:>9.2f} {hours:>9.2f}{' + ?' if any(r.reason for r in rows) else ''}")
+
+
+def _run_part(each: Plan, options: argparse.Namespace) -> None:
+    runs = run_part(chosen(_stages(each), options.stage), options.part, options.jobs)
+    print(f"{each.paper}: {runs} runs are there; the notebook, or --merge elsewhere, will find them")
+
+
+def _stages(each: Plan) -> list[Stage]:
+    return stages_of(each.paper, each.notebook, each.parameters)
 
 
 def _plans(options: argparse.Namespace) -> list[Plan]:
@@ -342,6 +379,10 @@ def _parser() -> argparse.ArgumentParser:
         "-p", dest="parameter", nargs=2, action="append", default=[], metavar=("KEY", "VALUE"), help="set a parameter"
     )
     parser.add_argument("--figures-only", action="store_true", help="draw from the committed records, compute nothing")
+    parser.add_argument("--dry-run", action="store_true", help="list the runs with hours and disk, compute nothing")
+    parser.add_argument("--stage", default="", help="only the runs of one stage of --dry-run, without the notebook")
+    parser.add_argument("--part", type=_part, default=(1, 1), metavar="K/N", help="only every N-th run, from the K-th")
+    parser.add_argument("--merge", type=Path, metavar="FOLDER", help="take over the records of another machine")
     parser.add_argument("--list", action="store_true", help="show the papers and their profiles")
     return parser
 
@@ -350,6 +391,14 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number >= 1, got {text!r}")
     return int(text)
+
+
+def _part(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    k, n = (int(number) for number in found.groups()) if found else (0, 0)
+    if not 1 <= k <= n:
+        raise argparse.ArgumentTypeError(f"must be K/N with 1 <= K <= N, like 2/8, got {text!r}")
+    return k, n
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ PARAMETERS = {
     "pair_settings": [],
     "segmentation_settings": [],
     "sweep_settings": [],
+    "flower": False,  # ray takes longer to start than all the rest
 }
 ABSOLUTE_PATH = re.compile(r"(?<![\w.])/(home|root|work|tmp|Users)\b")
 # per setting: description, two trainings, ten methods, one equivalence; twice the printed form, once the printed costs

@@ -14,8 +14,8 @@ ONLY_CONDA = {"python", "pip", "make"}  # what pip users bring along
 
 
 def canonical(name):
-    """The name under which package indexes know a project (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+    """The name under which package indexes know a project (PEP 503), without its extras."""
+    return re.sub(r"[-_.]+", "-", name.partition("[")[0]).lower()
 
 
 def direct():

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from fu_core import records
 from fu_core.errors import ConfigError, CorruptData, NumericalFailure, StorageError
 from fu_core.records import Record, RecordStore, RunContext, function_name, run_key
 from fu_core.version import __version__
@@ -338,3 +339,38 @@ def test_a_phase_entered_twice_adds_up_and_cannot_contain_itself(store):
     with context.phase("outer"), pytest.raises(RuntimeError, match="outer"), context.phase("outer"):
         pass
     assert set(context.clock.totals()) == {"train", "outer"}
+
+
+def test_precision_is_part_of_the_key_and_a_wrong_one_is_refused(monkeypatch):
+    exact = run_key("f", {"a": 1})
+    monkeypatch.setenv("FU_PRECISION", "float32")
+    assert run_key("f", {"a": 1}) == exact
+    monkeypatch.setenv("FU_PRECISION", "bf16")
+    assert run_key("f", {"a": 1}) != exact
+    monkeypatch.setenv("FU_PRECISION", "half")
+    with pytest.raises(ConfigError, match=r"FU_PRECISION must be one of .*bf16.*'half'"):
+        run_key("f", {"a": 1})
+
+
+def test_checkpoints_are_as_far_apart_as_asked_and_cost_a_tenth_of_the_time_at_most(tmp_path, monkeypatch):
+    clock, written = [0.0], []
+    monkeypatch.setenv("FU_CHECKPOINT_SECONDS", "2")
+    monkeypatch.setattr(records.time, "monotonic", lambda: clock[0])
+
+    def slow_save(path, tensors, metadata):
+        written.append(clock[0])
+        clock[0] += 0.5
+
+    monkeypatch.setattr(records, "_save_tensors", slow_save)
+    context = RunContext(RecordStore(tmp_path), "k")
+    while clock[0] < 15:
+        clock[0] += 1.0
+        context.checkpoint({}, {})
+    assert written == [2.0, 7.5, 13.0]  # two seconds after the start, then ten times half a second after the last
+
+
+@pytest.mark.parametrize("given", ["-1", "soon", "nan", "inf"])
+def test_a_wrong_checkpoint_interval_is_refused(given, tmp_path, monkeypatch):
+    monkeypatch.setenv("FU_CHECKPOINT_SECONDS", given)
+    with pytest.raises(ConfigError, match=f"FU_CHECKPOINT_SECONDS must be a number >= 0, got '{given}'"):
+        RunContext(RecordStore(tmp_path), "k")

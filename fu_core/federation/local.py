@@ -13,6 +13,7 @@ from fu_core.federation.augment import AUGMENTATIONS, augment
 from fu_core.federation.meter import Meter
 from fu_core.federation.optim import OPTIMISERS, FlatOptimiser
 from fu_core.models.flat import FlatModel
+from fu_core.precision import training_precision
 from fu_core.streams import stream
 
 Client = tuple[Tensor, Tensor]  # x (n_i, ...), y (n_i,)
@@ -87,9 +88,11 @@ def train_client(
     w_local = w.detach().clone().requires_grad_()
     optimiser = opt.fresh(round)
     draws = stream(seed, "augment", round, client_id)
-    for b in batches(len(y), opt, seed=seed, round=round, client=client_id):
+    plan = batches(len(y), opt, seed=seed, round=round, client=client_id)
+    for b in torch.cat(plan).to(x.device).split([len(b) for b in plan]):  # to an accelerator at once, not per step
         x_b = model.arrange(augment(x[b], opt.augmentation, draws))
-        loss = model.loss(w_local, x_b, y[b])
+        with training_precision(x.device):
+            loss = model.loss(w_local, x_b, y[b])
         (g,) = torch.autograd.grad(loss, w_local)
         optimiser.step(w_local, g)  # w <- w - eta * grad loss(w; b)
         if meter is not None:

@@ -4,7 +4,7 @@ The loop is the plain version; all ways see the same batches and agree to roundi
 
     loop     one client after the other                              convolutions on a CPU
     vmap     one step of all clients at a time, layers (K, *shape)   small nets, accelerators
-    linear   the same, with softmax regression's gradient written out
+    dense    the same, backpropagation written out                   softmax regression and perceptrons
 
 Updates are new minus old throughout: `delta = w_client - w`.
 """
@@ -22,9 +22,10 @@ from fu_core.federation.augment import augment
 from fu_core.federation.local import Client, ClientOpt, batches, train_client
 from fu_core.federation.meter import Meter
 from fu_core.models.flat import FlatModel
+from fu_core.precision import training_precision
 from fu_core.streams import stream
 
-WAYS = ("auto", "loop", "vmap", "linear")
+WAYS = ("auto", "loop", "vmap", "dense")
 TOGETHER = 100  # clients trained as one matrix on a CPU: more fall out of its cache, and need as much memory each
 
 Clients = Sequence[Client] | Mapping[int, Client]
@@ -60,12 +61,12 @@ class Pool(Mapping[int, Client]):
 
 
 def prepared(model: FlatModel, w: Tensor, clients: Clients, opt: ClientOpt, how: str) -> tuple[FlatModel, Clients]:
-    """What many rounds from `w` train faster: of a linear model, the linear layer and the features that it sees.
+    """What many rounds from `w` train faster: of a dense model, its dense layers and the features that they see.
 
     Other models, and data that would take too much memory as features, come back as they are. The
     parameters are the same ones in either case.
     """
-    if _way(how, model, opt, w.device, len(clients)) != "linear":
+    if _way(how, model, opt, w.device, len(clients)) != "dense":
         return model, clients
     by_id = clients if isinstance(clients, Mapping) else dict(enumerate(clients))
     if not model.keeps_features(sum(len(y) for _, y in by_id.values())):
@@ -92,7 +93,7 @@ def train_round(
 
     how: a way of this module, or "auto", the fastest by our benchmark. Raises `NumericalFailure` naming the
     client whose update is not finite, `ValueError` for a `w` of another shape, `UnsupportedModel` for
-    "linear" with a model that is not.
+    "dense" with a model that is not.
     """
     ids = list(ids)
     one, each = (model.d,), (len(ids), model.d)
@@ -111,7 +112,7 @@ def train_round(
             deltas[part] = _train_matrix(model, start, Pool.of(held), opt, own, seed, round, meter, vmap_gradients)
         else:
             pool = _as_features(model, w, Pool.of(held))
-            deltas[part] = _train_matrix(_tail(model), start, pool, opt, own, seed, round, meter, linear_gradients)
+            deltas[part] = _train_matrix(_tail(model), start, pool, opt, own, seed, round, meter, dense_gradients)
     finite = deltas.sum(dim=1).isfinite()  # NaN and infinity survive a sum, which is ten times cheaper to check
     if not finite.all():
         culprit = ids[int((~finite).nonzero()[0])]
@@ -123,22 +124,23 @@ def train_round(
 
 def _way(how: str, model: FlatModel, opt: ClientOpt, device: torch.device, clients: int) -> str:
     check_choice("how", how, WAYS)
-    linear = model.linear_tail is not None and opt.augmentation == "none"  # which changes what features are made of
-    if how == "linear" and not linear:
+    dense = model.dense_tail is not None and opt.augmentation == "none"  # which changes what features are made of
+    if how == "dense" and not dense:
         raise UnsupportedModel(
-            "how='linear' needs classification by one nn.Linear after layers without parameters, and no augmentation"
+            "how='dense' needs classification by nn.Linear and ReLU in turn, after layers without parameters, "
+            "and no augmentation"
         )
     if how != "auto":
         return how
-    if linear:
-        return "linear"
+    if dense:
+        return "dense"
     convolutional = any(isinstance(part, nn.Conv2d) for part in model.module.modules())
     return "loop" if clients == 1 or (convolutional and device.type == "cpu") else "vmap"
 
 
 def _tail(model: FlatModel) -> FlatModel:
-    assert model.linear_tail is not None  # by _way
-    return model.linear_tail
+    assert model.dense_tail is not None  # by _way
+    return model.dense_tail
 
 
 def _as_features(model: FlatModel, w: Tensor, pool: Pool) -> Pool:
@@ -228,8 +230,7 @@ def _schedule(
 ) -> Iterator[tuple[list[int], Tensor, Tensor | None]]:
     """Per step: the batch sizes of the clients still at work, their rows in the pool (K, B), and weights (K, B).
 
-    `plans` with the most steps first. Shorter batches are padded with weight 0; None if nothing is. All of
-    the round goes to the device at once.
+    `plans` with the most steps first. Shorter batches are padded with weight 0; None if nothing is.
     """
     lengths = [[b.numel() for b in plan] for plan in plans]  # numel, not len: Tensor.__len__ is a slow Python function
     longest = max(n for own in lengths for n in own)
@@ -238,7 +239,7 @@ def _schedule(
         rows = nn.utils.rnn.pad_sequence(plan, batch_first=True).add_(first)
         table[k, : len(plan), : rows.shape[1]] = rows
     held = torch.arange(longest) < torch.tensor([own + [0] * (len(plans[0]) - len(own)) for own in lengths])[..., None]
-    table, held = table.to(like.device), held.to(like.device, like.dtype)
+    table, held = table.to(like.device), held.to(like.device, like.dtype)  # once a round, not per step
     for step in range(len(plans[0])):
         own = [n[step] for n in lengths if len(n) > step]
         width = max(own)
@@ -252,23 +253,38 @@ def vmap_gradients(model: FlatModel, layers: Layers, x: Tensor, y: Tensor, weigh
     Samples enter with their share in their client's mean, padding with none; nothing couples the rows.
     """
     leaves = {name: v.detach().requires_grad_() for name, v in layers.items()}
-    losses = model.losses_of_many(leaves, x, y)  # (K, B)
+    with training_precision(x.device):
+        losses = model.losses_of_many(leaves, x, y)  # (K, B)
     gradients = torch.autograd.grad(losses, list(leaves.values()), grad_outputs=_shares(losses, weights))
     return dict(zip(leaves, gradients, strict=True))
 
 
-def linear_gradients(model: FlatModel, layers: Layers, x: Tensor, y: Tensor, weights: Tensor | None) -> Layers:
-    """`vmap_gradients` of softmax regression, written out: `(softmax(x W' + b) - onehot(y))' x` per client.
+def dense_gradients(model: FlatModel, layers: Layers, x: Tensor, y: Tensor, weights: Tensor | None) -> Layers:
+    """`vmap_gradients` of layers that alternate with ReLU, written out: autograd spends most of a step on bookkeeping.
 
-    x: features (K, B, p). Two products of matrices per step, where autograd spends its time on everything else.
+    x: features (K, B, p). Forward `h_l = relu(h_{l-1} W_l' + b_l)`; backward, from `r = softmax(z) - onehot(y)` on,
+    the gradients `r' h_{l-1}` and `sum r`, and `r <- (r W_l) * [h_{l-1} > 0]`.
     """
-    weight, *bias = layers.values()  # (K, classes, p), (K, classes)
-    z = torch.baddbmm(bias[0].unsqueeze(1), x, weight.mT) if bias else torch.bmm(x, weight.mT)  # (K, B, classes)
-    residual = z.softmax(dim=2)
-    residual.scatter_add_(2, y.unsqueeze(2), residual.new_full((), -1.0).expand(*y.shape, 1))
-    residual *= _shares(z[..., 0], weights).unsqueeze(2)
-    gradients = [torch.bmm(residual.mT, x), residual.sum(dim=1)]
-    return dict(zip(layers, gradients, strict=False))  # without a bias, there are fewer layers
+    names = [
+        (f"{k}.weight", f"{k}.bias") for k, part in enumerate(model.module.children()) if isinstance(part, nn.Linear)
+    ]
+    inputs, z = [x], x
+    for k, (weight, bias) in enumerate(names, start=1):
+        product = layers[weight].mT  # (K, in, out)
+        z = torch.baddbmm(layers[bias].unsqueeze(1), z, product) if bias in layers else torch.bmm(z, product)
+        if k < len(names):
+            inputs.append(z := z.relu_())
+    r = z.softmax(dim=2)  # (K, B, classes)
+    r.scatter_add_(2, y.unsqueeze(2), r.new_full((), -1.0).expand(*y.shape, 1))
+    r *= _shares(z[..., 0], weights).unsqueeze(2)
+    gradients: Layers = {}
+    for (weight, bias), h in zip(reversed(names), reversed(inputs), strict=True):
+        gradients[weight] = torch.bmm(r.mT, h)
+        if bias in layers:
+            gradients[bias] = r.sum(dim=1)
+        if h is not x:
+            r = torch.bmm(r, layers[weight]).mul_(h > 0)
+    return gradients
 
 
 def _shares(losses: Tensor, weights: Tensor | None) -> Tensor:

@@ -188,25 +188,46 @@ class FlatModel:
         return holders[0] if len(holders) == 1 else None
 
     @cached_property
-    def linear_tail(self) -> FlatModel | None:
-        """The last layer alone, of a classifier that is layers without parameters and then one nn.Linear; else None.
+    def dense_tail(self) -> FlatModel | None:
+        """The net from its first nn.Linear on, of a classifier that is nn.Linear with ReLU between from there on.
 
-        `logits(w, x) == linear_tail.logits(w, features(x, w))`, with the same `w`.
+        None if it is not, or if layers before it have parameters or draw numbers. Otherwise, with the same `w`,
+        `logits(w, x) == dense_tail.logits(w, features(x, w))`.
         """
-        *layers, last = _in_a_row(self.module)
-        fixed = all(not any(True for _ in part.parameters()) and not _draws(part) for part in layers)
-        if type(self) is not FlatModel or self.task != "classification" or not isinstance(last, nn.Linear) or not fixed:
+        before, after = self._parts
+        fixed = all(not any(True for _ in part.parameters()) and not _draws(part) for part in before)
+        kinds = [type(part) for part in after]
+        dense = kinds[::2] == [nn.Linear] * len(kinds[::2]) and kinds[1::2] == [nn.ReLU] * len(kinds[1::2])
+        if (
+            type(self) is not FlatModel
+            or self.task != "classification"
+            or not fixed
+            or not dense
+            or len(kinds) % 2 == 0
+        ):
             return None
-        return FlatModel(nn.Sequential(last), self.task, self.l2)
+        return FlatModel(nn.Sequential(*after), self.task, self.l2)
+
+    @property
+    def linear_tail(self) -> FlatModel | None:
+        """`dense_tail` where it is a single layer: softmax regression."""
+        return self.dense_tail if self.dense_tail is not None and len(self._parts[1]) == 1 else None
+
+    @property
+    def _parts(self) -> tuple[list[nn.Module], list[nn.Module]]:
+        """The layers before the first nn.Linear, and from it on."""
+        layers = _in_a_row(self.module)
+        first = next((k for k, layer in enumerate(layers) if isinstance(layer, nn.Linear)), len(layers))
+        return layers[:first], layers[first:]
 
     def keeps_features(self, samples: int) -> bool:
-        """Whether there is a `linear_tail`, and so many samples are few enough to be kept as its features."""
-        return self.linear_tail is not None and samples * self.linear_tail.shapes[0][1] <= MOST_FEATURES
+        """Whether there is a `dense_tail`, and so many samples are few enough to be kept as its features."""
+        return self.dense_tail is not None and samples * self.dense_tail.shapes[0][1] <= MOST_FEATURES
 
     @torch.no_grad()
     def features(self, x: Tensor, like: Tensor) -> Tensor:
-        """What `linear_tail` sees of `x` (n, ...), in the dtype of `like`; `x` itself if nothing comes before."""
-        *layers, _ = _in_a_row(self.module)
+        """What `dense_tail` sees of `x` (n, ...), in the dtype of `like`; `x` itself if nothing comes before."""
+        layers, _ = self._parts
         if not layers:
             return x
         before = copy.deepcopy(nn.Sequential(*layers)).to(like.device, like.dtype)

@@ -45,7 +45,11 @@ def curvature_product(
     check_choice("matrix", matrix, MATRICES)
     check_count("batch_size", batch_size)
     parts = _with_weight(parts)
-    if matrix != "fisher" and model.keeps_features(sum(len(y) for _, (_, y) in parts)):
+    if (
+        model.linear_tail is not None
+        and matrix != "fisher"
+        and model.keeps_features(sum(len(y) for _, (_, y) in parts))
+    ):
         return _softmax_product(model, w, parts, batch_size, count)
     on_batch = _ON_BATCH[matrix]
     arrange = _layout(model)

@@ -1,6 +1,7 @@
 """Local training: the plain loop, all clients together, and the optimisers against torch's own."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from fu_core.federation.augment import augment
 from fu_core.federation.local import ClientOpt, batches, train_client
 from fu_core.federation.meter import Meter
 from fu_core.federation.optim import FlatOptimiser
-from fu_core.federation.together import Pool, linear_gradients, prepared, train_round
+from fu_core.federation.together import Pool, dense_gradients, prepared, train_round
 from fu_core.models import flat
 from fu_core.models.cnn import simple_cnn
 from fu_core.models.flat import FlatModel, Standardize
@@ -106,26 +107,29 @@ def linear(federation):
     ClientOpt(lr=0.5, batch_size=100),
 ])  # fmt: skip
 @pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("hidden", [(), (8,), (8, 5)])
 @pytest.mark.parametrize("l2", [0.0, 0.3])
-def test_the_written_out_gradient_equals_the_loop(linear, opt, bias, l2):
+def test_written_out_backpropagation_equals_the_loop(linear, opt, bias, hidden, l2):
     clients, model = linear
-    layers = [*model.module[:1], *model.module[1][:-1], nn.Linear(64, 3, bias=bias)]
-    model = FlatModel(nn.Sequential(*layers), l2=l2)
+    widths = (64, *hidden)
+    dense = [part for fan in pairwise(widths) for part in (nn.Linear(*fan, bias=bias), nn.ReLU())]
+    model = FlatModel(nn.Sequential(*model.module[1][:-1], *dense, nn.Linear(widths[-1], 3, bias=bias)), l2=l2)
+    clients = [(x.double() / 255, y) for x, y in clients]
     W = torch.stack([model.init(k, torch.float64) for k in range(3)])
     meters = Meter(), Meter()
     loop, written = (
         train_round(model, W, clients, opt, seed=3, round=2, ids=[1, 2, 0], how=how, meter=meter)
-        for how, meter in zip(("loop", "linear"), meters, strict=True)
+        for how, meter in zip(("loop", "dense"), meters, strict=True)
     )
     torch.testing.assert_close(written, loop, rtol=1e-9, atol=1e-12)
     assert loop.norm() > 0.01
     assert meters[0] == meters[1]
 
 
-def test_linear_models_are_trained_by_their_formula_unless_somebody_asks_otherwise(linear, federation, monkeypatch):
+def test_dense_models_are_trained_by_formula_unless_somebody_asks_otherwise(linear, monkeypatch):
     clients, model = linear
     asked = []
-    monkeypatch.setattr(together, "linear_gradients", lambda *args: asked.append(1) or linear_gradients(*args))
+    monkeypatch.setattr(together, "dense_gradients", lambda *args: asked.append(1) or dense_gradients(*args))
     for how, opt in (
         ("auto", ClientOpt()),
         ("vmap", ClientOpt()),
@@ -133,21 +137,22 @@ def test_linear_models_are_trained_by_their_formula_unless_somebody_asks_otherwi
     ):
         train_round(model, model.init(0), clients, opt, seed=0, round=1, ids=[0, 1, 2], how=how)
         assert asked == [1, 1]  # two batches of the largest client, the first time only
-    mlp_clients, net = federation
-    train_round(net, net.init(0), mlp_clients, ClientOpt(), seed=0, round=1, ids=[0, 1, 2])
-    assert asked == [1, 1]
 
 
-@pytest.mark.parametrize("why", ["net", "augmentation", "dropout", "task"])
-def test_linear_is_refused_where_it_would_be_wrong(linear, federation, why):
-    clients, model = federation if why == "net" else linear
+@pytest.mark.parametrize("why", ["tanh", "convolution", "augmentation", "dropout", "task"])
+def test_dense_is_refused_where_it_would_be_wrong(linear, why):
+    clients, model = linear
+    if why == "tanh":
+        model = FlatModel(nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.Tanh(), nn.Linear(4, 3)))
+    if why == "convolution":
+        model = FlatModel(nn.Sequential(nn.Conv2d(1, 1, 3), nn.Flatten(), nn.Linear(36, 3)))
     opt = ClientOpt(augmentation="rotate_flip_crop") if why == "augmentation" else ClientOpt()
     if why == "dropout":
         model = FlatModel(nn.Sequential(nn.Dropout(0.5), *model.module))
     if why == "task":
         model = FlatModel(model.module, task="regression")
-    with pytest.raises(UnsupportedModel, match="how='linear' needs classification"):
-        train_round(model, model.init(0), clients, opt, seed=0, round=1, ids=[0], how="linear")
+    with pytest.raises(UnsupportedModel, match="how='dense' needs classification"):
+        train_round(model, model.init(0), clients, opt, seed=0, round=1, ids=[0], how="dense")
 
 
 def test_prepared_rounds_are_the_same_rounds_to_the_bit(linear, monkeypatch):
@@ -203,7 +208,7 @@ def test_training_one_client_leaves_server_and_sibling_alone(federation):
     clients, model = federation
     w = model.init(0)
     before, data = w.clone(), clients[1][0].clone()
-    alone = train_round(model, w, clients, ClientOpt(), seed=0, round=1, ids=[1])
+    alone = train_round(model, w, clients, ClientOpt(), seed=0, round=1, ids=[1], how="loop")
     together = train_round(model, w, clients, ClientOpt(), seed=0, round=1, ids=[0, 1, 2], how="loop")
     assert torch.equal(w, before)
     assert torch.equal(clients[1][0], data)
@@ -322,3 +327,22 @@ def test_epochs_may_not_be_infinite():
 def test_a_client_without_samples_is_named():
     with pytest.raises(InvalidRequest, match="client 3 holds no samples to train on \\(round 7\\)"):
         batches(0, ClientOpt(), seed=0, round=7, client=3)
+
+
+@pytest.mark.parametrize("how", ["loop", "vmap"])
+def test_bf16_rounds_the_layers_and_keeps_parameters_exact(federation, how, monkeypatch):
+    clients, model = federation
+    w, kwargs = model.init(0), {"seed": 0, "round": 1, "ids": [0, 1, 2], "how": how}
+    exact = train_round(model, w, clients, ClientOpt(batch_size=8), **kwargs)
+    monkeypatch.setenv("FU_PRECISION", "bf16")
+    rounded = train_round(model, w, clients, ClientOpt(batch_size=8), **kwargs)
+    assert rounded.dtype == torch.float32
+    assert 1e-4 < (rounded - exact).norm() / exact.norm() < 0.05
+
+
+def test_dense_models_know_no_bf16(linear, monkeypatch):
+    clients, model = linear
+    kwargs = {"seed": 0, "round": 1, "ids": [0, 1, 2]}
+    exact = train_round(model, model.init(0), clients, ClientOpt(), **kwargs)
+    monkeypatch.setenv("FU_PRECISION", "bf16")
+    assert torch.equal(train_round(model, model.init(0), clients, ClientOpt(), **kwargs), exact)
