@@ -102,7 +102,8 @@ def test_the_experiment_gets_every_parameter_in_its_place(paper, notebook):
     given = dict(zip(names, map(ast.unparse, call.args), strict=False))
     given |= {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
     assert given == {name: name for name in names}
-    assert set(declared_parameters(notebooks()[paper])) == {*names, "interactive"}
+    others = {"interactive", "flower"} if paper == "puf" else {"interactive"}
+    assert set(declared_parameters(notebooks()[paper])) == {*names, *others}
 
 
 def test_one_cell_is_checked_by_nbval_and_its_output_is_kept(notebook):
