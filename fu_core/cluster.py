@@ -25,6 +25,7 @@ from tqdm.auto import tqdm
 
 from fu_core.compute import Failure, Outcome, ShowRunning, Task, attempt
 from fu_core.errors import ConfigError
+from fu_core.precision import precision
 from fu_core.records import RecordStore, written_atomically
 from fu_core.version import __version__
 
@@ -46,7 +47,7 @@ def cluster_outcomes(
     """
     store = RecordStore(store.root.absolute())  # workers run in folders of their own
     with _connected() as client, _probe(store) as probe:
-        needs = _Needs(__version__, probe)
+        needs = _Needs(__version__, precision(), probe)
         crew = _Crew(client, show_running)
         while not crew.look():
             time.sleep(POLL_SECONDS)
@@ -173,6 +174,7 @@ class _Needs:
     """What our runs need where they are computed."""
 
     version: str
+    precision: str
     probe: Path  # a file in our store
 
 
@@ -201,7 +203,7 @@ def _check_everybody(client: Client, needs: _Needs) -> None:
         )
     answers = client.run(_unmet, needs, on_error="return")
     problems = [
-        f"worker {address} has no fu_core {needs.version} ({answer})" if isinstance(answer, Exception) else answer
+        f"worker {address}, asked for fu_core {needs.version}: {answer}" if isinstance(answer, Exception) else answer
         for address, answer in answers.items()
         if answer and not isinstance(answer, OSError)  # a worker that has just died
     ]
@@ -218,6 +220,8 @@ def _unmet(needs: _Needs, dask_worker: Worker) -> str:
     here = f"worker {dask_worker.address} on {socket.gethostname()}"
     if __version__ != needs.version:
         return f"{here} has fu_core {__version__}, not {needs.version}: install the same version there"
+    if precision() != needs.precision:
+        return f"{here} has FU_PRECISION={precision()}, not {needs.precision}: start workers with the same"
     if dask_worker.state.nthreads != 1:  # runs in one process would change each other's number of torch threads
         return f"{here} has {dask_worker.state.nthreads} threads: start workers with --nthreads 1"
     if not os.access(needs.probe, os.W_OK):

@@ -50,7 +50,9 @@ def fails_on_odd(config, context):
 
 
 def dies_on_two(config, context):
-    """Kills its process if `value` is 2."""
+    """Kills its process if `value` is 2, after `pause` seconds."""
+    _note("dies_on_two", config)
+    time.sleep(config.get("pause", 0))
     if config["value"] == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     return {"value": config["value"]}, None
