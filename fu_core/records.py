@@ -24,9 +24,11 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
+from glob import escape
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import psutil
 import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
@@ -115,15 +117,20 @@ class Record:
             content = json.loads(text)
             checksum = content.pop("checksum")
             record = cls(**content)
+            whole = checksum in (record._checksum(), record._first_checksum())
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptData(f"not a run record: {error}") from error
         if record.key != key:
             raise CorruptData(f"it is the record of {record.key}")
-        if checksum != record._checksum():
-            raise CorruptData("metrics, rounds or config do not match the checksum")
+        if not whole:
+            raise CorruptData("its content does not match its checksum")
         return record
 
     def _checksum(self) -> str:
+        return _sha256(_canonical(vars(self)))
+
+    def _first_checksum(self) -> str:
+        """What records carried at first, over less than everything. Long runs made many of those; they stay valid."""
         return _sha256(_canonical({"metrics": self.metrics, "rounds": self.rounds, "config": self.config}))
 
 
@@ -185,14 +192,16 @@ class RecordStore:
     def tensors(self, key: str, names: Collection[str] | None = None) -> Tensors:
         """The tensors that run `key` returned, on the CPU; only those in `names`, if given.
 
-        Raises CorruptData if they are missing or damaged; the next `run` of the same config computes them again.
+        Raises CorruptData if they are missing or damaged. Damaged ones are removed, unless the store is read-only: the
+        next `run` of the same config computes them again.
         """
         record, path = self.get(key), self._tensor_path(key)
         if record is None or record.tensors is None:
             raise CorruptData(f"run {key} has kept no tensors in {self.root}")
         if not path.exists() or _file_sha256(path) != record.tensors:
-            path.unlink(missing_ok=True)
-            raise CorruptData(f"{path} is missing or damaged; call run() with the same config to make it again")
+            if not self.read_only:
+                path.unlink(missing_ok=True)
+            raise CorruptData(f"{path} is missing or damaged; call again, and the run of that name is made anew")
         return _load_tensors(path, names)[0]
 
     def export(self, keys: Collection[str], folder: Path) -> None:
@@ -218,8 +227,12 @@ class RecordStore:
             raise StorageError(f"--merge: there is no folder {folder}; give the runs/records of another machine")
         new = 0
         for path in sorted(folder.glob("*.json")):
-            key, text = path.stem, path.read_text(encoding="utf-8")
-            record = Record.from_json(text, key)
+            key = path.stem
+            try:
+                text = path.read_text(encoding="utf-8")
+                record = Record.from_json(text, key)
+            except (CorruptData, UnicodeDecodeError) as error:
+                raise CorruptData(f"{path} is damaged: {error}; copy it again, or remove it") from error
             if self.get(key) is not None:
                 continue
             if record.tensors is not None:
@@ -270,8 +283,12 @@ class RecordStore:
         except UnicodeDecodeError as error:
             raise CorruptData(str(error)) from error
         record = Record.from_json(text, key)
-        if record.tensors is not None and not self.read_only and not self._tensor_path(key).exists():
+        if self.read_only:
+            return record
+        if record.tensors is not None and not self._tensor_path(key).exists():
             return None  # whoever runs it now needs the tensors, too
+        if self._checkpoint_path(key).exists():  # whoever made the record was killed just before removing this
+            self._checkpoint_path(key).unlink(missing_ok=True)
         return record
 
     def _read_or_move_aside(self, key: str) -> Record | None:
@@ -359,7 +376,8 @@ class RunContext:
         if began < self._due:
             return
         state = {"meta": plain(meta, "meta"), "rounds": self.rounds, "phases": self.clock.totals()}
-        _save_tensors(self._path, tensors, {"state": _canonical(state)})
+        # Not sorted: the columns of tables are in the order in which a run has named its metrics.
+        _save_tensors(self._path, tensors, json.dumps(state, allow_nan=False))
         ended = time.monotonic()
         self._due = ended + (max(self._interval, 10 * (ended - began)) if self._interval else 0.0)
 
@@ -372,9 +390,11 @@ class RunContext:
             return None
         try:
             tensors, metadata = _load_tensors(self._path)
+            if metadata["sha256"] != _tensors_sha256(tensors, metadata["state"]):
+                raise CorruptData("its content does not match its checksum")
             state = json.loads(metadata["state"])
             meta, rounds, phases = state["meta"], state["rounds"], state["phases"]
-        except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        except (SafetensorError, CorruptData, ValueError, KeyError, TypeError) as error:
             _move_aside(self._path, f"not a whole checkpoint: {error}")
             return None
         self.rounds = rounds
@@ -408,12 +428,16 @@ def _checkpoint_seconds() -> float:
 def written_atomically(path: Path) -> Iterator[Path]:
     """Yield a temporary path in the same folder; it becomes `path` at the end, or vanishes if anything fails.
 
-    Makes missing folders. Raises StorageError naming `path` if the disk is full or the folder cannot be written.
+    Makes missing folders, and clears away what a killed process left of `path`. Raises StorageError naming `path` if
+    the disk is full or the folder cannot be written.
     """
     path = Path(path)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     with _storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        for left in path.parent.glob(f".{escape(path.name)}.*.part"):
+            if not psutil.pid_exists(int(left.name.split(".")[-2])):
+                left.unlink(missing_ok=True)
         try:
             yield part
             with part.open("rb+") as written:
@@ -430,15 +454,18 @@ def _storage_errors(path: Path) -> Iterator[None]:
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise StorageError(
-            f"cannot write {path}: {reason}; free some space or choose a writable folder with FU_RUNS"
+            f"cannot write {path}: {reason}; free some space, or choose another folder with FU_RUNS (records) or "
+            "FU_FIGURES (figures, tables)"
         ) from error
 
 
-def _save_tensors(path: Path, tensors: Tensors, metadata: dict[str, str] | None = None) -> None:
+def _save_tensors(path: Path, tensors: Tensors, state: str | None = None) -> None:
+    """Write `tensors`, and with a `state` beside them a checksum of both: nobody else knows what a checkpoint holds."""
     # safetensors refuses tensors that share memory, and views of one flat vector are our daily bread: hence clone.
     copies = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
     }
+    metadata = None if state is None else {"state": state, "sha256": _tensors_sha256(copies, state)}
     with written_atomically(path) as part:
         save_file(copies, part, metadata)
 
@@ -447,6 +474,16 @@ def _load_tensors(path: Path, names: Collection[str] | None = None) -> tuple[Ten
     with safe_open(path, framework="pt") as file:
         wanted = [name for name in file.keys() if names is None or name in names]  # noqa: SIM118
         return {name: file.get_tensor(name) for name in wanted}, file.metadata() or {}
+
+
+def _tensors_sha256(tensors: Tensors, state: str) -> str:
+    """Of contiguous tensors on the CPU, with their names, types and shapes, and of the text beside them."""
+    digest = hashlib.sha256(state.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _move_aside(path: Path, reason: str) -> None:

@@ -29,7 +29,7 @@ from IPython.display import HTML, Image
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fu_core.errors import check_choice, nearest
+from fu_core.errors import CorruptData, check_choice, nearest
 from fu_core.records import written_atomically
 
 DPI = 150
@@ -322,16 +322,26 @@ def claims_table(results: Iterable[ClaimResult]) -> pd.DataFrame:
 
 
 def read_claims(profile_dir: Path) -> dict[str, ClaimResult]:
-    """The verdict on every claim by id, in the papers' order; "not run" where `profile_dir`/claims.csv has none."""
-    path = Path(profile_dir) / "claims.csv"
-    written = _read_text_csv(path).to_dict("records") if path.exists() else []
-    verdicts = {name: ClaimResult(name, "not run", reason=NOT_RUN) for name in claims()["id"]}
-    for row in written:
-        if row["id"] in verdicts:
-            verdicts[row["id"]] = ClaimResult(
-                row["id"], row["verdict"], row["ours"], row["spread"], row["records"].split(), row["reason"]
-            )
-    return verdicts
+    """The verdict on every claim by id, in the papers' order; "not run" while there is no `profile_dir`/claims.csv.
+
+    Raises CorruptData if there is one that is not the whole list.
+    """
+    path, names = Path(profile_dir) / "claims.csv", claims()["id"].tolist()
+    if not path.exists():
+        return {name: ClaimResult(name, "not run", reason=NOT_RUN) for name in names}
+    try:
+        verdicts = [
+            ClaimResult(row["id"], row["verdict"], row["ours"], row["spread"], row["records"].split(), row["reason"])
+            for row in _read_text_csv(path).to_dict("records")
+        ]
+        if [verdict.id for verdict in verdicts] != names:
+            raise ValueError("it does not list every claim once, in the papers' order")
+    except (ValueError, KeyError) as error:
+        raise CorruptData(
+            f"{path} is not the list of verdicts: {error}; delete it and run all papers of this profile, with "
+            "`make figures` where their records are committed, else with `make reproduce`"
+        ) from error
+    return dict(zip(names, verdicts, strict=True))
 
 
 def write_claims(results: Iterable[ClaimResult], paper: str, profile_dir: Path) -> Path:

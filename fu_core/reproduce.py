@@ -191,7 +191,8 @@ _YamlLoader.add_implicit_resolver(
 def _yaml(text: str, where: str) -> Any:
     try:
         return yaml.load(text, Loader=_YamlLoader)
-    except yaml.YAMLError as error:
+    # What is YAML and yet no value raises what Python raises: 2001-13-45 is no date, `!!bool maybe` no bool.
+    except (yaml.YAMLError, ValueError, KeyError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{where} is not YAML: {' '.join(str(error).split())}") from error
 
 
@@ -233,11 +234,11 @@ class Outcome:
 
 def execute(plan: Plan) -> Outcome:
     """Run one notebook from the repository root. Its executed copy is kept whether it fails or not."""
-    plan.executed.parent.mkdir(parents=True, exist_ok=True)
     began, clock = time.time(), time.perf_counter()
     failure = ""
     with PeakMemory(children=True) as peak:
         try:
+            plan.executed.parent.mkdir(parents=True, exist_ok=True)
             papermill.execute_notebook(
                 str(plan.notebook),
                 str(plan.executed),
@@ -253,6 +254,11 @@ def execute(plan: Plan) -> Outcome:
             failure = _failed_cell(plan, error)
         except DeadKernelError:
             failure = "the kernel died, perhaps for lack of memory; finished runs are kept: call again"
+        except OSError as error:
+            failure = (
+                f"{type(error).__name__}: {error}; the executed copy goes to {plan.executed}: "
+                "free some space, or choose another folder with FU_RUNS"
+            )
         except Exception as error:  # the other papers shall still run
             failure = f"{type(error).__name__}: {error}"
     minutes = (time.perf_counter() - clock) / 60

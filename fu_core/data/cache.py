@@ -71,7 +71,7 @@ def read_cache(path: Path) -> Arrays:
     """All arrays of a cache, checked. Raises `CorruptData`, which names the file and the way out."""
     try:
         with np.load(path, allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in archive.files}
+            arrays = {key: _whole(archive.zip, key) for key in archive.files}
     except PermissionError as error:
         raise DataUnavailable(f"{path} may not be read: {error.strerror}; change its permissions") from error
     except (*UNREADABLE, AttributeError, TypeError) as error:  # the last two: a bare .npy under this name
@@ -80,6 +80,15 @@ def read_cache(path: Path) -> Arrays:
     if problem:
         raise _corrupt(path, problem)
     return arrays
+
+
+def _whole(archive: zipfile.ZipFile, key: str) -> np.ndarray:
+    """One array of a cache. Where its header asks for less than there is, plain reading would never get to the CRC."""
+    with archive.open(f"{key}.npy") as member:
+        array: np.ndarray = np.lib.format.read_array(member, allow_pickle=False)
+        if member.read(1):
+            raise ValueError(f"{key} is longer than its header says")
+    return array
 
 
 def _corrupt(path: Path, problem: str) -> CorruptData:

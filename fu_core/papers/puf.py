@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fu_core import partition
 from fu_core.compute import device, map_runs
-from fu_core.errors import MissingHistory, UnsupportedTask, check_choice
+from fu_core.errors import MissingHistory, NumericalFailure, UnsupportedTask, check_choice
 from fu_core.evaluation.accuracy import accuracy, outputs_accuracy
 from fu_core.evaluation.costs import measured_flops
 from fu_core.evaluation.equivalence import logits_kl, parameter_gap, relative_step_difference
@@ -194,22 +194,29 @@ def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, A
     Metrics: "unlearned" (right after the unlearning step) and, per stop rule, the state in which recovery
     stopped: rounds, reached, test and forget accuracy, both attacks, distances to the retrained model,
     and the costs counted up to there. "Original" and "Retrain" are evaluated as they are. A method that
-    cannot serve such a request, or not on such a task, leaves its own reason as "unsupported".
+    cannot serve such a request, or not on such a task, leaves its own reason as "unsupported"; one after which
+    training leaves the numbers, as too large a step does, leaves "diverged".
     """
+    try:
+        return _unlearn(config, context), None
+    except UnsupportedTask as reason:
+        return {"unsupported": str(reason)}, None
+    except NumericalFailure as reason:
+        return {"diverged": str(reason)}, None
+
+
+def _unlearn(config: Mapping[str, Any], context: RunContext) -> dict[str, Any]:
     p, method = problem(config), config["method"]
     sides = Sides(p, config["request"])
     original, retrained = reference_models(config, context.store)
     if method in REFERENCES:
         w = original if method == "Original" else retrained
-        return {"final": evaluate(p, w, sides, config["seed"], retrained)}, None
+        return {"final": evaluate(p, w, sides, config["seed"], retrained)}
 
     reference = {rule: accuracy(p.model, retrained, *getattr(p, rule)) for rule in STOP_RULES}
     if (saved := context.resume()) is None:
-        try:
-            with context.phase("unlearn"):
-                state = _Recovering.begin(config, p, sides, original, context.store)
-        except UnsupportedTask as reason:
-            return {"unsupported": str(reason)}, None
+        with context.phase("unlearn"):
+            state = _Recovering.begin(config, p, sides, original, context.store)
     else:
         state = _Recovering(saved[0]["w"].to(device()), **{**saved[1], "recovery": Meter(**saved[1]["recovery"])})
     with context.phase("recover"):
@@ -225,7 +232,7 @@ def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, A
                 context.checkpoint({"w": w_k}, state.meta(k))
             if all(rule in state.metrics for rule in STOP_RULES):
                 break
-    return state.metrics, None
+    return state.metrics
 
 
 @dataclass

@@ -6,6 +6,7 @@ DataFrame; nothing here trains.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -205,15 +206,20 @@ def sweep_scatter(e: Experiment, runs: pd.DataFrame, scenario: str = "clients", 
     """Fig. 5 (and 6, for segmentation): recovery rounds against what is left of the forget gap, per (eta_u, E_u).
 
     Means over the sweep's runs; near the origin is good. Natural, NoT and PGA on the same requests and seeds.
+    Where a run diverged, no dot but a note.
     """
     settings = e.sweep_settings if scenario == "clients" else e.scenario(scenario).settings
     fig, axes = axes_row(len(settings), height=4.0, width=5.6)
     for ax, setting in zip(axes, settings, strict=True):
         swept = runs[(runs.scenario == scenario) & (runs.setting == setting) & (runs.stop == stop)]
         swept = swept[swept.seed.isin(list(e.few_seeds))]
+        lost = []
         for key, r in swept[swept.variant != ""].groupby(["method", "eta_u", "epochs_u"]):
             method, eta_u, epochs_u = cast(tuple[str, float, float], key)
             x, y = r.rounds.mean(), r.delta_forget.mean()
+            if r.delta_forget.isna().any():  # some targets survived it: their mean would flatter it
+                lost.append(f"{method.removeprefix('PUF-')} {eta_u:g}, $E_u$ = {epochs_u:g}")
+                continue
             marker = MARKERS.get(epochs_u, "v")
             ax.scatter(x, y, color=colour(method), marker=marker, s=45, edgecolor="white", zorder=3)
             side, dx = ("right", -5) if method == PUFS[0] else ("left", 5)
@@ -223,6 +229,9 @@ def sweep_scatter(e: Experiment, runs: pd.DataFrame, scenario: str = "clients", 
             if len(r):
                 ax.scatter(r.rounds.mean(), r.delta_forget.mean(), color=colour(method), marker="*", s=130, zorder=2)
         _sweep_legend(ax, swept)
+        if lost:
+            told = textwrap.fill(f"diverged, not shown: {'; '.join(lost)}", 60)
+            ax.text(0.5, -0.2, told, transform=ax.transAxes, ha="center", va="top", fontsize=8)
         ax.set(title=title(setting), xlabel="recovery rounds", ylabel=f"Δ forget {_measure(setting)}", ylim=(0, None))
     return fig
 
@@ -260,15 +269,20 @@ def live_figure(
 def tidy(unlearnings: Unlearnings, trainings: Trainings, references: Unlearnings | None = None) -> pd.DataFrame:
     """One row per run and stop rule, with differences to the retrained model of the same seed and request.
 
-    `references` holds the Retrain runs if `unlearnings` does not. Runs of unsupported cases have no row.
+    `references` holds the Retrain runs if `unlearnings` does not. Runs of unsupported cases have no row, those that
+    diverged have one without numbers.
     """
-    rows = []
+    rows: list[dict[str, Any]] = []
     for cell, record in unlearnings.items():
         if "unsupported" in record.metrics:
             continue
+        options = record.config.get("options", {})
+        swept = {name: options[name] for name in ("eta_u", "epochs_u") if name in options}
+        if "diverged" in record.metrics:
+            rows += [{**cell._asdict(), "stop": stop, **swept, "record": record.key} for stop in STOP_RULES]
+            continue
         retrained = (references or unlearnings)[cell._replace(method="Retrain", variant="")].metrics["final"]
         training = trainings[cell.scenario, cell.setting, cell.seed, cell.request].metrics
-        options = record.config.get("options", {})
         for stop in STOP_RULES:
             m: dict[str, Any] = dict(record.metrics.get("final") or record.metrics[stop])
             if cell.method == "Retrain":
@@ -278,9 +292,17 @@ def tidy(unlearnings: Unlearnings, trainings: Trainings, references: Unlearnings
             compared = [name for name in ("test", "loss", *ATTACKS) if name in m]
             deltas = {f"delta_{name}": abs(m[name] - retrained[name]) for name in compared}
             step = {f"unlearned_{k}": v for k, v in record.metrics.get("unlearned", {}).items() if k != "sha256"}
-            swept = {name: options[name] for name in ("eta_u", "epochs_u") if name in options}
             rows.append({**cell._asdict(), "stop": stop, **m, **deltas, **gains, **step, **swept, "record": record.key})
     return pd.DataFrame(rows) if rows else pd.DataFrame(columns=[*Cell._fields, "stop", "record"])
+
+
+def diverged(unlearnings: Unlearnings) -> dict[str, str]:
+    """Method, and eta_u and E_u where they are swept -> in how many of its runs training left the numbers."""
+    counts: dict[str, list[bool]] = {}
+    for cell, record in unlearnings.items():
+        name = f"{cell.method} ({cell.variant})" if cell.variant else cell.method
+        counts.setdefault(f"{title(cell.setting)}: {name}", []).append("diverged" in record.metrics)
+    return {name: f"{sum(lost)} of {len(lost)} runs" for name, lost in counts.items() if any(lost)}
 
 
 def unsupported(unlearnings: Unlearnings, scenario: str) -> dict[str, str]:
@@ -481,7 +503,7 @@ def _of(unlearnings: Unlearnings, scenario: str, setting: str, method: str) -> l
         record
         for cell, record in unlearnings.items()
         if (cell.scenario, cell.setting, cell.method, cell.variant) == (scenario, setting, method, "")
-        and "unsupported" not in record.metrics
+        and not {"unsupported", "diverged"} & set(record.metrics)
     ]
 
 
