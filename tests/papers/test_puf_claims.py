@@ -322,6 +322,16 @@ def test_p7_needs_three_rates_and_does_not_look_at_segmentation():
     assert verdict("P7", e=hospitals) == "not run"
 
 
+def test_runs_that_diverged_are_left_out_of_p7_and_count_against_p8():
+    sweep = sweep_of(gap=lambda eta_u: {1: 7.0, 2: 7.0, 4: 9.0}[eta_u])
+    assert verdict("P8", sweep=sweep) == "holds"  # 4 of 6 below FedAU's 8
+    lost = sweep.eta_u.eq(2.0) & sweep.request.eq("client-0")
+    sweep.loc[lost, ["delta_forget", "rounds"]] = None  # one target of two
+    found = judge(sweep=sweep)
+    assert found["P7"].reason.endswith("; 1 runs diverged and are left out")
+    assert "3 of 6 below 8.0" in found["P8"].ours
+
+
 # --- P8: at least half of the grid is better than the best baseline ---
 
 

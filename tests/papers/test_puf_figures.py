@@ -569,6 +569,22 @@ def test_a_sweep_compares_seeds_of_the_sweep_and_requests_of_its_scenario():
     assert hospitals.get_ylabel() == "Δ forget Dice (%)"
 
 
+def test_where_a_run_diverged_there_is_no_dot_but_a_note_and_a_row_without_numbers():
+    runs, sweep = planted(), planted(runs="sweep")
+    lost = next(c for c in sweep if c.scenario == "clients" and c.variant == "eta_u=2, E_u=5")
+    sweep[lost] = record("lost", {"diverged": "its update is not finite"}, (), sweep[lost].config)
+    frame = figures.tidy(sweep, trainings(), runs)
+    alone = frame[frame.record == "lost"]
+    assert alone.stop.tolist() == list(figures.STOP_RULES)
+    assert alone[["eta_u", "epochs_u"]].to_numpy().tolist() == [[2.0, 5.0]] * 2
+    assert alone[["delta_forget", "rounds", "test"]].isna().all(axis=None)
+    (ax,) = figures.sweep_scatter(E, pd.concat([figures.tidy(runs, trainings()), frame])).axes
+    assert sum(c == colour("PUF-Special") for c, *_ in dots(ax)) == 3
+    assert "diverged, not shown: Special 2, $E_u$ = 5" in [text.get_text() for text in ax.texts]
+    assert figures.diverged(sweep) == {"CIFAR-10, Dirichlet 0.3: PUF-Special (eta_u=2, E_u=5)": "1 of 2 runs"}
+    assert figures.diverged(runs) == {}
+
+
 def test_the_live_figure_has_the_curve_and_both_references():
     curve = [{"round": k, "test": 40.0 + 10 * k, "forget": 5.0 * k} for k in range(4)]
     fig = figures.live_figure(curve, {"Original": ORIGINAL, "Retrain": RETRAIN}, "head")

@@ -95,6 +95,15 @@ def cell(method, request="client-0", *, scenario="clients", setting=SKEWED):
     return Cell(scenario, setting, 0, request, method)
 
 
+def test_a_method_after_which_training_leaves_the_numbers_has_diverged(tiny):
+    config = unlearning(cell("PUF-Special"))
+    config["options"] = config["options"] | {"eta_u": 1e38}
+    with pytest.warns(UserWarning, match="as long as the model"):
+        record = run(tiny.store, puf.unlearn, config)
+    assert list(record.metrics) == ["diverged"]
+    assert "not finite" in record.metrics["diverged"]
+
+
 def sizes(setting, scenario="clients"):
     return [len(y) for _, y in problem(training(setting, scenario=scenario)).clients]
 
