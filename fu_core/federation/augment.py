@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fu_core.errors import InvalidRequest
+
 AUGMENTATIONS = ("none", "flip_crop", "rotate_flip_crop")
 LARGEST_TURN = 0.06 * 2 * math.pi  # 21.6 degrees, as in PUF's released code
 
@@ -24,6 +26,10 @@ def augment(x: Tensor, kind: str, generator: torch.Generator) -> Tensor:
     """
     if kind == "none":
         return x
+    if x.dim() != 4:
+        raise InvalidRequest(
+            f"augmentation={kind!r} is for images (C, H, W), got samples of shape {tuple(x.shape[1:])}"
+        )
     n, _, height, width = x.shape
     draws = torch.rand((4, n), generator=generator, device=generator.device).to(x.device)
     turn = (2 * draws[0] - 1) * (LARGEST_TURN if kind == "rotate_flip_crop" else 0.0)

@@ -17,6 +17,7 @@ from fu_core.precision import training_precision
 from fu_core.streams import stream
 
 Client = tuple[Tensor, Tensor]  # x (n_i, ...), y (n_i,)
+LARGEST_RATE = torch.finfo(torch.float32).max
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,15 @@ class ClientOpt:
 
     def fresh(self, round: int) -> FlatOptimiser:
         """A new optimiser with the learning rate of this round."""
-        lr = self.lr * self.lr_decay ** (round - 1)
+        try:
+            lr = self.lr * self.lr_decay ** (round - 1)
+        except OverflowError:
+            lr = math.inf
+        if lr > LARGEST_RATE:
+            raise ValueError(
+                f"lr and lr_decay must keep the rate below {LARGEST_RATE:g}, got {self.lr:g} and {self.lr_decay:g}, "
+                f"which make {lr:g} in round {round}"
+            )
         return FlatOptimiser(self.optimiser, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay)
 
 
@@ -60,7 +69,7 @@ def batches(n: int, opt: ClientOpt, *, seed: int, round: int, client: int) -> li
     plan: list[Tensor] = []
     for epoch in range(math.ceil(total / per_epoch)):
         order = torch.randperm(n, generator=stream(seed, "batch", round, client, epoch))
-        plan.extend(order.split(opt.batch_size))
+        plan.extend(order.split(min(opt.batch_size, n)))
     return plan[:total]
 
 

@@ -71,7 +71,7 @@ class FlatModel:
         """Fresh parameters (d,): the modules' own initialisers, drawn from `seed` alone."""
         fresh = copy.deepcopy(self.module)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.manual_seed(seed % 2**64)  # of which torch has no more
             reset = _reset(fresh)
         for name in self.names:
             if name not in reset:

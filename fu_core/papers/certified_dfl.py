@@ -55,7 +55,7 @@ def forget_of(request: str, p: Problem) -> Forget | None:
     The last: the first 2 of 3 requests that together take a fifth of every client's samples. Random: which
     samples, from streams that depend on the client alone, not on the training seed.
     """
-    kind, *values = request.split("-")
+    kind, *values = request.split("-", 3 if request.startswith("sequence") else 1)  # 1e-05 has a dash of its own
     if kind == "none":
         return None
     if kind == "client":

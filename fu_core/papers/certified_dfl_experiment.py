@@ -118,6 +118,8 @@ class Experiment:
         check_count("clients", self.clients, least=3, error=ConfigError)
         for name in ("sequence", "pdudt_rounds", "timed_rounds"):
             check_count(name, getattr(self, name), error=ConfigError)
+        for rounds in self.rounds:
+            check_count("rounds", rounds, error=ConfigError)
         for name in ("fraction", "sequence_fraction", "edge_probability"):
             check_positive(name, getattr(self, name), ConfigError)
         for name in ("fraction", "sequence_fraction", "delta"):

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fu_core import partition
 from fu_core.compute import device, map_runs
+from fu_core.errors import ConfigError
 from fu_core.evaluation.accuracy import accuracy, outputs_accuracy
 from fu_core.evaluation.backdoor import Trigger, attack_success, poison
 from fu_core.evaluation.equivalence import logit_mse, logits_kl, parameter_gap, prediction_agreement
@@ -78,6 +79,8 @@ def training_clients(config: Mapping[str, Any], p: Problem) -> list[Client]:
     """Everybody's data as it is trained on: client 0's may be poisoned."""
     if not config["poison"]:
         return p.clients
+    if (target := config["trigger"][1]) >= p.dataset.classes:
+        raise ConfigError(f"trigger_target must be a class, 0 to {p.dataset.classes - 1}, got {target}")
     poisoned = poison(
         p.clients[TARGET], _trigger(config), fraction=config["poison"], seed=config["seed"], client_id=TARGET
     )

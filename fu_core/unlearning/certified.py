@@ -550,7 +550,9 @@ def _claim(
     radii = [constants.sensitivity(len(gone[1]), len(deletion.clients[c][1])) for c, gone in deletion.forgotten.items()]
     per_message = [gaussian_sigma(radius, epsilon=epsilon, delta=delta, mechanism="classical") for radius in radii]
     weight = config.weight or 1 / members
-    sigma = weight * math.sqrt(sum(s**2 for s in per_message))
+    sigma = weight * math.hypot(*per_message)
+    if not math.isfinite(sigma):
+        raise NumericalFailure(f"epsilon {epsilon:g} and delta {delta:g} ask for more noise than numbers can say")
     return Certificate(epsilon, delta, sigma, max(radii), "all models", "printed")
 
 
