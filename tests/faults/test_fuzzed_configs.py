@@ -420,11 +420,11 @@ def test_values_that_are_not_refused_clearly_yet(paper, changes, function, tmp_p
 ])  # fmt: skip
 def test_values_that_once_ended_in_somebody_elses_error(paper, changes, function, tmp_path):
     plan = reproduce.plan(paper, "quick", NOTEBOOKS[paper].tiny | changes)
-    try:
-        configs = NOTEBOOKS[paper].configs(experiment(plan))
-    except ConfigError as error:
+    made, error = tried(lambda: experiment(plan), ConfigError)
+    if error is not None:
         assert min(changes) in str(error)
         return
+    configs = NOTEBOOKS[paper].configs(made)
     for pair in [(fn, config) for fn, config in configs if fn.__name__ == function]:
         if failure := perform(paper, changes, lambda _, pair=pair: [pair], tmp_path):
             check_clear(*failure, paper, list(changes.values()))
