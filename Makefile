@@ -11,6 +11,7 @@ SETS    ?=
 VENV  := .venv
 PY    := $(VENV)/bin/python
 READY := $(VENV)/.ready
+BENCH := benchmarks/.packages
 SETTINGS := $(if $(DATA),FU_DATA="$(DATA)") $(if $(JOBS),FU_JOBS="$(JOBS)")
 
 .DEFAULT_GOAL := help
@@ -66,12 +67,17 @@ lint: $(READY) ## Check style and types
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
 
-bench: $(READY) ## Measure seconds per round and write benchmarks/
+bench: $(READY) $(BENCH)/.ready ## Measure rounds against a plain loop, Flower and pfl; write benchmarks/rounds.csv
 	$(SETTINGS) $(PY) benchmarks/bench_rounds.py
+
+# pfl wants an older dp-accounting than our tests do, so it lives in a folder that only its own process looks into.
+$(BENCH)/.ready: benchmarks/requirements.txt $(READY)
+	$(PY) -m pip install --quiet --no-deps --require-hashes --target $(BENCH) --upgrade -r benchmarks/requirements.txt
+	@touch $@
 
 clean: ## Remove working state and caches; figures, data and .venv stay
 	rm -rf runs build .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean ## The same, and .venv, too
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(BENCH)

@@ -1,166 +1,212 @@
-"""Seconds per federated round: ours against a plain PyTorch loop over the same clients, batches and net.
+"""Seconds, memory and start-up of federated rounds: ours, a plain PyTorch loop, Flower and pfl-research.
 
-    make bench                  # writes benchmarks/rounds.csv
+    make bench                                          # writes benchmarks/rounds.csv
+    python benchmarks/bench_rounds.py --quick           # fewer repetitions
+    python benchmarks/bench_rounds.py --only softmax --without flower pfl --out look.csv
 
-Every implementation does the same arithmetic on the same batches; `difference` is the largest difference
-of the averaged model from the plain loop's, the proof of equal work. Implementations take turns, a
-block of rounds each, so that a busy machine slows all of them; ratios are medians over the repetitions.
+Everybody trains the same clients from the same model on the same batches, in processes of their own (teams.py), and
+does nothing but train: no evaluation between rounds.
+
+seconds per round   the median over the repetitions, of a block of rounds each; the first two rounds are not among them.
+                    Two trainings at the same time count together: what a grid of runs gains from JOBS=2
+faster than plain   the plain loop's seconds over its own: the median of the repetitions' ratios
+fu_core faster      its seconds over those of `fu_core auto` on as many cores, whichever way of ours to use two is best
+start-up            from the start of the process to the end of its first round, less the median round: exact to what
+                    rounds differ by
+peak MiB            resident memory of all its processes during a round, see `Team.peak`
+accuracy            on the test set after all rounds, in percent
+difference          the largest difference of its model from the plain loop's after the first round: rounding, which
+                    training lets grow later. With the accuracy, the proof of equal work
+
+It takes about 10 GB of memory, since everybody's processes wait for their turns beside each other.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import statistics
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pandas as pd
-import torch
-from torch import Tensor, nn
+from teams import PLAIN, Contestant, Team, contestants, version
+from torch import Tensor
+from workloads import WORKLOADS, Workload, load_or_generate, prepare
 
-from fu_core.data import load
-from fu_core.errors import DataUnavailable
-from fu_core.federation.horizontal import aggregate, fedavg_round, sizes_of
-from fu_core.federation.local import Client, ClientOpt, batches
-from fu_core.models import FlatModel, Standardize
-from fu_core.models.cnn import simple_cnn
-from fu_core.models.linear import softmax_regression
-from fu_core.provenance import PeakMemory, machine
+from fu_core.compute import default_jobs
+from fu_core.data import Dataset
+from fu_core.errors import check_choice
+from fu_core.evaluation.accuracy import accuracy
+from fu_core.models import FlatModel
+from fu_core.provenance import MIB, machine
 
 OUT = Path(__file__).resolve().parent / "rounds.csv"
+REPETITIONS, QUICK = 7, 3
+WARM_UP = 2  # rounds before the repetitions: one ends the start, memory is sampled during the other
+OPTIONAL = ("flower", "pfl")
+STARTUP = 3.0  # seconds
+SHOWN = [  # on the screen; the file has the rest
+    "workload", "implementation", "seconds per round", "ms per local step", "faster than plain, x",
+    "fu_core faster, x", "start-up, s", "peak MiB", "accuracy, %", "difference", "note",
+]  # fmt: skip
+TARGETS = {  # workload, framework: how many times faster we want to be, on as many cores
+    ("small CNN", "flower"): 2.0,
+    ("small CNN", "pfl"): 1.2,
+    ("softmax regression", "flower"): 10.0,
+    ("softmax regression", "pfl"): 10.0,
+    **{(workload.name, "plain"): 1.0 for workload in WORKLOADS.values()},
+}
 
 
-@dataclass(frozen=True)
-class Workload:
-    """A federation and what one round of it does."""
+@dataclass
+class Result:
+    """What was measured of one contestant."""
 
-    name: str
-    net: nn.Module
-    clients: int
-    samples: int  # per client
-    per_round: int  # clients in a round
-    batch_size: int
-    block: int  # rounds in a row that are timed together, as in a real training
-
-    @property
-    def steps(self) -> int:
-        """Local steps of all clients in one round."""
-        return self.per_round * -(-self.samples // self.batch_size)
+    first: float  # seconds from the start of its processes until all have done their first round
+    first_models: list[Tensor]  # (d,) each, of its trainings: after that round
+    peak: float  # MiB
+    seconds: list[float] = field(default_factory=list)  # per round, for each repetition
+    models: list[Tensor] = field(default_factory=list)  # after all rounds
 
 
-WORKLOADS = (
-    Workload("softmax regression", softmax_regression(784, 10), 1000, 60, 10, 10, block=20),
-    Workload("small CNN", simple_cnn(1, 28, 10), 10, 600, 10, 32, block=1),
-)
+def run(workload: Workload, entered: Sequence[Contestant], repetitions: int, folder: Path) -> dict[str, Result]:
+    """Results by contestant's name. The files of `prepare` are in `folder`."""
+    results = {}
+    with ExitStack() as stack:
+        teams = []
+        for contestant in entered:
+            team = stack.enter_context(Team(contestant, folder))
+            results[contestant.name] = Result(team.first_round(), team.models(), team.peak())
+            teams.append(team)
+            print(f"{workload.name}: {contestant.name} has started", flush=True)
+        for repetition in range(repetitions):
+            for team in teams:
+                results[team.contestant.name].seconds.append(team.turn(workload.block))
+            print(f"{workload.name}: repetition {repetition + 1} of {repetitions}", flush=True)
+        for team in teams:
+            results[team.contestant.name].models = team.models()
+    return results
 
 
-def mnist_or_generated() -> tuple[Tensor, Tensor, str]:
-    """60,000 images (n, 1, 28, 28) with labels, and where they come from."""
-    try:
-        data = load("mnist")
-        return data.x_train, data.y_train, "MNIST"
-    except DataUnavailable:
-        g = torch.Generator().manual_seed(0)
-        x = torch.randint(0, 256, (60_000, 1, 28, 28), generator=g, dtype=torch.uint8)
-        return x, torch.randint(0, 10, (60_000,), generator=g), "generated noise of MNIST's shape"
-
-
-def plain_round(
-    module: nn.Module, clients: Sequence[Client], local: ClientOpt, round: int, ids: Sequence[int]
-) -> Tensor:
-    """One round as one would write it without a library: one module, torch.optim, state dicts. Returns w (d,)."""
-    start = copy.deepcopy(module.state_dict())
-    models = []
-    for i in ids:
-        module.load_state_dict(start)
-        optimiser = torch.optim.SGD(module.parameters(), lr=local.lr)
-        x, y = clients[i]
-        for b in batches(len(y), local, seed=0, round=round, client=i):
-            optimiser.zero_grad()
-            nn.functional.cross_entropy(module(x[b]), y[b]).backward()
-            optimiser.step()
-        models.append(nn.utils.parameters_to_vector(module.parameters()).detach())
-    module.load_state_dict(start)
-    n = sizes_of([clients[i] for i in ids])
-    return aggregate(torch.stack(models), n / n.sum())
-
-
-def measure(workload: Workload, x: Tensor, y: Tensor, repetitions: int) -> list[dict[str, object]]:
-    """One row per implementation."""
-    parts = torch.arange(len(y))[: workload.clients * workload.samples].split(workload.samples)
-    clients = [(x[p], y[p]) for p in parts]
-    scale = Standardize(torch.tensor([0.1307]), torch.tensor([0.3081]), 255)
-    module = nn.Sequential(scale, workload.net)
-    model = FlatModel(module)
-    w = nn.utils.parameters_to_vector(module.parameters()).detach()
-    local = ClientOpt(lr=0.05, batch_size=workload.batch_size)
-
-    def ours(how: str) -> Callable[[int, Sequence[int]], Tensor]:
-        return lambda t, ids: fedavg_round(model, w, clients, local, seed=0, round=t, ids=ids, how=how)[0]
-
-    ways: dict[str, Callable[[int, Sequence[int]], Tensor]] = {
-        "plain PyTorch loop": lambda t, ids: plain_round(module, clients, local, t, ids),
-        "fu_core loop": ours("loop"),
-        "fu_core vmap": ours("vmap"),
-        "fu_core auto": ours("auto"),
-    }
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    peak, difference = dict.fromkeys(ways, 0.0), dict.fromkeys(ways, 0.0)
-    for repetition in range(repetitions + 1):
-        rounds = [1 + repetition * workload.block + k for k in range(workload.block)]
-        participants = [
-            [(t * workload.per_round + k) % workload.clients for k in range(workload.per_round)] for t in rounds
-        ]
-        reference = ways["plain PyTorch loop"](rounds[-1], participants[-1])
-        for name, way in ways.items():
-            if repetition == 0:  # pays for warming up; memory is sampled then, which would disturb the clock
-                with PeakMemory() as memory:
-                    way(rounds[-1], participants[-1])
-                peak[name] = memory.mib
-                continue
-            begin = time.perf_counter()
-            for t, ids in zip(rounds, participants, strict=True):
-                result = way(t, ids)
-            seconds[name].append((time.perf_counter() - begin) / workload.block)
-            difference[name] = max(difference[name], float((result - reference).abs().max()))
+def tabulate(
+    workload: Workload, data: Dataset, model: FlatModel, everybody: Sequence[Contestant], results: dict[str, Result]
+) -> pd.DataFrame:
+    """A row per contestant, also for those who are not installed and have no result."""
+    plain = results[PLAIN.name]
     rows = []
-    for name, times in seconds.items():
-        ratios = [a / b for a, b in zip(seconds["plain PyTorch loop"], times, strict=True)]
-        rows.append(
-            {
-                "workload": workload.name,
-                "implementation": name,
-                "seconds per round": statistics.median(times),
-                "ms per local step": 1000 * statistics.median(times) / workload.steps,
-                "faster than plain, x": statistics.median(ratios),
-                "peak MiB": peak[name],
-                "difference": difference[name],
-                "clients": workload.clients,
-                "per round": workload.per_round,
-                "samples per client": workload.samples,
-                "batch": workload.batch_size,
+    for contestant in everybody:
+        row: dict[str, Any] = {
+            "workload": workload.name,
+            "implementation": contestant.name,
+            "framework": contestant.framework,
+            "trainings": contestant.trainings,
+            "threads": contestant.threads,
+            "cores": contestant.cores,
+        }
+        if not contestant.missing:
+            result = results[contestant.name]
+            ours = _fastest([results[c.name] for c in everybody if _is_auto(c) and c.cores == contestant.cores])
+            seconds = statistics.median(result.seconds)
+            row |= {
+                "seconds per round": seconds,
+                "ms per local step": 1000 * seconds / workload.steps,
+                "faster than plain, x": _ratio(plain, result),
+                "fu_core faster, x": _ratio(result, ours),
+                "start-up, s": result.first - contestant.trainings * seconds,
+                "peak MiB": result.peak,
+                "accuracy, %": accuracy(model, result.models[0], data.x_test, data.y_test),
+                "difference": float((result.first_models[0] - plain.first_models[0]).abs().max()),
             }
-        )
-    return rows
+        row["note"] = f"not installed: {', '.join(contestant.missing)}" if contestant.missing else ""
+        rows.append(row)
+    given = {
+        "clients": workload.clients,
+        "per round": workload.per_round,
+        "samples per client": workload.samples,
+        "batch": workload.batch_size,
+        "rounds": WARM_UP + len(plain.seconds) * workload.block,
+        "d": model.d,
+        "updates (K, d), MiB": workload.per_round * model.d * plain.models[0].element_size() / MIB,
+    }
+    return pd.DataFrame(rows).assign(**given)
 
 
-def main() -> None:
-    """Measure all workloads, print the table, write the CSV."""
+def measure(workload: Workload, everybody: Sequence[Contestant], repetitions: int) -> tuple[pd.DataFrame, str]:
+    """The table of one workload and the source of its data."""
+    data = load_or_generate(workload)
+    with TemporaryDirectory(prefix="fu-bench-") as folder:
+        model = prepare(workload, data, Path(folder))
+        results = run(workload, [c for c in everybody if not c.missing], repetitions, Path(folder))
+    return tabulate(workload, data, model, everybody, results), data.source
+
+
+def _is_auto(contestant: Contestant) -> bool:
+    return contestant.framework == "fu_core" and contestant.arguments == ("auto",)
+
+
+def _fastest(results: Sequence[Result]) -> Result:
+    return min(results, key=lambda result: statistics.median(result.seconds))
+
+
+def _ratio(slow: Result, fast: Result) -> float:
+    """How many times faster `fast` is: each repetition by itself, then the median."""
+    return statistics.median(a / b for a, b in zip(slow.seconds, fast.seconds, strict=True))
+
+
+def verdicts(table: pd.DataFrame) -> list[str]:
+    """Which of our aims are reached, a line each; a framework counts with the setting that is best against ours."""
+    lines = []
+    for (workload, framework), aim in TARGETS.items():
+        rivals = table[(table["workload"] == workload) & (table["framework"] == framework)]
+        least = rivals["fu_core faster, x"].min()
+        if least == least:  # measured at all
+            lines.append(f"{workload}: {least:.2f} times as fast as {framework} (aim: {aim}): {_word(least >= aim)}")
+    for _, row in table[table["implementation"] == "fu_core auto"].iterrows():
+        seconds = row["start-up, s"]
+        lines.append(f"{row['workload']}: start-up in {seconds:.1f} s (aim: {STARTUP}): {_word(seconds <= STARTUP)}")
+    return lines
+
+
+def _word(reached: bool) -> str:
+    return "reached" if reached else "NOT reached"
+
+
+def provenance(sources: Sequence[str], repetitions: int) -> str:
+    """The comment above the table."""
+    here = machine()
+    versions = {"Python": here["python"], "torch": here["torch"]}
+    versions |= {package: version(package) or "not installed" for package in ("flwr", "ray", "pfl")}
+    listed = ", ".join(f"{name} {number}" for name, number in versions.items())
+    told = f"{here['cpu']}; threads as listed; median of {repetitions} repetitions; {listed}"
+    return "".join(f"# {line}\n" for line in (told, *sources))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print the table, write the CSV."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repetitions", type=int, default=7, help="measured rounds (median); one more warms up")
-    parser.add_argument("--threads", type=int, default=1, help="torch threads")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK} repetitions instead of {REPETITIONS}")
+    parser.add_argument("--only", metavar="WORKLOAD", help=f"one of {', '.join(WORKLOADS)}")
+    parser.add_argument("--without", nargs="+", choices=OPTIONAL, default=[], help="frameworks to leave out")
     parser.add_argument("--out", type=Path, default=OUT)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    x, y, source = mnist_or_generated()
-    rows = [row for workload in WORKLOADS for row in measure(workload, x, y, options.repetitions)]
-    frame = pd.DataFrame(rows)
-    told = f"# {source}; {machine()['cpu']}, {options.threads} thread(s); median of {options.repetitions} repetitions\n"
-    options.out.write_text(told + frame.to_csv(index=False, float_format="%.4g", lineterminator="\n"), encoding="utf-8")
-    print(told + frame.iloc[:, :7].to_string(index=False, float_format="%.3g"))
+    options = parser.parse_args(arguments)
+    if options.only is not None:
+        try:
+            check_choice("--only", options.only, WORKLOADS)
+        except ValueError as error:
+            parser.error(str(error))
+    repetitions = QUICK if options.quick else REPETITIONS
+    everybody = [c for c in contestants(cores=min(2, default_jobs())) if c.framework not in options.without]
+    chosen = [workload for name, workload in WORKLOADS.items() if options.only in (None, name)]
+    tables, sources = zip(*(measure(workload, everybody, repetitions) for workload in chosen), strict=True)
+    table = pd.concat(tables)
+    told = provenance([f"{w.name}: {source}" for w, source in zip(chosen, sources, strict=True)], repetitions)
+    options.out.write_text(told + table.to_csv(index=False, float_format="%.4g", lineterminator="\n"), encoding="utf-8")
+    print(told + table[SHOWN].to_string(index=False, float_format="%.3g"))
+    print("\n".join(verdicts(table)))
 
 
 if __name__ == "__main__":

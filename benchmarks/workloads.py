@@ -1,0 +1,85 @@
+"""What is measured: federations, and the files from which every process takes the same one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+from turns import Task
+
+from fu_core.data import Dataset, load
+from fu_core.errors import DataUnavailable
+from fu_core.models import FlatModel, build
+
+SHAPES = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32)}  # of what is generated where a data set is missing
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A federation and what one round of it does: SGD, one epoch at each of the clients whose turn it is."""
+
+    name: str
+    data: str
+    model: str  # of fu_core.models.MODELS
+    clients: int
+    samples: int  # per client
+    per_round: int  # clients in a round
+    batch_size: int
+    block: int  # rounds in a row that are timed together, as in a real training
+    lr: float = 0.05
+
+    @property
+    def steps(self) -> int:
+        """Local steps of all clients in one round."""
+        return self.per_round * -(-self.samples // self.batch_size)
+
+
+WORKLOADS = {
+    "softmax": Workload("softmax regression", "mnist", "softmax_regression", 1000, 60, 10, 10, block=20),
+    "cnn": Workload("small CNN", "mnist", "simple_cnn", 10, 600, 10, 32, block=1),
+    "resnet": Workload("GroupNorm ResNet", "cifar10", "small_resnet", 10, 320, 10, 32, block=1),
+}
+
+
+def load_or_generate(workload: Workload) -> Dataset:
+    """The workload's data set; images that only look like it, and say so in `source`, where it is out of reach."""
+    try:
+        return load(workload.data)
+    except DataUnavailable:
+        g = torch.Generator().manual_seed(0)
+        n = workload.clients * workload.samples
+        patterns = torch.randint(0, 128, (10, *SHAPES[workload.data]), generator=g, dtype=torch.uint8)
+        labels = torch.randint(0, 10, (n + 1000,), generator=g)
+        images = patterns[labels] + torch.randint(0, 128, (n + 1000, *patterns.shape[1:]), generator=g).byte()
+        name = workload.data
+        source = f"generated patterns and noise of {name}'s shape"
+        return Dataset(name, images[:n], labels[:n], images[n:], labels[n:], source)
+
+
+def prepare(workload: Workload, data: Dataset, folder: Path) -> FlatModel:
+    """Write the workload's files into `folder`; the model, with which trained vectors can be evaluated.
+
+    task.pt holds what a `Task` is; module.pt the net as it is; net.pt the same net traced, which needs nothing
+    but torch: other frameworks are not to wait for our imports, nor to hold them in memory.
+    """
+    held = workload.clients * workload.samples
+    if held > len(data.y_train):
+        raise ValueError(f"{workload.name} needs {held} training samples, but {data.name} has {len(data.y_train)}")
+    model = build(workload.model, data)
+    w = model.init(0)
+    nn.utils.vector_to_parameters(w, model.module.parameters())
+    shape = (workload.clients, workload.samples)
+    task = Task(
+        x=data.x_train[:held].unflatten(0, shape),
+        y=data.y_train[:held].unflatten(0, shape),
+        w=w,
+        per_round=workload.per_round,
+        batch_size=workload.batch_size,
+        lr=workload.lr,
+    )
+    task.write(folder)
+    torch.save(model.module, folder / "module.pt")
+    torch.save(torch.fx.symbolic_trace(model.module), folder / "net.pt")
+    return model

@@ -1,0 +1,184 @@
+"""The benchmark of rounds on the tiniest workload: the real processes, ours and the plain loop."""
+
+import sys
+
+import pandas as pd
+import psutil
+import pytest
+import torch
+
+from fu_core.data import load
+from fu_core.errors import DataUnavailable
+from fu_core.federation.local import ClientOpt, batches
+from fu_core.models import build
+from fu_core.paths import ROOT
+
+sys.path.insert(0, str(ROOT / "benchmarks"))  # its files are scripts, which find each other by their folder
+
+import bench_rounds
+import workloads
+from teams import PLAIN, Contestant, Team, contestants
+from turns import Task
+from workloads import Workload, prepare
+
+TINY = Workload("tiny", "digits", "softmax_regression", clients=4, samples=25, per_round=2, batch_size=10, block=2)
+REPETITIONS = 2
+OURS = [c for c in contestants(cores=2) if c.name in ("fu_core auto", "fu_core auto, 2 trainings (JOBS=2)")]
+ABSENT = Contestant("absent", "absent", packages=("no-such-package",))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tiny")
+    prepare(TINY, load("digits"), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def results(folder):
+    return bench_rounds.run(TINY, [PLAIN, *OURS], REPETITIONS, folder)
+
+
+@pytest.fixture(scope="module")
+def table(results):
+    data = load("digits")
+    return bench_rounds.tabulate(TINY, data, build(TINY.model, data), [PLAIN, *OURS, ABSENT], results)
+
+
+def test_everybody_trains_the_same_model(table):
+    plain, *ours, _ = table.to_dict("records")
+    assert plain["accuracy, %"] > 30  # 10 % by chance: something was trained
+    assert {row["accuracy, %"] for row in ours} == {plain["accuracy, %"]}
+    assert all(0 <= row["difference"] < 1e-6 for row in ours)
+
+
+def test_two_trainings_at_the_same_time_are_independent(results):
+    first, second = results[OURS[1].name].models
+    assert (first - second).abs().max() > 1e-3
+
+
+def test_every_row_has_its_numbers(table):
+    measured = table[table["note"] == ""]
+    assert list(measured["implementation"]) == [PLAIN.name, *(c.name for c in OURS)]
+    assert (measured[["seconds per round", "start-up, s", "peak MiB"]] > 0).all(axis=None)
+    per_step = measured["seconds per round"] * 1000 / 6  # 2 clients with 3 batches
+    assert measured["ms per local step"].tolist() == pytest.approx(per_step.tolist())
+    assert (measured["start-up, s"] > measured["seconds per round"]).all()  # importing torch takes longer
+    assert list(table["rounds"].unique()) == [2 + REPETITIONS * TINY.block]
+
+
+def test_ratios_are_medians_of_each_repetitions_own():
+    w = [torch.zeros(650)]
+    seconds = {PLAIN.name: [2.0, 4.0, 9.0], OURS[0].name: [1.0, 1.0, 3.0], OURS[1].name: [0.5, 0.5, 1.5]}
+    made_up = {name: bench_rounds.Result(10.0, w, 100.0, own, w) for name, own in seconds.items()}
+    data = load("digits")
+    table = bench_rounds.tabulate(TINY, data, build(TINY.model, data), [PLAIN, *OURS], made_up)
+    assert table["seconds per round"].tolist() == [4.0, 1.0, 0.5]
+    assert table["faster than plain, x"].tolist() == [1.0, 3.0, 6.0]
+    assert table["fu_core faster, x"].tolist() == [3.0, 1.0, 1.0]  # against ours on as many cores
+    assert table["start-up, s"].tolist() == [6.0, 9.0, 9.0]  # two trainings at 0.5 s need 1 s for a round each
+
+
+def test_memory_counts_every_process_and_what_they_share_once(table):
+    _, one_training, two_trainings, _ = table["peak MiB"]
+    assert 1.1 * one_training < two_trainings < 1.9 * one_training
+
+
+def test_what_is_not_installed_has_a_row_that_says_so(table):
+    row = table.iloc[-1]
+    assert (row["implementation"], row["note"]) == ("absent", "not installed: no-such-package")
+    assert pd.isna(row["seconds per round"])
+
+
+def test_the_file_is_the_table_under_comments(table, tmp_path, monkeypatch, capsys):
+    called = []
+
+    def measured(*arguments):
+        called.append(arguments)
+        return table, "Digits, made up"
+
+    out = tmp_path / "rounds.csv"
+    monkeypatch.setattr(bench_rounds, "measure", measured)
+    bench_rounds.main(["--quick", "--only", "cnn", "--without", "flower", "pfl", "--out", str(out)])
+    [(workload, everybody, repetitions)] = called
+    assert (workload.name, repetitions) == ("small CNN", bench_rounds.QUICK)
+    assert {contestant.framework for contestant in everybody} == {"plain", "fu_core"}
+    first, second = out.read_text(encoding="utf-8").splitlines()[:2]
+    assert f"torch {torch.__version__}" in first
+    assert second == "# small CNN: Digits, made up"
+    read = pd.read_csv(out, comment="#")
+    assert list(read.columns) == list(table.columns)
+    assert read["implementation"].tolist() == table["implementation"].tolist()
+    assert read["seconds per round"].tolist() == pytest.approx(table["seconds per round"].tolist(), 1e-3, nan_ok=True)
+    assert PLAIN.name in capsys.readouterr().out
+
+
+def test_an_unknown_workload_is_one_clear_error(capsys):
+    with pytest.raises(SystemExit):
+        bench_rounds.main(["--only", "resnets"])
+    message = capsys.readouterr().err
+    assert message.count("error:") == 1
+    assert "--only must be one of 'softmax', 'cnn', 'resnet', got 'resnets'; did you mean 'resnet'?" in message
+
+
+def test_trainings_at_the_same_time_share_the_seconds_of_the_slower_one(tmp_path, monkeypatch):
+    team = Team(OURS[1], tmp_path)
+    monkeypatch.setattr(team, "_ask", lambda orders: [{"seconds": 12.0}, {"seconds": 10.0}])
+    assert team.turn(3) == 2.0  # two rounds in 4 s, three times
+
+
+def test_a_process_that_ends_without_an_answer_is_an_error_with_its_last_words(tmp_path):
+    with (
+        pytest.raises(RuntimeError, match=r"(?s)broken ended with status 2 .*--without no_such.*can't open file"),
+        Team(Contestant("broken", "no_such", packages=("torch",)), tmp_path) as team,
+    ):
+        team.turn(1)
+
+
+def test_no_process_outlives_its_team(folder):
+    started = set()
+
+    def interrupted():
+        before = set(psutil.Process().children())
+        with Team(PLAIN, folder):
+            started.update(set(psutil.Process().children()) - before)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert len(started) == 1
+    assert not any(process.is_running() for process in started)
+
+
+def test_batches_are_those_of_our_federations(folder):
+    task = Task.read(str(folder), 3)
+    expected = batches(TINY.samples, ClientOpt(batch_size=TINY.batch_size), seed=3, round=7, client=1)
+    assert [b.tolist() for b in task.batches(7, 1)] == [b.tolist() for b in expected]
+
+
+def test_missing_data_is_replaced_by_images_that_say_so(monkeypatch):
+    def unavailable(name):
+        raise DataUnavailable(name)
+
+    monkeypatch.setattr(workloads, "load", unavailable)
+    workload = workloads.WORKLOADS["resnet"]
+    data = workloads.load_or_generate(workload)
+    assert data.source.startswith("generated")
+    assert data.x_train.shape == (workload.clients * workload.samples, 3, 32, 32)
+    assert (data.x_train.dtype, data.classes) == (torch.uint8, 10)
+
+
+def test_a_workload_larger_than_its_data_is_refused(tmp_path):
+    large = Workload("large", "digits", "softmax_regression", 100, 100, 10, 10, block=1)
+    with pytest.raises(ValueError, match="large needs 10000 training samples, but digits has 1437"):
+        prepare(large, load("digits"), tmp_path)
+
+
+def test_an_aim_is_judged_by_the_best_setting_of_a_framework():
+    rows = [("small CNN", "fu_core", "fu_core auto", 1.0, 4.0), ("small CNN", "pfl", "pfl", 1.5, 2.0)]
+    rows.append(("small CNN", "pfl", "pfl, 2 threads", 1.1, 2.0))
+    names = ["workload", "framework", "implementation", "fu_core faster, x", "start-up, s"]
+    assert bench_rounds.verdicts(pd.DataFrame(rows, columns=names)) == [
+        "small CNN: 1.10 times as fast as pfl (aim: 1.2): NOT reached",
+        "small CNN: start-up in 4.0 s (aim: 3.0): NOT reached",
+    ]
