@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from sklearn.preprocessing import OneHotEncoder
 
 from fu_core.data.cache import Arrays, pack
 from fu_core.data.download import Archive
@@ -71,6 +70,8 @@ def encode(arrays: Arrays) -> Arrays:
 
     A category that only the test set has becomes a row of zeros.
     """
+    from sklearn.preprocessing import OneHotEncoder  # here: it takes a second to import
+
     numeric = np.isin(arrays["columns"], NUMERIC)
     encoder = OneHotEncoder(handle_unknown="ignore", sparse_output=False, dtype=np.float32)
     encoder.fit(arrays["x_train"][:, ~numeric])

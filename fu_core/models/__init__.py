@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 
 from torch import nn
@@ -12,11 +13,15 @@ from fu_core.models.cnn import lenet, simple_cnn, tiny_cnn
 from fu_core.models.flat import FlatModel, Standardize
 from fu_core.models.linear import mlp, softmax_regression, unit_softmax
 from fu_core.models.mit import mit_b0, mit_b0_224
-from fu_core.models.res_unet import ResUNet, small_res_unet
-from fu_core.models.resnet import ResNet18, SmallResNet
 from fu_core.models.vit import ViTLite, vit_tiny
 
 __all__ = ["MODELS", "FlatModel", "Standardize", "build"]
+
+
+def _residual(module: str, name: str) -> Callable[..., nn.Module]:
+    """A net on torchvision's blocks, which take as long to import as torch itself."""
+    return getattr(importlib.import_module(f"fu_core.models.{module}"), name)
+
 
 # name -> module for (channels or features, side of the image or 1, classes)
 MODELS: dict[str, Callable[[int, int, int], nn.Module]] = {
@@ -26,14 +31,14 @@ MODELS: dict[str, Callable[[int, int, int], nn.Module]] = {
     "tiny_cnn": tiny_cnn,
     "lenet": lenet,
     "simple_cnn": simple_cnn,
-    "small_resnet": lambda c, side, k: SmallResNet(c, k),
-    "resnet18": lambda c, side, k: ResNet18(c, k),
+    "small_resnet": lambda c, side, k: _residual("resnet", "SmallResNet")(c, k),
+    "resnet18": lambda c, side, k: _residual("resnet", "ResNet18")(c, k),
     "vit_lite": ViTLite,
     "vit_tiny": vit_tiny,
     "mit_b0": mit_b0,
     "mit_b0_224": mit_b0_224,
-    "res_unet": ResUNet,
-    "small_res_unet": small_res_unet,
+    "res_unet": lambda c, side, k: _residual("res_unet", "ResUNet")(c, side, k),
+    "small_res_unet": lambda c, side, k: _residual("res_unet", "small_res_unet")(c, side, k),
 }
 TABULAR = ("softmax_regression", "unit_softmax", "mlp")
 SEGMENTING = ("res_unet", "small_res_unet")

@@ -439,7 +439,7 @@ def test_the_quick_profile_says_what_the_notebook_says():
     """Opening the notebook and `make reproduce` must do the same; only the sliders may differ."""
     defaults = {name: parameter.default for name, parameter in declared_parameters(notebooks()["puf"]).items()}
     assert defaults["profile"] == "quick"
-    besides = {"profile", "interactive"}
+    besides = {"profile", "interactive", "flower"}
     assert {name: value for name, value in defaults.items() if name not in besides} == {
         name: value for name, value in load_profile("puf", "quick").items() if name not in besides
     }
@@ -453,7 +453,7 @@ def test_there_are_three_profiles():
 def test_a_profile_gives_every_parameter_and_makes_an_experiment_of_every_kind(profile):
     parameters = plan("puf", profile, {}).parameters
     assert not parameters.pop("interactive", None)  # nobody is there to move sliders
-    assert {*parameters, "interactive"} == set(declared_parameters(notebooks()["puf"]))
+    assert {*parameters, "interactive", "flower"} == set(declared_parameters(notebooks()["puf"]))
     e = Experiment(**parameters)
     assert asdict(e) == parameters
     assert {s.name for s in e.scenarios()} >= {"clients", "long", "samples", "pairs", "segmentation"}
