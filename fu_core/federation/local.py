@@ -17,7 +17,6 @@ from fu_core.precision import training_precision
 from fu_core.streams import stream
 
 Client = tuple[Tensor, Tensor]  # x (n_i, ...), y (n_i,)
-LARGEST_RATE = torch.finfo(torch.float32).max
 
 
 @dataclass(frozen=True)
@@ -49,11 +48,6 @@ class ClientOpt:
             lr = self.lr * self.lr_decay ** (round - 1)
         except OverflowError:
             lr = math.inf
-        if lr > LARGEST_RATE:
-            raise ValueError(
-                f"lr and lr_decay must keep the rate below {LARGEST_RATE:g}, got {self.lr:g} and {self.lr_decay:g}, "
-                f"which make {lr:g} in round {round}"
-            )
         return FlatOptimiser(self.optimiser, lr=lr, momentum=self.momentum, weight_decay=self.weight_decay)
 
 

@@ -28,6 +28,8 @@ class FlatOptimiser:
     @torch.no_grad()
     def step(self, w: Tensor, g: Tensor) -> None:
         """One update of `w` with gradient `g`, both (d,) or (K, d). May overwrite `g`."""
+        if not self.steps and self.lr > (largest := torch.finfo(w.dtype).max):
+            raise ValueError(f"lr and lr_decay must keep the rate below {largest:g}, got a rate of {self.lr:g}")
         self.steps += 1
         if self.weight_decay and self.kind == "adamw":
             w.mul_(1 - self.lr * self.weight_decay)
