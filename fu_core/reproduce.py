@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import nbformat
 import papermill
@@ -33,11 +33,13 @@ from tqdm import tqdm
 from traitlets import default
 
 from fu_core import paths
-from fu_core.compute import Stage, device
 from fu_core.errors import ConfigError, check_choice, nearest
-from fu_core.plan import chosen, estimate, part_of, run_part, stages_of
 from fu_core.provenance import PeakMemory, machine
-from fu_core.records import RecordStore
+
+if TYPE_CHECKING:
+    from fu_core.compute import Stage
+
+# What needs torch is imported where it is used: who waits for notebooks need not hold it in memory as well.
 
 TYPES = "int, float, str, bool, list[...] of these, or any of them `| None`"
 
@@ -314,7 +316,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(*(f"{paper:<16} {', '.join(profiles(paper))}" for paper in notebooks()), sep="\n")
             return 0
         if options.merge:
-            print(f"{RecordStore(paths.runs_dir() / 'records').merge(options.merge)} new records")
+            _merge(options.merge)
             return 0
         plans = _plans(options)
         if options.dry_run or options.stage or options.part != (1, 1):
@@ -344,6 +346,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _show_plan(each: Plan, options: argparse.Namespace) -> None:
     """The listing of `--dry-run`, stage by stage as the notebook does them."""
+    from fu_core.compute import device
+    from fu_core.plan import chosen, estimate, part_of
+
     stages = [part_of(stage, options.part) for stage in chosen(_stages(each), options.stage)]
     print(f"\n{each.paper}, profile {each.profile}, on one {device()} ({machine()['cpu']}):")
     print(f"{'stage':<32} {'runs':>6} {'done':>6} {'GiB kept':>9} {'hours':>9}")
@@ -358,12 +363,22 @@ def _show_plan(each: Plan, options: argparse.Namespace) -> None:
     print(f"{'all':<32} {runs:>6} {done:>6} {gib:>9.2f} {hours:>9.2f}{' + ?' if any(r.reason for r in rows) else ''}")
 
 
+def _merge(folder: Path) -> None:
+    from fu_core.records import RecordStore
+
+    print(f"{RecordStore(paths.runs_dir() / 'records').merge(folder)} new records")
+
+
 def _run_part(each: Plan, options: argparse.Namespace) -> None:
+    from fu_core.plan import chosen, run_part
+
     runs = run_part(chosen(_stages(each), options.stage), options.part, options.jobs)
     print(f"{each.paper}: {runs} runs are there; the notebook, or --merge elsewhere, will find them")
 
 
 def _stages(each: Plan) -> list[Stage]:
+    from fu_core.plan import stages_of
+
     return stages_of(each.paper, each.notebook, each.parameters)
 
 

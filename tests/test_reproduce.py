@@ -1,6 +1,7 @@
 """The notebook runner: what is wrong is named before anything runs, and a failing cell is one clear line."""
 
 import os
+import subprocess
 import sys
 
 import nbformat
@@ -192,3 +193,8 @@ def test_a_failing_cell_is_named_its_output_kept_and_the_others_run(lab, capsys)
     assert "before\n" in [output.get("text") for output in outputs]
     assert "after\n" not in [output.get("text") for output in outputs]
     assert (root / "runs/executed/quick/02_sound.ipynb").exists()
+
+
+def test_the_runner_does_not_hold_torch_while_it_waits_for_notebooks():
+    code = "import sys, fu_core.reproduce; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
