@@ -2,6 +2,7 @@
 
 import os
 
+import joblib
 import pytest
 import torch
 
@@ -9,6 +10,11 @@ from tests.quadratics import Quadratics
 
 torch.set_num_threads(1)
 os.environ["FU_CHECKPOINT_SECONDS"] = "0"  # tests are over sooner than a run would keep its first checkpoint
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Test processes of `make test`, whose JOBS sets another number: what a small machine's memory holds."""
+    return min(joblib.cpu_count(), 8)
 
 
 @pytest.fixture

@@ -56,15 +56,20 @@ def batches(n: int, opt: ClientOpt, *, seed: int, round: int, client: int) -> li
 
     Each epoch has its stream `(seed, "batch", round, client, epoch)`. Raises `InvalidRequest` for n = 0.
     """
+    order, sizes = visits(n, opt, seed=seed, round=round, client=client)
+    return list(order.split(sizes))
+
+
+def visits(n: int, opt: ClientOpt, *, seed: int, round: int, client: int) -> tuple[Tensor, list[int]]:
+    """`batches` in one piece: the samples in the order in which they are visited, and how many each batch has."""
     if n == 0:
         raise InvalidRequest(f"client {client} holds no samples to train on (round {round})")
     per_epoch = math.ceil(n / opt.batch_size)
     total = max(1, round_half_up(opt.epochs * per_epoch))
-    plan: list[Tensor] = []
-    for epoch in range(math.ceil(total / per_epoch)):
-        order = torch.randperm(n, generator=stream(seed, "batch", round, client, epoch))
-        plan.extend(order.split(min(opt.batch_size, n)))
-    return plan[:total]
+    epochs = range(math.ceil(total / per_epoch))
+    sizes = ([opt.batch_size] * (per_epoch - 1) + [n - opt.batch_size * (per_epoch - 1)]) * len(epochs)
+    orders = [torch.randperm(n, generator=stream(seed, "batch", round, client, epoch)) for epoch in epochs]
+    return torch.cat(orders)[: sum(sizes[:total])], sizes[:total]
 
 
 def round_half_up(value: float) -> int:
@@ -91,8 +96,8 @@ def train_client(
     w_local = w.detach().clone().requires_grad_()
     optimiser = opt.fresh(round)
     draws = stream(seed, "augment", round, client_id)
-    plan = batches(len(y), opt, seed=seed, round=round, client=client_id)
-    for b in torch.cat(plan).to(x.device).split([len(b) for b in plan]):  # to an accelerator at once, not per step
+    order, sizes = visits(len(y), opt, seed=seed, round=round, client=client_id)
+    for b in order.to(x.device).split(sizes):  # to an accelerator at once, not per step
         x_b = model.arrange(augment(x[b], opt.augmentation, draws))
         with training_precision(x.device):
             loss = model.loss(w_local, x_b, y[b])

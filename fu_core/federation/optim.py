@@ -25,12 +25,12 @@ class FlatOptimiser:
         self.steps = 0
         self.moments: list[Tensor] = []  # sgd: [velocity]; adam, adamw: [mean, mean of squares]
 
-    @torch.no_grad()
     def step(self, w: Tensor, g: Tensor) -> None:
         """One update of `w` with gradient `g`, both (d,) or (K, d). May overwrite `g`."""
         if not self.steps and self.lr > (largest := torch.finfo(w.dtype).max):
             raise ValueError(f"lr and lr_decay must keep the rate below {largest:g}, got a rate of {self.lr:g}")
         self.steps += 1
+        w = w.detach()  # the same numbers, of which nobody wants a gradient
         if self.weight_decay and self.kind == "adamw":
             w.mul_(1 - self.lr * self.weight_decay)
         elif self.weight_decay:
