@@ -200,10 +200,10 @@ def _train_matrix(
     }
     optimisers = {name: opt.fresh(round) for name in layers}
     deltas = torch.empty((len(ids), model.d), dtype=w.dtype, device=w.device)
-    working = len(ids)
+    to, working = torch.tensor(order, device=w.device), len(ids)
     for lengths, index, weights in schedule:
         if (active := len(lengths)) < working:
-            deltas[order[active:working]] = _as_rows({name: v[active:] for name, v in layers.items()})
+            deltas.index_copy_(0, to[active:working], _as_rows({name: v[active:] for name, v in layers.items()}))
             layers = {name: v[:active] for name, v in layers.items()}
             for optimiser in optimisers.values():
                 optimiser.keep(active)
@@ -220,7 +220,7 @@ def _train_matrix(
             optimisers[name].step(layers[name], g)
         if meter is not None:
             meter.train(sum(lengths))
-    deltas[order[:working]] = _as_rows(layers)
+    deltas.index_copy_(0, to[:working], _as_rows(layers))
     return deltas.sub_(w)
 
 
@@ -247,12 +247,13 @@ def _schedule(
     held = torch.arange(longest) < torch.tensor([own + [0] * (steps - len(own)) for own in sizes])[..., None]
     table = torch.zeros(held.shape, dtype=torch.long)  # (K, steps, B)
     table[held] = torch.cat([order + first for (order, _), first in zip(plans, firsts, strict=True)])
-    table, held = table.to(like.device), held.to(like.device, like.dtype)  # once a round, not per step
+    table = table.transpose(0, 1).contiguous().to(like.device)  # once a round, not per step
+    held = held.transpose(0, 1).to(like.device, like.dtype)
     for step in range(steps):
         own = [n[step] for n in sizes if len(n) > step]
         width = max(own)
-        index = table[: len(own), step, :width]
-        yield own, index, None if min(own) == width else held[: len(own), step, :width]
+        index = table[step, : len(own), :width]
+        yield own, index, None if min(own) == width else held[step, : len(own), :width]
 
 
 def vmap_gradients(model: FlatModel, layers: Layers, x: Tensor, y: Tensor, weights: Tensor | None) -> Layers:
