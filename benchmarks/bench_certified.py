@@ -1,0 +1,55 @@
+"""Fig. 2 of Certified DFL at the paper's sizes: what DU and one round of fine-tuning save against retraining.
+
+    python benchmarks/bench_certified.py             # a quarter of an hour: writes benchmarks/certified.csv
+    python benchmarks/bench_certified.py --quick     # a look: 2,000 images of each set, nothing written
+
+All images of MNIST, Fashion-MNIST and CIFAR-10, batches of 100, and as many rounds of one epoch as the `paper`
+profile has, with the nets and the curvature of `laptop`: softmax regression, LeNet, and a tiny CNN instead of a
+ResNet. Ring of ten clients, IID. One process, one thread. Three rounds are timed, and retraining projected from their
+median; everything else runs as it is. PDUDT trains on for 200 rounds, as in the paper.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from fu_core.papers.certified_dfl import run_descriptions, run_speed
+from fu_core.papers.certified_dfl_experiment import Experiment
+from fu_core.papers.certified_dfl_figures import source, time_table
+from fu_core.provenance import machine
+from fu_core.records import RecordStore
+from fu_core.reproduce import load_profile
+
+OUT = Path(__file__).resolve().parent / "certified.csv"
+OF_PAPER = ("rounds", "batch_size", "n_train", "pdudt_rounds")
+
+
+def experiment(quick: bool) -> Experiment:
+    """`laptop` with the paper's sizes."""
+    laptop, paper = (load_profile("certified_dfl", profile) for profile in ("laptop", "paper"))
+    parameters = laptop | {name: paper[name] for name in OF_PAPER}
+    if quick:
+        parameters["n_train"] = [2000] * len(laptop["datasets"])
+    return Experiment("bench", **parameters)
+
+
+def main() -> None:
+    """Time everything and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="less data, nothing written")
+    quick = parser.parse_args().quick
+    e = experiment(quick)
+    with tempfile.TemporaryDirectory(prefix="fu-bench-") as folder:
+        store = RecordStore(Path(folder))
+        table = time_table(e, run_speed(e, store))
+        data = source(run_descriptions(e, store))
+    print(table.to_string(index=False))
+    if not quick:
+        lines = [f"# {data}", f"# {machine()['cpu']}, 1 thread; rounds of training: {e.rounds}"]
+        OUT.write_text("\n".join([*lines, table.to_csv(index=False)]), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
