@@ -1,5 +1,14 @@
 """Has it forgotten, does it still work, what did it cost?"""
 
-from fu_core.evaluation import accuracy, audit, backdoor, costs, equivalence, membership
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fu_core import lazy
+
+if TYPE_CHECKING:
+    from fu_core.evaluation import accuracy, audit, backdoor, costs, equivalence, membership
 
 __all__ = ["accuracy", "audit", "backdoor", "costs", "equivalence", "membership"]
+
+__getattr__ = lazy.parts(__name__, __all__)

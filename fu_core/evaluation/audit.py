@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import beta
+from scipy.special import betaincinv
 from torch import Tensor
 
 from fu_core.errors import NumericalFailure, check_count
@@ -168,7 +168,7 @@ def _bound(
 def _upper_limits(n: int, alpha: float) -> np.ndarray:
     """Clopper-Pearson upper limits of k = 0, ..., n hits in n trials."""
     k = np.arange(n)
-    return np.append(beta.ppf(1 - alpha, k + 1, n - k), 1.0)
+    return np.append(betaincinv(k + 1, n - k, 1 - alpha), 1.0)
 
 
 def _unit(vector: Tensor, a: Tensor, b: Tensor, rtol: float) -> Tensor | None:

@@ -8,19 +8,19 @@ model's, not zero: some forgotten samples look familiar to any good model.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
-from sklearn.metrics import roc_auc_score, roc_curve
-from sklearn.neural_network import MLPClassifier
-from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import StandardScaler
-from sklearn.svm import SVC
 from torch import Tensor
 
 from fu_core.errors import NumericalFailure, check_count
 from fu_core.streams import stream, stream_seed
+
+if TYPE_CHECKING:
+    from sklearn.pipeline import Pipeline
+
+# scikit-learn takes as long to import as torch, hence the imports inside functions
 
 GRID = np.linspace(0.0, 1.0, 2001)
 
@@ -56,6 +56,8 @@ def song(
     members, others = (_sample(c, k, seed, side) for c, side in ((retain, "members"), (test, "non-members")))
     features = np.concatenate([members, others])[:, None]
     labels = np.repeat([1, 0], k)
+    from sklearn.svm import SVC
+
     machine = SVC(kernel="rbf", C=3.0, gamma=1.0).fit(features, labels)
     points = forget.double().cpu().numpy()
     if exact:
@@ -139,6 +141,10 @@ def fit_attack(members: Sequence[Labelled], others: Sequence[Labelled], *, seed:
         rows[torch.randperm(len(rows), generator=stream(seed, "shadow attack", name))[:k].numpy()]
         for name, rows in (("members", inside), ("others", outside))
     ]
+    from sklearn.neural_network import MLPClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
     net = MLPClassifier(
         (64, 32), early_stopping=True, max_iter=200, random_state=stream_seed(seed, "shadow attack") % 2**32
     )
@@ -158,8 +164,7 @@ def shadow(attack: Attack, forget: Labelled, unseen: Labelled) -> ShadowResult:
             raise ValueError(f"{name} must have logits of {attack.classes} classes, got {logits.shape[1]}")
     scores = [attack.classifier.predict_proba(attack_features(data))[:, 1] for data in (forget, unseen)]
     true_positive, true_negative = float((scores[0] > 0.5).mean()), float((scores[1] <= 0.5).mean())
-    labels = np.repeat([1, 0], [len(side) for side in scores])
-    auc = float(roc_auc_score(labels, np.concatenate(scores)))
+    auc = _auc(*scores)
     return ShadowResult((true_positive + true_negative) / 2, true_positive, auc)
 
 
@@ -199,8 +204,7 @@ def threshold_attack(members: Tensor, others: Tensor, forget: Tensor, unseen: Te
     threshold = thresholds[np.argmax(np.round(tpr - fpr, 12))]  # rounded: what is equal must not differ by 1e-17
     hits = (scores["forget"] >= threshold).mean(), (scores["unseen"] < threshold).mean()
     fpr, tpr, _ = _roc(scores["forget"], scores["unseen"])
-    labels = np.repeat([1, 0], [len(scores["forget"]), len(scores["unseen"])])
-    auc = float(roc_auc_score(labels, np.concatenate([scores["forget"], scores["unseen"]])))
+    auc = _auc(scores["forget"], scores["unseen"])
     return ThresholdResult(
         accuracy=50 * float(sum(hits)),
         auc=auc,
@@ -212,10 +216,21 @@ def threshold_attack(members: Tensor, others: Tensor, forget: Tensor, unseen: Te
 # --- helpers ---------------------------------------------------------------------------------------------------------
 
 
+def _auc(positive: np.ndarray, negative: np.ndarray) -> float:
+    from sklearn.metrics import roc_auc_score
+
+    return float(roc_auc_score(*_labelled(positive, negative)))
+
+
 def _roc(positive: np.ndarray, negative: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """False and true positive rates and thresholds, all of them, from the strictest threshold (nobody) down."""
-    labels = np.repeat([1, 0], [len(positive), len(negative)])
-    return roc_curve(labels, np.concatenate([positive, negative]), drop_intermediate=False)
+    from sklearn.metrics import roc_curve
+
+    return roc_curve(*_labelled(positive, negative), drop_intermediate=False)
+
+
+def _labelled(positive: np.ndarray, negative: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return np.repeat([1, 0], [len(positive), len(negative)]), np.concatenate([positive, negative])
 
 
 def _finite(name: str, scores: Tensor) -> np.ndarray:

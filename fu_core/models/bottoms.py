@@ -6,16 +6,14 @@ BatchNorm throughout: a party's parameters are all there is to it.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torchvision.models.densenet import DenseNet
-from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
 from fu_core.errors import UnsupportedModel, check_choice
-from fu_core.models.flat import FlatModel, Standardize
-from fu_core.models.resnet import initialise_body, two_groups
+from fu_core.models.flat import FlatModel, Standardize, two_groups
 
 
 def mlp_bottom(shape: tuple[int, ...]) -> nn.Module:
@@ -34,58 +32,17 @@ def cnn_bottom(shape: tuple[int, ...]) -> nn.Module:
     )  # fmt: skip
 
 
-class _Headless(nn.Module):
-    """A net of torchvision's without its classifier. He-normal convolutions, unit norms."""
-
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Images (n, C, H, W) to embeddings (n, e)."""
-        return self.net(x)
-
-    def reset_parameters(self) -> None:
-        """Convolutions by He et al., norms at one and zero."""
-        initialise_body(self)
-
-
-def resnet18_bottom(shape: tuple[int, ...]) -> nn.Module:
-    """ResNet-18 with a 3x3 stem; embeddings of 512."""
-    return _residual(BasicBlock, [2, 2, 2, 2], shape[0])
-
-
-def resnet50_bottom(shape: tuple[int, ...]) -> nn.Module:
-    """ResNet-50 with a 3x3 stem; embeddings of 2048."""
-    return _residual(Bottleneck, [3, 4, 6, 3], shape[0])
-
-
-def _residual(block: type[BasicBlock | Bottleneck], layers: list[int], channels: int) -> nn.Module:
-    net = ResNet(block, layers, norm_layer=two_groups)
-    net.conv1 = nn.Conv2d(channels, 64, 3, stride=1, padding=1, bias=False)
-    net.maxpool, net.fc = nn.Identity(), nn.Identity()
-    return _Headless(net)
-
-
-def densenet_bottom(shape: tuple[int, ...]) -> nn.Module:
-    """torchvision's DenseNet-121 with GroupNorm and a 3x3 stem; embeddings of 1024."""
-    net = DenseNet(32, (6, 12, 24, 16), 64)
-    net.features.conv0 = nn.Conv2d(shape[0], 64, 3, stride=1, padding=1, bias=False)
-    net.features.pool0 = nn.Identity()
-    net.classifier = nn.Identity()
-    for name, part in list(net.named_modules()):
-        if isinstance(part, nn.BatchNorm2d):
-            owner, _, last = name.rpartition(".")
-            setattr(net.get_submodule(owner), last, two_groups(part.num_features))
-    return _Headless(net)
+def _residual(name: str) -> Callable[[tuple[int, ...]], nn.Module]:
+    """A net on torchvision's blocks, imported when it is built: they take as long as torch itself."""
+    return lambda shape: getattr(importlib.import_module("fu_core.models.residual_bottoms"), name)(shape[0])
 
 
 BOTTOMS: dict[str, Callable[[tuple[int, ...]], nn.Module]] = {
     "mlp": mlp_bottom,
     "cnn": cnn_bottom,
-    "resnet18": resnet18_bottom,
-    "densenet121": densenet_bottom,
-    "resnet50": resnet50_bottom,
+    "resnet18": _residual("resnet18_bottom"),
+    "densenet121": _residual("densenet_bottom"),
+    "resnet50": _residual("resnet50_bottom"),
 }
 
 

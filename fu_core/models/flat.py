@@ -10,7 +10,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import cast
 
 import torch
@@ -297,6 +297,9 @@ def soft_dice_loss(outputs: Tensor, masks: Tensor) -> Tensor:
     g = masks.to(p.dtype)
     overlap, total = (p * g).sum(dim=(1, 2)), (p + g).sum(dim=(1, 2))
     return 1 - (2 * overlap + 1) / (total + 1)
+
+
+two_groups = partial(nn.GroupNorm, 2)  # the norm of our residual nets: for so many channels
 
 
 def he_normal_(weight: Tensor) -> None:

@@ -6,15 +6,12 @@ byte columns; torchvision's 7x7 stem has 11,227,812 (errata P4).
 
 from __future__ import annotations
 
-from functools import partial
 from typing import cast
 
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock, ResNet
 
-from fu_core.models.flat import he_normal_
-
-two_groups = partial(nn.GroupNorm, 2)
+from fu_core.models.flat import he_normal_, two_groups
 
 
 class ResNet18(ResNet):

@@ -23,7 +23,6 @@ import numpy as np
 import pandas as pd
 
 from fu_core.evaluation.costs import BYTES_PER_PARAMETER, NOMINAL_FLOPS, Cost, Federation, rounds_cost, unlearning_cost
-from fu_core.report import published
 
 COLUMNS = ("comm_bytes", "comp_flops", "storage_bytes")
 RUNS = {"III": 10, "IV": 10, "V": 5, "VI": 6}  # III and V: Sec. V-D; IV assumed; VI assumed, one per hospital
@@ -184,6 +183,8 @@ class _Row:
 
 def _rows(*tables: str) -> Iterator[_Row]:
     """All rows with costs, in print order."""
+    from fu_core.report import published  # here: who runs trainings needs no figures
+
     for table in tables:
         frame = published(f"puf_table_{table.lower()}").dropna(subset="comm_bytes")
         retrain = frame[frame.method == "Retrain"].set_index("setting")

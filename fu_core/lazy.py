@@ -1,0 +1,23 @@
+"""Parts of a package that are imported when they are first used: graphs and statistics take as long as torch itself."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
+from typing import Any
+
+NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+def parts(package: str, modules: Collection[str], objects: Mapping[str, str] = NOTHING) -> Callable[[str], Any]:
+    """The `__getattr__` of `package` with these `modules`, and `objects` by name, each with the module it lives in."""
+
+    def get(name: str) -> Any:
+        if name in objects:
+            return getattr(importlib.import_module(objects[name]), name)
+        if name in modules:
+            return importlib.import_module(f"{package}.{name}")
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    return get
