@@ -1,4 +1,4 @@
-"""What takes long to import waits until somebody needs it: every process of a reproduction starts with these imports."""
+"""What takes long to import waits until somebody needs it: every process of a reproduction begins with imports."""
 
 import subprocess
 import sys
@@ -25,6 +25,6 @@ def test_parts_are_found_when_they_are_first_used():
 
 
 def test_what_is_not_there_is_an_attribute_error_with_its_name():
-    with pytest.raises(AttributeError, match="module 'fu_core.federation' has no attribute 'diagonal'"):
-        federation.diagonal
+    with pytest.raises(AttributeError, match=r"module 'fu_core\.federation' has no attribute 'diagonal'"):
+        _ = federation.diagonal
     assert not hasattr(fu_core, "horizontal")
