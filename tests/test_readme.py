@@ -2,6 +2,7 @@
 
 import re
 
+import pandas as pd
 import pytest
 import yaml
 
@@ -17,6 +18,22 @@ def test_the_tally_is_that_of_the_claims_files():
     shown = re.search(r"<!-- tally:[^>]*-->\n(.*?)\n<!-- /tally -->", README, re.DOTALL)
     assert shown, "the README has no tally between its two comments"
     assert shown[1].strip() == tally_markdown(PROFILES)
+
+
+def test_the_speed_table_is_that_of_the_benchmark():
+    """Per framework: its best setting on one core, in brackets on two."""
+    measured = pd.read_csv(ROOT / "benchmarks" / "rounds.csv", comment="#")
+
+    def cell(workload, framework):
+        rows = measured[(measured.workload == workload) & (measured.framework == framework)]
+        one, two = (rows.loc[rows.cores == n, "seconds per round"].min() for n in (1, 2))
+        bold = "**" if framework == "fu_core" else ""
+        return f"({two:.3g})" if pd.isna(one) else f"{bold}{one:.3g}{bold} ({two:.3g})"
+
+    for workload in measured.workload.unique():
+        [row] = re.findall(rf"^\| {workload}:[^|]*\|(.*)\|$", README, re.MULTILINE)
+        frameworks = ("fu_core", "plain", "flower", "pfl")
+        assert [text.strip() for text in row.split("|")] == [cell(workload, name) for name in frameworks]
 
 
 def test_every_file_and_folder_it_links_to_exists():

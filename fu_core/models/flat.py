@@ -209,11 +209,6 @@ class FlatModel:
         return FlatModel(nn.Sequential(*after), self.task, self.l2)
 
     @property
-    def linear_tail(self) -> FlatModel | None:
-        """`dense_tail` where it is a single layer: softmax regression."""
-        return self.dense_tail if self.dense_tail is not None and len(self._parts[1]) == 1 else None
-
-    @property
     def _parts(self) -> tuple[list[nn.Module], list[nn.Module]]:
         """The layers before the first nn.Linear, and from it on."""
         layers = _in_a_row(self.module)

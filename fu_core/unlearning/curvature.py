@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import grad, jvp, vjp, vmap
+from torch.nn.functional import linear, one_hot
 
 from fu_core.errors import InvalidRequest, check_choice, check_count
 from fu_core.federation.local import Client
@@ -45,12 +47,8 @@ def curvature_product(
     check_choice("matrix", matrix, MATRICES)
     check_count("batch_size", batch_size)
     parts = _with_weight(parts)
-    if (
-        model.linear_tail is not None
-        and matrix != "fisher"
-        and model.keeps_features(sum(len(y) for _, (_, y) in parts))
-    ):
-        return _softmax_product(model, w, parts, batch_size, count)
+    if matrix != "fisher" and model.keeps_features(sum(len(y) for _, (_, y) in parts)):
+        return _dense_product(model, w, parts, matrix, batch_size, count)
     on_batch = _ON_BATCH[matrix]
     arrange = _layout(model)
     mass = sum(weight for weight, _ in parts)
@@ -66,34 +64,85 @@ def curvature_product(
     return product
 
 
-def _softmax_product(
+class _Seen(NamedTuple):
+    """What a batch looks like at w, the same for every product: with n samples, L layers."""
+
+    inputs: list[Tensor]  # h_0, ..., h_{L-1} (n, in)
+    p: Tensor  # (n, classes)
+    back: list[Tensor]  # r_1, ..., r_L (n, out), each sample with its share
+    share: Tensor  # (n,)
+
+
+def _dense_product(
     model: FlatModel,
     w: Tensor,
     parts: Sequence[tuple[float, Client]],
+    matrix: str,
     batch_size: int,
     count: Callable[[int], None] | None,
 ) -> Product:
-    """The product of softmax regression, whose Hessian and Gauss-Newton matrix are one: two products of matrices.
+    """The product of layers z_l = W_l h_{l-1} + b_l with h_l = relu(z_l) between them, by hand (Pearlmutter 1994).
 
-    With p = softmax(z): d2 l / dz2 = diag(p) - p p', and J v = V x + c for v = (V, c). Keeps the features
-    and p of all samples.
+    Backpropagation, r_L = softmax(z_L) - onehot(y) and r_{l-1} = [h_{l-1} > 0] W_l' r_l, gives the gradients
+    r_l h_{l-1}'. Along v = (V_l, c_l) they change by what follows; terms with r_l belong to the Hessian alone:
+
+        dz_l = V_l h_{l-1} + c_l + W_l dh_{l-1}             dh_l = [h_l > 0] dz_l
+        dr_L = [diag(p) - p p'] dz_L                        dr_{l-1} = [h_{l-1} > 0] (W_l' dr_l + V_l' r_l)
+        A v at W_l: dr_l h_{l-1}' + r_l dh_{l-1}'           at b_l: dr_l
+
+    Keeps the layers' inputs and the r_l of all samples.
     """
-    tail, mass = model.linear_tail, sum(weight for weight, _ in parts)
+    tail, mass = model.dense_tail, sum(weight for weight, _ in parts)
     assert tail is not None
-    held = [(model.features(x, w), len(y), share.to(w.device, w.dtype)) for x, y, share in _batches(parts, batch_size)]
-    batches = [(x, tail.predict(w, x).softmax(dim=1), share, n) for x, n, share in held]
+    at_w = tail.views(w)
+    layers = [(name, name.replace("weight", "bias")) for name in at_w if name.endswith("weight")]
+
+    def look(x: Tensor, y: Tensor, share: Tensor) -> _Seen:
+        inputs, z = [x], x
+        for k, (weight, bias) in enumerate(layers, start=1):
+            z = linear(inputs[-1], at_w[weight], at_w.get(bias))
+            if k < len(layers):
+                inputs.append(z.relu())
+        p = z.softmax(dim=1)
+        back = [share[:, None] * (p - one_hot(y, p.shape[1]))]
+        for (weight, _), h in zip(reversed(layers[1:]), reversed(inputs[1:]), strict=True):
+            back.append((back[-1] @ at_w[weight]) * (h > 0))
+        return _Seen(inputs, p, back[::-1], share)
+
+    batches = [
+        look(model.features(x, w), y, share.to(w.device, w.dtype)) for x, y, share in _batches(parts, batch_size)
+    ]
+
+    def along(v: dict[str, Tensor], seen: _Seen, into: dict[str, Tensor]) -> None:
+        moved: list[Tensor | None] = [None]  # dh_0, ..., dh_{L-1}: the features do not depend on w
+        for k, ((weight, bias), h) in enumerate(zip(layers, seen.inputs, strict=True), start=1):
+            dz = linear(h, v[weight], v.get(bias))
+            if (dh := moved[-1]) is not None:
+                dz += dh @ at_w[weight].T
+            if k < len(layers):
+                moved.append(dz * (seen.inputs[k] > 0))
+        dr = seen.share[:, None] * seen.p * (dz - (seen.p * dz).sum(dim=1, keepdim=True))
+        for (weight, bias), h, dh, r in zip(
+            reversed(layers), reversed(seen.inputs), reversed(moved), reversed(seen.back), strict=True
+        ):
+            into[weight].add_(dr.T @ h)
+            if bias in into:
+                into[bias].add_(dr.sum(dim=0))
+            if dh is None:
+                return
+            dr = dr @ at_w[weight]
+            if matrix == "hessian":
+                into[weight].add_(r.T @ dh)
+                dr += r @ v[weight]
+            dr *= h > 0
 
     def product(v: Tensor) -> Tensor:
         total = torch.zeros(model.d, dtype=torch.float64, device=w.device)
-        for x, p, share, n in batches:
-            moved = tail.logits(v, x)  # J v (n, classes)
-            curved = share[:, None] * p * (moved - (p * moved).sum(dim=1, keepdim=True))  # [diag(p) - p p'] J v
-            weight, *bias = tail.views(total).values()
-            weight.add_(curved.T @ x)  # J' of it
-            if bias:
-                bias[0].add_(curved.sum(dim=0))
+        into, direction = tail.views(total), tail.views(v)
+        for seen in batches:
+            along(direction, seen, into)
             if count is not None:
-                count(n)
+                count(len(seen.p))
         return total.to(w.dtype) + (mass * model.l2) * v
 
     return product

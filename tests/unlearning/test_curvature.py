@@ -1,5 +1,7 @@
 """Curvature products against the matrices themselves, built entry by entry on models of at most 60 parameters."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import nn
@@ -11,7 +13,7 @@ from fu_core.models.flat import FlatModel, Standardize
 from fu_core.models.linear import UnitLength, softmax_regression
 from fu_core.models.resnet import SmallResNet
 from fu_core.unlearning import curvature
-from fu_core.unlearning.curvature import MATRICES, _hessian, curvature_product, fisher_diagonal
+from fu_core.unlearning.curvature import MATRICES, curvature_product, fisher_diagonal
 
 EXACT = {"rtol": 1e-9, "atol": 1e-12}
 SIZES, WEIGHTS = (7, 3, 5), (0.2, 0.5, 0.1)  # weights neither proportional to the sizes nor summing to one
@@ -120,20 +122,24 @@ def test_small_weights_are_weights_all_the_same():
     torch.testing.assert_close(1e9 * tiny, whole, **EXACT)
 
 
+@pytest.mark.parametrize("matrix", ["hessian", "ggn"])
 @pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("widths", [[3], [5, 3], [6, 5, 3]])
 @pytest.mark.parametrize("kept", [True, False])  # the second: too many features to keep, so by autograd
-def test_softmax_regression_has_the_same_products_written_out(bias, kept, monkeypatch):
+def test_layers_with_relu_between_have_the_same_products_written_out(matrix, bias, widths, kept, monkeypatch):
     if not kept:
         monkeypatch.setattr(flat, "MOST_FEATURES", 15 * 4 - 1)
     features = [Standardize(torch.randn(4), torch.rand(4) + 0.5), UnitLength()]
-    model = FlatModel(nn.Sequential(*features, nn.Linear(4, 3, bias=bias)), l2=0.3)
+    layers = [nn.Linear(a, b, bias=bias) for a, b in pairwise([4, *widths])]
+    tail = [part for layer in layers for part in (nn.ReLU(), layer)][1:]
+    model = FlatModel(nn.Sequential(*features, *tail), l2=0.3)
     w, parts = model.init(0, torch.float64), list(zip(WEIGHTS, drawn("classification"), strict=True))
     v = torch.linspace(-1, 2, model.d, dtype=torch.float64)
-    seen, by_autograd = [], []
-    monkeypatch.setitem(curvature._ON_BATCH, "hessian", lambda *args: by_autograd.append(1) or _hessian(*args))
-    product = curvature_product(model, w, parts, batch_size=4, count=seen.append)
+    seen, by_autograd, plain = [], [], curvature._ON_BATCH[matrix]
+    monkeypatch.setitem(curvature._ON_BATCH, matrix, lambda *args: by_autograd.append(1) or plain(*args))
+    product = curvature_product(model, w, parts, matrix=matrix, batch_size=4, count=seen.append)
     for _ in range(2):
-        torch.testing.assert_close(product(v), dense(model, w, parts, "hessian") @ v, **EXACT)
+        torch.testing.assert_close(product(v), dense(model, w, parts, matrix) @ v, **EXACT)
     assert seen == [4, 4, 4, 3] * 2
     assert bool(by_autograd) is not kept
 
