@@ -154,12 +154,12 @@ def test_ctrl_c_drops_what_has_not_begun_and_keeps_what_has(client, workers, sto
     with ThreadPoolExecutor(1) as beside:
         beside.submit(interrupt)
         with pytest.raises(KeyboardInterrupt):
-            map_runs(toy_runs.walk, walks(20), store=store)
+            map_runs(toy_runs.walk, walks(200), store=store)  # more than finish before anybody looks
     wait_until(lambda: not client.run_on_scheduler(tasks))
     wait_until(lambda: len(list(store.root.glob("*.json"))) == len(workers.log.read_text().splitlines()))
     finished = sorted(record.config["seed"] for record in store.finished(toy_runs.walk).values())
-    assert len(finished) >= 3
-    assert finished[-1] < 12  # runs begin in the order of the configs
+    assert 3 <= len(finished) < 200
+    assert finished[-1] < len(finished) + 4  # runs begin in the order of the configs, a few at a time
     assert not list(store.root.glob(".probe-*"))
 
 

@@ -6,9 +6,9 @@ from importlib import resources
 import pandas as pd
 import pytest
 
+from fu_core import report
 from fu_core.models.resnet import ResNet18
 from fu_core.papers import puf_costs
-from fu_core.report import published
 
 IID, SKEWED, LONG = (
     f"CIFAR-100, {kind}, ResNet-18, E={E}" for kind, E in (("IID", 1), ("Non-IID", 1), ("Non-IID", 10))
@@ -195,6 +195,7 @@ def test_only_p_near_our_resnet18s_gives_the_bytes(monkeypatch, P, count):
 )
 def test_a_wrong_cell_is_found_and_blamed(monkeypatch, method, column, change, reading):
     """A planted mistake is the 32nd cell. The FLOPs decide on R, but not against a row that fits otherwise."""
+    published = report.published
 
     def misprinted(name):
         table = published(name)
@@ -203,7 +204,7 @@ def test_a_wrong_cell_is_found_and_blamed(monkeypatch, method, column, change, r
         return table
 
     before = puf_costs.mismatches()
-    monkeypatch.setattr(puf_costs, "published", misprinted)
+    monkeypatch.setattr(report, "published", misprinted)
     after = puf_costs.mismatches()
     key = ["table", "setting", "method", "column"]
     new = after.merge(before[key], how="left", on=key, indicator=True).query("_merge == 'left_only'")
