@@ -44,13 +44,13 @@ plan: $(READY) ## List what reproduce would do: runs, disk, hours on this device
 figures: $(READY) ## Draw them again from the committed records, computing nothing
 	$(SETTINGS) $(PY) -m fu_core.reproduce --profile $(PROFILE) --paper $(PAPER) --figures-only
 
-# One thread each: the test processes share the cores, and sums keep their order.
+# One thread each: the test processes share the cores, and sums keep their order. Notebooks take longest, so they begin.
 # The notebooks draw into an ignored folder: testing must not touch the committed figures.
 TEST := OMP_NUM_THREADS=1 FU_FIGURES="$(CURDIR)/runs/test-figures" $(PY) -m pytest -n $(or $(JOBS),auto) --dist loadscope
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 
 test: $(READY) ## Run the tests and check the notebooks' tagged cells (JOBS)
-	$(TEST) tests $(if $(NOTEBOOKS),--nbval-lax --nbval-current-env --nbval-cell-timeout=1200 $(NOTEBOOKS))
+	$(TEST) $(if $(NOTEBOOKS),--nbval-lax --nbval-current-env --nbval-cell-timeout=1200 $(NOTEBOOKS)) tests
 
 notebooks: $(READY) ## Run the notebooks in place at their defaults, to commit them with their figures
 	$(SETTINGS) $(PY) -m jupyter nbconvert --to notebook --execute --inplace \
