@@ -46,7 +46,7 @@ figures: $(READY) ## Draw them again from the committed records, computing nothi
 
 # One thread each: the test processes share the cores, and sums keep their order. Notebooks take longest, so they begin.
 # The notebooks draw into an ignored folder: testing must not touch the committed figures.
-TEST := OMP_NUM_THREADS=1 FU_FIGURES="$(CURDIR)/runs/test-figures" $(PY) -m pytest -n $(or $(JOBS),auto) --dist loadscope
+TEST := OMP_NUM_THREADS=1 FU_FIGURES="$(CURDIR)/runs/test-figures" $(PY) -m pytest -n $(or $(JOBS),auto) --dist loadscope --no-loadscope-reorder
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 
 test: $(READY) ## Run the tests and check the notebooks' tagged cells (JOBS)
