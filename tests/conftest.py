@@ -6,6 +6,7 @@ import joblib
 import pytest
 import torch
 
+from fu_core.records import RecordStore
 from tests.quadratics import Quadratics
 
 torch.set_num_threads(1)
@@ -21,3 +22,10 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def quadratics():
     """Four quadratic clients in three dimensions."""
     return Quadratics()
+
+
+@pytest.fixture(scope="session")
+def theory_store(tmp_path_factory):
+    """Records of the papers' numerical checks, which depend on no parameter: one store for all test processes."""
+    root = tmp_path_factory.getbasetemp()
+    return RecordStore((root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "theory")

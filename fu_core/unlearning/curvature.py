@@ -47,7 +47,7 @@ def curvature_product(
     check_choice("matrix", matrix, MATRICES)
     check_count("batch_size", batch_size)
     parts = _with_weight(parts)
-    if matrix != "fisher" and model.keeps_features(sum(len(y) for _, (_, y) in parts)):
+    if _is_written_out(model, parts, matrix):
         return _dense_product(model, w, parts, matrix, batch_size, count)
     on_batch = _ON_BATCH[matrix]
     arrange = _layout(model)
@@ -62,6 +62,10 @@ def curvature_product(
         return total.to(w.dtype) + (mass * model.l2) * v
 
     return product
+
+
+def _is_written_out(model: FlatModel, parts: Sequence[tuple[float, Client]], matrix: str) -> bool:
+    return matrix != "fisher" and model.keeps_features(sum(len(y) for _, (_, y) in parts))
 
 
 class _Seen(NamedTuple):
@@ -174,6 +178,9 @@ def dense_curvature(
     """The matrix (d, d) behind `curvature_product`: its products with the unit vectors, `chunk` at a time."""
     check_choice("matrix", matrix, MATRICES)
     parts = _with_weight(parts)
+    if _is_written_out(model, parts, matrix):
+        product = _dense_product(model, w, parts, matrix, batch_size, count)
+        return torch.stack([product(e) for e in torch.eye(model.d, dtype=w.dtype, device=w.device)])
     on_batch, arrange = _ON_BATCH[matrix], _layout(model)
     total = torch.zeros((model.d, model.d), dtype=torch.float64, device=w.device)
     eye = torch.eye(model.d, dtype=w.dtype, device=w.device)

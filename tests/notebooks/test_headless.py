@@ -7,11 +7,19 @@ import nbformat
 import pandas as pd
 import pytest
 
-from fu_core.papers import certified_dfl_experiment, fedora_experiment, hf_kcu_experiment, hf_kcu_theory
+from fu_core.papers import (
+    certified_dfl_experiment,
+    certified_dfl_theory,
+    fedora_experiment,
+    fedora_theory,
+    hf_kcu_experiment,
+    hf_kcu_theory,
+)
 from fu_core.reproduce import notebooks
 from tests.notebook_lab import ABSOLUTE_PATH, DIGITS, Lab, code, outputs
 
 NOISY = "mnist/iid/softmax_regression"
+THEORY = {"hf_kcu": hf_kcu_theory, "certified_dfl": certified_dfl_theory, "fedora": fedora_theory}
 PARAMETERS = {
     "hf_kcu": {
         "settings": [DIGITS, NOISY],
@@ -96,9 +104,11 @@ def paper(request):
 
 
 @pytest.fixture(scope="module")
-def tiny(paper, tmp_path_factory, data):
-    """The notebook, run from beginning to end in one process."""
+def tiny(paper, tmp_path_factory, data, theory_store):
+    """The notebook, run from beginning to end in one process; the numerical checks are those of its paper's tests."""
     lab = Lab(tmp_path_factory.mktemp("tiny"), data, paper, PARAMETERS[paper])
+    checked = THEORY[paper].run_theory(theory_store, jobs=1)
+    theory_store.export({record.key for records in checked.values() for record in records}, lab.runs / "records")
     done = lab.reproduce("--jobs", "1")
     assert done.returncode == 0, done.stderr
     return lab

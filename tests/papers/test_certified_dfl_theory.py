@@ -13,7 +13,6 @@ from fu_core.federation.decentralised import dpsgd_round, metropolis, ring, star
 from fu_core.papers import certified_dfl_theory as theory
 from fu_core.papers import certified_dfl_theory_figures as figures
 from fu_core.papers.hf_kcu_theory import optimum, pooled
-from fu_core.records import RecordStore
 from fu_core.report import save_figure, save_table
 from fu_core.unlearning.certified import DU, du_release
 
@@ -21,8 +20,8 @@ Q = metropolis(ring(theory.CLIENTS))
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory):
-    return theory.run_theory(RecordStore(tmp_path_factory.mktemp("certified dfl theory")), jobs=1)
+def records(theory_store):
+    return theory.run_theory(theory_store, jobs=1)
 
 
 def only(records, **config):

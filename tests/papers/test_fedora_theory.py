@@ -12,7 +12,6 @@ from torch.func import grad, hessian
 from fu_core.errors import NumericalFailure
 from fu_core.papers import fedora_theory as theory
 from fu_core.papers import fedora_theory_figures as figures
-from fu_core.records import RecordStore
 from fu_core.report import save_figure, save_table
 from fu_core.unlearning.fedora import FedORA, InfeasibleConstraint, primal_dual, uncertainty_loss
 
@@ -20,8 +19,8 @@ QUADRATIC = {"epsilon": 0.5, "weight": 1.0, "sigma": 0.5, "tau": 0.3, "mu": 0.1,
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory):
-    return theory.run_theory(RecordStore(tmp_path_factory.mktemp("fedora theory")), jobs=1)
+def records(theory_store):
+    return theory.run_theory(theory_store, jobs=1)
 
 
 def only(records, **config):

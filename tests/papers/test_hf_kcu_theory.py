@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from fu_core.papers import hf_kcu_theory as theory
 from fu_core.papers import hf_kcu_theory_figures as figures
-from fu_core.records import Record, RecordStore
+from fu_core.records import Record
 from fu_core.unlearning.hf_kcu import hf_kcu
 
 SEEDS = (0, 1, 3, 4, 5)
@@ -16,8 +16,8 @@ PRINTED = ("Eq. (3) as printed", "Eq. (33) as printed", "Algorithm 1 as printed,
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    return RecordStore(tmp_path_factory.mktemp("theory"))
+def store(theory_store):
+    return theory_store
 
 
 def run(store, fn, **config):

@@ -13,7 +13,7 @@ from fu_core.models.flat import FlatModel, Standardize
 from fu_core.models.linear import UnitLength, softmax_regression
 from fu_core.models.resnet import SmallResNet
 from fu_core.unlearning import curvature
-from fu_core.unlearning.curvature import MATRICES, curvature_product, fisher_diagonal
+from fu_core.unlearning.curvature import MATRICES, curvature_product, dense_curvature, fisher_diagonal
 
 EXACT = {"rtol": 1e-9, "atol": 1e-12}
 SIZES, WEIGHTS = (7, 3, 5), (0.2, 0.5, 0.1)  # weights neither proportional to the sizes nor summing to one
@@ -141,6 +141,7 @@ def test_layers_with_relu_between_have_the_same_products_written_out(matrix, bia
     for _ in range(2):
         torch.testing.assert_close(product(v), dense(model, w, parts, matrix) @ v, **EXACT)
     assert seen == [4, 4, 4, 3] * 2
+    torch.testing.assert_close(dense_curvature(model, w, parts, matrix=matrix), dense(model, w, parts, matrix), **EXACT)
     assert bool(by_autograd) is not kept
 
 
