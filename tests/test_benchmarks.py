@@ -15,6 +15,7 @@ from fu_core.paths import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))  # its files are scripts, which find each other by their folder
 
+import bench_certified
 import bench_rounds
 import workloads
 from teams import PLAIN, Contestant, Team, contestants
@@ -182,3 +183,11 @@ def test_an_aim_is_judged_by_the_best_setting_of_a_framework():
         "small CNN: 1.10 times as fast as pfl (aim: 1.2): NOT reached",
         "small CNN: start-up in 4.0 s (aim: 3.0): NOT reached",
     ]
+
+
+def test_certified_dfl_is_timed_at_the_papers_sizes_with_nets_for_a_cpu():
+    e = bench_certified.experiment(quick=False)
+    assert [e.of("n_train", dataset) for dataset in e.datasets] == [0, 0, 0]  # all images
+    assert [e.of("rounds", dataset) for dataset in e.datasets] == [200, 100, 100]
+    assert e.datasets[-1] == "cifar10/tiny_cnn"
+    assert len(e.speeds()) == 9
