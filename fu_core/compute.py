@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
+import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -215,7 +216,9 @@ def _process_outcomes(
     if workers <= 1:
         yield from (attempt(task, store, label) for task in tasks)
         return
-    with joblib.parallel_config(backend="loky", n_jobs=workers, inner_max_num_threads=1):
+    with warnings.catch_warnings(), joblib.parallel_config(backend="loky", n_jobs=workers, inner_max_num_threads=1):
+        # Loky replaces workers that have grown, and loses no run over it: nothing that a reader could act on.
+        warnings.filterwarnings("ignore", "A worker stopped while some jobs were given to the executor")
         # One run per message, so that a worker that dies takes down no run but its own.
         parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1, max_nbytes=None)
         try:

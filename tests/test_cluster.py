@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -147,14 +148,24 @@ def test_equal_runs_at_the_same_time_fill_the_store_of_each_map(client, tmp_path
 
 
 def test_ctrl_c_drops_what_has_not_begun_and_keeps_what_has(client, workers, store):
-    def interrupt():
+    over = threading.Event()
+
+    def interrupt():  # again, if need be: Python drops an interrupt that comes while an object is being finalised
         wait_until(lambda: len(list(store.root.glob("*.json"))) >= 3)
         _thread.interrupt_main()
+        while not over.wait(2):
+            _thread.interrupt_main()
+
+    def interrupted():
+        try:
+            map_runs(toy_runs.walk, walks(200), store=store)  # more than finish before anybody looks
+        finally:
+            over.set()
 
     with ThreadPoolExecutor(1) as beside:
         beside.submit(interrupt)
         with pytest.raises(KeyboardInterrupt):
-            map_runs(toy_runs.walk, walks(200), store=store)  # more than finish before anybody looks
+            interrupted()
     wait_until(lambda: not client.run_on_scheduler(tasks))
     wait_until(lambda: len(list(store.root.glob("*.json"))) == len(workers.log.read_text().splitlines()))
     finished = sorted(record.config["seed"] for record in store.finished(toy_runs.walk).values())
