@@ -98,8 +98,7 @@ def cell(method, request="client-0", *, scenario="clients", setting=SKEWED):
 def test_a_method_after_which_training_leaves_the_numbers_has_diverged(tiny):
     config = unlearning(cell("PUF-Special"))
     config["options"] = config["options"] | {"eta_u": 1e38}
-    with pytest.warns(UserWarning, match="as long as the model"):
-        record = run(tiny.store, puf.unlearn, config)
+    record = run(tiny.store, puf.unlearn, config)
     assert list(record.metrics) == ["diverged"]
     assert "not finite" in record.metrics["diverged"]
 
