@@ -10,6 +10,11 @@ from typing import Any
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
+def function(module: str, name: str) -> Callable[..., Any]:
+    """`name` of `module`, which is imported when it is called."""
+    return lambda *args: getattr(importlib.import_module(module), name)(*args)
+
+
 def parts(package: str, modules: Collection[str], objects: Mapping[str, str] = NOTHING) -> Callable[[str], Any]:
     """The `__getattr__` of `package` with these `modules`, and `objects` by name, each with the module it lives in."""
 

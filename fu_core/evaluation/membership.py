@@ -50,14 +50,14 @@ def song(
     on a grid of [0, 1]; `exact=True` uses all and evaluates every point. They agree within half a point
     (tested). A threshold would not do: the regions can be unions of intervals.
     """
+    from sklearn.svm import SVC
+
     k = min(largest, len(retain), len(test))
     if not exact:
         k = min(k, fit // 2)
     members, others = (_sample(c, k, seed, side) for c, side in ((retain, "members"), (test, "non-members")))
     features = np.concatenate([members, others])[:, None]
     labels = np.repeat([1, 0], k)
-    from sklearn.svm import SVC
-
     machine = SVC(kernel="rbf", C=3.0, gamma=1.0).fit(features, labels)
     points = forget.double().cpu().numpy()
     if exact:
@@ -128,6 +128,10 @@ def fit_attack(members: Sequence[Labelled], others: Sequence[Labelled], *, seed:
     together, equally many of each side, at most `largest` per side. The classifier is a small neural net
     (64-32) on standardised `attack_features`. Random: which samples, and the net, from (seed, "shadow attack").
     """
+    from sklearn.neural_network import MLPClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
     check_count("shadow models", len(members))
     if len(members) != len(others):
         raise ValueError(f"others must match members, one per shadow model: got {len(others)} and {len(members)}")
@@ -141,10 +145,6 @@ def fit_attack(members: Sequence[Labelled], others: Sequence[Labelled], *, seed:
         rows[torch.randperm(len(rows), generator=stream(seed, "shadow attack", name))[:k].numpy()]
         for name, rows in (("members", inside), ("others", outside))
     ]
-    from sklearn.neural_network import MLPClassifier
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
     net = MLPClassifier(
         (64, 32), early_stopping=True, max_iter=200, random_state=stream_seed(seed, "shadow attack") % 2**32
     )

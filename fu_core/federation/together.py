@@ -274,7 +274,7 @@ def dense_gradients(model: FlatModel, layers: Layers, x: Tensor, y: Tensor, weig
     x: features (K, B, p). Forward `h_l = relu(h_{l-1} W_l' + b_l)`; backward, from `r = softmax(z) - onehot(y)` on,
     the gradients `r' h_{l-1}` and `sum r`, and `r <- (r W_l) * [h_{l-1} > 0]`.
     """
-    names = [(name, name.replace("weight", "bias")) for name in layers if name.endswith("weight")]
+    names = model.dense_layers
     inputs, z = [x], x
     for k, (weight, bias) in enumerate(names, start=1):
         product = layers[weight].mT  # (K, in, out)

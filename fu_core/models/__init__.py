@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 
 from torch import nn
 
+from fu_core import lazy
 from fu_core.data import Dataset
 from fu_core.errors import UnsupportedModel, check_choice
 from fu_core.models.cnn import lenet, simple_cnn, tiny_cnn
@@ -20,7 +20,7 @@ __all__ = ["MODELS", "FlatModel", "Standardize", "build"]
 
 def _residual(module: str, name: str) -> Callable[..., nn.Module]:
     """A net on torchvision's blocks, which take as long to import as torch itself."""
-    return getattr(importlib.import_module(f"fu_core.models.{module}"), name)
+    return lazy.function(f"fu_core.models.{module}", name)
 
 
 # name -> module for (channels or features, side of the image or 1, classes)

@@ -6,12 +6,12 @@ BatchNorm throughout: a party's parameters are all there is to it.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
+from fu_core import lazy
 from fu_core.errors import UnsupportedModel, check_choice
 from fu_core.models.flat import FlatModel, Standardize, two_groups
 
@@ -33,8 +33,8 @@ def cnn_bottom(shape: tuple[int, ...]) -> nn.Module:
 
 
 def _residual(name: str) -> Callable[[tuple[int, ...]], nn.Module]:
-    """A net on torchvision's blocks, imported when it is built: they take as long as torch itself."""
-    return lambda shape: getattr(importlib.import_module("fu_core.models.residual_bottoms"), name)(shape[0])
+    """A net on torchvision's blocks, which take as long to import as torch itself."""
+    return lambda shape: lazy.function("fu_core.models.residual_bottoms", name)(shape[0])
 
 
 BOTTOMS: dict[str, Callable[[tuple[int, ...]], nn.Module]] = {

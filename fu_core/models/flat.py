@@ -208,6 +208,11 @@ class FlatModel:
             return None
         return FlatModel(nn.Sequential(*after), self.task, self.l2)
 
+    @cached_property
+    def dense_layers(self) -> list[tuple[str, str]]:
+        """Names of weight and bias, layer by layer, of a net that is a `dense_tail`; there may be no such bias."""
+        return [(name, name.replace("weight", "bias")) for name in self.names if name.endswith("weight")]
+
     @property
     def _parts(self) -> tuple[list[nn.Module], list[nn.Module]]:
         """The layers before the first nn.Linear, and from it on."""

@@ -99,10 +99,10 @@ def _dense_product(
     tail, mass = model.dense_tail, sum(weight for weight, _ in parts)
     assert tail is not None
     at_w = tail.views(w)
-    layers = [(name, name.replace("weight", "bias")) for name in at_w if name.endswith("weight")]
+    layers = tail.dense_layers
 
     def look(x: Tensor, y: Tensor, share: Tensor) -> _Seen:
-        inputs, z = [x], x
+        inputs = [x]
         for k, (weight, bias) in enumerate(layers, start=1):
             z = linear(inputs[-1], at_w[weight], at_w.get(bias))
             if k < len(layers):
