@@ -58,16 +58,22 @@ def flipped(content, rng, position=None):
     return bytes(changed)
 
 
+def damaged(paths, rng, times):
+    """A byte of one of the files is flipped, `times` times; yields the file and what it held."""
+    for _ in range(times):
+        path = rng.choice(paths)
+        before = path.read_bytes()
+        path.write_bytes(flipped(before, rng))
+        yield path, before
+
+
 # --- in the files of a reproduction ---
 
 
 def test_flips_in_records_never_change_what_is_shown(clean, tmp_path):
     lab, rng = copied(clean.lab, tmp_path / "lab"), random.Random("records")
     paths = sorted((lab.runs / "records").glob("*.json"))
-    for _ in range(25):
-        path = rng.choice(paths)
-        before = path.read_bytes()
-        path.write_bytes(flipped(before, rng))
+    for path, before in damaged(paths, rng, times=25):
         shown = Shown(lab)
         check_as_clean(shown, clean)
         if f"{path.name} was moved aside" not in shown.warnings:  # an exponent's e, a blank between two entries
@@ -124,10 +130,7 @@ def test_flips_in_a_data_cache_are_errors_that_say_what_to_do(clean, tmp_path):
 def test_flips_in_exported_records_never_change_what_is_drawn_from_them(clean, tmp_path):
     lab, rng = copied(clean.lab, tmp_path / "lab"), random.Random("export")
     paths = sorted((lab.out / "records").glob("*.json"))
-    for _ in range(15):
-        path = rng.choice(paths)
-        before = path.read_bytes()
-        path.write_bytes(flipped(before, rng))
+    for path, before in damaged(paths, rng, times=15):
         if (shown := Shown(lab, FU_FIGURES_ONLY="1")).error:
             assert f"{path} is ignored" in shown.warnings
             assert f"no record in {path.parent}, which is read only here; run `make reproduce`" in shown.error
