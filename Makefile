@@ -36,13 +36,13 @@ $(READY): requirements.lock pyproject.toml
 	@touch $@
 
 reproduce: $(READY) ## Make all figures and tables (PROFILE, PAPER, JOBS, DATA)
-	$(SETTINGS) $(PY) -m fu_core.reproduce --profile $(PROFILE) --paper $(PAPER)
+	$(SETTINGS) $(PY) -m fu_papers --profile $(PROFILE) --paper $(PAPER)
 
 plan: $(READY) ## List what reproduce would do: runs, disk, hours on this device (PROFILE, PAPER)
-	$(SETTINGS) $(PY) -m fu_core.reproduce --profile $(PROFILE) --paper $(PAPER) --dry-run
+	$(SETTINGS) $(PY) -m fu_papers --profile $(PROFILE) --paper $(PAPER) --dry-run
 
 figures: $(READY) ## Draw them again from the committed records, computing nothing
-	$(SETTINGS) $(PY) -m fu_core.reproduce --profile $(PROFILE) --paper $(PAPER) --figures-only
+	$(SETTINGS) $(PY) -m fu_papers --profile $(PROFILE) --paper $(PAPER) --figures-only
 
 # One thread each: the test processes share the cores, and sums keep their order. Notebooks take longest, so they begin.
 # The notebooks draw into an ignored folder: testing must not touch the committed figures.

@@ -15,12 +15,12 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from fu_core.papers.certified_dfl import run_descriptions, run_speed
-from fu_core.papers.certified_dfl_experiment import Experiment
-from fu_core.papers.certified_dfl_figures import source, time_table
-from fu_core.provenance import machine
-from fu_core.records import RecordStore
-from fu_core.reproduce import load_profile
+from fu_papers.certified_dfl.figures import source, time_table
+from fu_papers.certified_dfl.grid import Experiment
+from fu_papers.certified_dfl.runs import run_descriptions, run_speed
+from fu_papers.lab.provenance import machine
+from fu_papers.lab.reproduce import load_profile
+from fu_papers.lab.store import RecordStore
 
 OUT = Path(__file__).resolve().parent / "certified.csv"
 OF_PAPER = ("rounds", "batch_size", "n_train", "pdudt_rounds")

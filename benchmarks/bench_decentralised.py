@@ -27,8 +27,8 @@ from fu_core.federation.local import ClientOpt
 from fu_core.federation.meter import Meter
 from fu_core.models import FlatModel, Standardize
 from fu_core.models.linear import softmax_regression
-from fu_core.provenance import MIB, PeakMemory, machine
 from fu_core.unlearning.certified import DU, du_release
+from fu_papers.lab.provenance import MIB, PeakMemory, machine
 
 OUT = Path(__file__).resolve().parent / "decentralised.csv"
 SIZES = (10, 30, 100, 300, 1000)

@@ -25,11 +25,11 @@ from plain_rounds import train, vector
 from torch import Tensor, nn
 from workloads import WORKLOADS, Workload, load_or_generate
 
-from fu_core.compute import device
 from fu_core.federation.local import Client, ClientOpt, batches
 from fu_core.federation.together import prepared, train_round
 from fu_core.models import FlatModel, build
-from fu_core.provenance import machine
+from fu_papers.lab.pool import device
+from fu_papers.lab.provenance import machine
 
 OUT = Path(__file__).resolve().parent / "device.csv"
 WAYS = (("loop", "float32"), ("loop", "bf16"), ("vmap", "float32"), ("vmap", "bf16"), ("auto", "float32"))

@@ -37,12 +37,12 @@ from teams import PLAIN, Contestant, Team, contestants, version
 from torch import Tensor
 from workloads import WORKLOADS, Workload, load_or_generate, prepare
 
-from fu_core.compute import default_jobs
 from fu_core.data import Dataset
 from fu_core.errors import check_choice
 from fu_core.evaluation.accuracy import accuracy
 from fu_core.models import FlatModel
-from fu_core.provenance import MIB, machine
+from fu_papers.lab.pool import default_jobs
+from fu_papers.lab.provenance import MIB, machine
 
 OUT = Path(__file__).resolve().parent / "rounds.csv"
 REPETITIONS, QUICK = 7, 3

@@ -20,14 +20,14 @@ import torch
 from torch import Tensor
 
 from fu_core import partition
-from fu_core.compute import single_threaded
 from fu_core.data import load
 from fu_core.federation.horizontal import fedavg
 from fu_core.federation.local import ClientOpt
 from fu_core.federation.meter import Meter
 from fu_core.models import build
-from fu_core.provenance import machine
 from fu_core.unlearning.hf_kcu import HFKCU, hf_kcu_step
+from fu_papers.lab.pool import single_threaded
+from fu_papers.lab.provenance import machine
 
 OUT = Path(__file__).resolve().parent / "unlearning.csv"
 ROUNDS, EPOCHS, EVERY = 20, 5, 4

@@ -23,7 +23,7 @@ import psutil
 import torch
 from torch import Tensor
 
-from fu_core.provenance import MIB
+from fu_papers.lab.provenance import MIB
 
 HERE = Path(__file__).resolve().parent
 PACKAGES = HERE / ".packages"  # pfl and what it needs, see requirements.txt: only its own process looks there

@@ -6,7 +6,7 @@ import joblib
 import pytest
 import torch
 
-from fu_core.records import RecordStore
+from fu_papers.lab.store import RecordStore
 from tests.quadratics import Quadratics
 
 torch.set_num_threads(1)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fu_core import paths
+from fu_papers.lab import paths
 
 DIGITS, PATTERNS = "digits/iid/softmax_regression", "mnist/dirichlet-1/softmax_regression"
 PARAMETERS = {
@@ -47,7 +47,7 @@ class Lab:
         return [
             sys.executable,
             "-m",
-            "fu_core.reproduce",
+            "fu_papers",
             "--profile",
             "quick",
             "--paper",

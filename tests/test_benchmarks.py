@@ -11,7 +11,7 @@ from fu_core.data import load
 from fu_core.errors import DataUnavailable
 from fu_core.federation.local import ClientOpt, batches
 from fu_core.models import build
-from fu_core.paths import ROOT
+from fu_papers.lab.paths import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))  # its files are scripts, which find each other by their folder
 

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 import yaml
 
-from fu_core.paths import NOTEBOOKS, ROOT
-from fu_core.report import tally_markdown
+from fu_papers.lab.paths import NOTEBOOKS, ROOT
+from fu_papers.verdicts import tally_markdown
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PROFILES = [folder for folder in (ROOT / "figures" / name for name in ("quick", "laptop", "paper")) if folder.exists()]

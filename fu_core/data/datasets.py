@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from filelock import FileLock
 
-from fu_core import paths
 from fu_core.data.adult import encode
 from fu_core.data.cache import Arrays, read_cache, storage_errors, write_cache
 from fu_core.data.catalogue import BUNDLED, CACHED, NAMES
@@ -32,9 +31,16 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
     return _to_dataset(name, arrays)
 
 
-def cache_path(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path:
+def data_dir() -> Path:
+    """The folder of the data caches: `$FU_DATA`, else `data/` in the checkout, or without one in the current folder."""
+    checkout = Path(__file__).resolve().parents[2]
+    home = checkout if (checkout / "pyproject.toml").exists() else Path.cwd()
+    return Path(os.environ.get("FU_DATA", home / "data"))
+
+
+def cache_path(name: str, folder: str | os.PathLike[str] | None = None) -> Path:
     """Where the cache of a data set is, or would be."""
-    return Path(paths.data_dir() if data_dir is None else data_dir) / f"{name}.npz"
+    return Path(folder or data_dir()) / f"{name}.npz"
 
 
 def prepare(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path:

@@ -5,7 +5,7 @@
 
 `B` is 4 bytes, F the nominal FLOPs per image the paper uses; `measured_flops` counts what an image really
 takes. Tests hold these formulas against the counters of fu_core.federation.meter, which count what a run
-really did, and fu_core.papers.puf_costs against the paper's tables.
+really did, and fu_papers.puf.costs against the paper's tables.
 """
 
 from __future__ import annotations

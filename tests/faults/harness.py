@@ -28,11 +28,16 @@ import torch
 
 from fu_core.data.bundled import digits
 from fu_core.data.catalogue import CACHED, Entry
-from fu_core.papers import problem_figures, problems, puf, puf_claims, puf_figures
-from fu_core.papers.puf_experiment import Experiment
-from fu_core.paths import data_dir, figures_dir, runs_dir
-from fu_core.records import Record, RecordStore, RunContext, open_store
-from fu_core.report import save_figure, save_table, style, write_claims
+from fu_core.data.datasets import data_dir
+from fu_papers import problem_figures, problems
+from fu_papers.lab.paths import figures_dir, runs_dir
+from fu_papers.lab.store import Record, RecordStore, RunContext, open_store
+from fu_papers.look import save_figure, save_table, style
+from fu_papers.puf import claims as puf_claims
+from fu_papers.puf import figures as puf_figures
+from fu_papers.puf import runs as puf
+from fu_papers.puf.grid import Experiment
+from fu_papers.verdicts import write_claims
 from tests import toy_runs
 from tests.notebook_lab import Lab, results
 

@@ -12,7 +12,7 @@ import torch
 
 from fu_core.data.cache import pack, read_cache, write_cache
 from fu_core.errors import CorruptData
-from fu_core.records import Record, RecordStore, RunContext
+from fu_papers.lab.store import Record, RecordStore, RunContext
 from tests import toy_runs
 from tests.faults.harness import Kill, compute, inside, new_lab, perform, write_tables
 from tests.notebook_lab import Lab, results

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from fu_core.reproduce import execute, plan
+from fu_papers.lab.reproduce import execute, plan
 from tests.faults.harness import (
     DISKS,
     Full,

@@ -17,21 +17,19 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from fu_core import reproduce
-from fu_core.compute import map_runs
 from fu_core.errors import ConfigError
-from fu_core.papers import (
-    certified_dfl,
-    certified_dfl_experiment,
-    fedora,
-    fedora_experiment,
-    hf_kcu,
-    hf_kcu_experiment,
-    puf,
-    puf_experiment,
-)
-from fu_core.papers.problems import problem
-from fu_core.records import RecordStore, run_key
+from fu_papers.certified_dfl import grid as certified_dfl_experiment
+from fu_papers.certified_dfl import runs as certified_dfl
+from fu_papers.fedora import grid as fedora_experiment
+from fu_papers.fedora import runs as fedora
+from fu_papers.hf_kcu import grid as hf_kcu_experiment
+from fu_papers.hf_kcu import runs as hf_kcu
+from fu_papers.lab import reproduce
+from fu_papers.lab.pool import map_runs
+from fu_papers.lab.store import RecordStore, run_key
+from fu_papers.problems import problem
+from fu_papers.puf import grid as puf_experiment
+from fu_papers.puf import runs as puf
 
 PLANNED, PERFORMED = 60, 25  # configurations per paper
 LONGEST = 20  # seconds for any of them

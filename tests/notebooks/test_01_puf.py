@@ -7,8 +7,8 @@ import shutil
 import nbformat
 import pandas as pd
 
-from fu_core import reproduce
-from fu_core.papers.problems import Setting
+from fu_papers.lab import reproduce
+from fu_papers.problems import Setting
 from tests.notebook_lab import ABSOLUTE_PATH, DIGITS, PARAMETERS, PATTERNS, RECORDS, Lab, code, outputs
 
 

@@ -8,9 +8,12 @@ from dataclasses import fields
 import nbformat
 import pytest
 
-from fu_core import report
-from fu_core.papers import certified_dfl_experiment, fedora_experiment, hf_kcu_experiment, puf_experiment
-from fu_core.reproduce import declared_parameters, notebooks
+from fu_papers import look as report
+from fu_papers.certified_dfl import grid as certified_dfl_experiment
+from fu_papers.fedora import grid as fedora_experiment
+from fu_papers.hf_kcu import grid as hf_kcu_experiment
+from fu_papers.lab.reproduce import declared_parameters, notebooks
+from fu_papers.puf import grid as puf_experiment
 from tests.notebook_lab import ABSOLUTE_PATH, code, outputs
 
 TITLES = {"puf": "# PUF: ", "hf_kcu": "# HF-KCU: ", "certified_dfl": "# Certified DFL: ", "fedora": "# FedORA: "}

@@ -7,15 +7,13 @@ import nbformat
 import pandas as pd
 import pytest
 
-from fu_core.papers import (
-    certified_dfl_experiment,
-    certified_dfl_theory,
-    fedora_experiment,
-    fedora_theory,
-    hf_kcu_experiment,
-    hf_kcu_theory,
-)
-from fu_core.reproduce import notebooks
+from fu_papers.certified_dfl import grid as certified_dfl_experiment
+from fu_papers.certified_dfl import theory as certified_dfl_theory
+from fu_papers.fedora import grid as fedora_experiment
+from fu_papers.fedora import theory as fedora_theory
+from fu_papers.hf_kcu import grid as hf_kcu_experiment
+from fu_papers.hf_kcu import theory as hf_kcu_theory
+from fu_papers.lab.reproduce import notebooks
 from tests.notebook_lab import ABSOLUTE_PATH, DIGITS, Lab, code, outputs
 
 NOISY = "mnist/iid/softmax_regression"

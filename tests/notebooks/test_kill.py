@@ -7,7 +7,7 @@ import time
 import psutil
 import pytest
 
-from fu_core import paths
+from fu_papers.lab import paths
 from tests.notebook_lab import RECORDS, Lab, results
 
 ENOUGH = 8  # records at which the run is killed: all trainings are done, unlearning is under way

@@ -1,0 +1,413 @@
+"""Figures and tables of certified DFL's lemmas, theorems and certificate, from the records of
+certified_dfl_theory.run_theory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import networkx as nx
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from fu_papers.certified_dfl.theory import OUTPUTS, SAMPLES, slope
+from fu_papers.lab.store import Record
+from fu_papers.look import colour, linestyle
+from fu_papers.problem_figures import axes_row
+
+SOURCE = (
+    "Breast Cancer Wisconsin (bundled with scikit-learn), standardised, rows of length 1, ten clients of 40 rows "
+    "(Fisher: all rows, L2 0.01); graphs and regressions generated where said"
+)
+PRINTED, CORRECTED, LINE = colour("HF-KCU printed"), colour("Certified"), "#555555"
+STRONG = "#c8643c"  # the colour of printed forms, for small marks
+TOPOLOGY_NAMES = {"ring": "ring", "erdos_renyi": "Erdős–Rényi 0.4", "complete": "complete", "star": "star",
+                  "torus": "torus 3 × 4"}  # fmt: skip
+TOPOLOGY_COLOURS = dict(zip(TOPOLOGY_NAMES, map(colour, ("Certified", "PDUDT", "Retrain", "FedEraser", "CVFU")),
+                            strict=True))  # fmt: skip
+GENERATED = "graphs and ridge regressions, generated"  # of the first kinds: mixing, fixed_point, exactness
+SPLIT_NAMES = {"iid": "at random", "dirichlet": "Dirichlet 0.3"}
+OUTPUT_MARKERS = dict(zip(OUTPUTS, "os^", strict=True))
+
+
+def _three(value: float) -> float:
+    return float(f"{value:.3g}")
+
+
+def _mean(values: Sequence[float]) -> float:
+    return _three(float(np.mean(values)))
+
+
+# --- mixing and D-PSGD -----------------------------------------------------------------------------------------------
+
+
+def mixing_figure(records: Sequence[Record]) -> Figure:
+    """The graphs, the eigenvalues of their mixing matrices, and Lemma 1: error and bound per round of mixing."""
+    fig = plt.figure(figsize=(11, 6.6))
+    grid = fig.add_gridspec(2, 2 * len(records), height_ratios=(1, 2))
+    left, right = fig.add_subplot(grid[1, : len(records)]), fig.add_subplot(grid[1, len(records) :])
+    for place, record in enumerate(records):
+        name = record.config["topology"]
+        hue, m = TOPOLOGY_COLOURS[name], record.metrics
+        _draw_graph(fig.add_subplot(grid[0, 2 * place : 2 * place + 2]), record, hue)
+        left.scatter(m["eigenvalues"], [place] * len(m["eigenvalues"]), s=30, color=hue, alpha=0.6, linewidth=0)
+        slowest = max(m["eigenvalues"][1:], key=abs)
+        left.scatter(slowest, place, s=110, facecolors="none", edgecolors="black", linewidths=1.2)
+        k = np.arange(1, len(m["errors"]) + 1)
+        if m["rho"] > 1e-15:
+            right.plot(k, m["bounds"], color=hue, linewidth=6, alpha=0.3)
+            right.plot(k, m["errors"], color=hue, linewidth=1.4, label=TOPOLOGY_NAMES[name])
+    exact = [TOPOLOGY_NAMES[r.config["topology"]] for r in records if r.metrics["rho"] <= 1e-15]
+    left.set(xlim=(-0.6, 1.08), xlabel="eigenvalues of Q; circled: the one that decides", yticks=range(len(records)))
+    left.set_yticklabels([f"{TOPOLOGY_NAMES[r.config['topology']]}\nρ = {r.metrics['rho']:.3f}" for r in records])
+    left.invert_yaxis()
+    left.grid(axis="y", visible=False)
+    right.plot([], [], color=LINE, linewidth=6, alpha=0.3, label=r"bound $\rho^k$, Lemma 1")
+    right.set(yscale="log", ylim=(1e-12, 2), xlabel="k, rounds of mixing")
+    right.set_ylabel(r"$\|Q^k - \mathbf{11}^\top/N\|^2$")
+    right.legend(title=f"{', '.join(exact)}: 0 at k = 1" if exact else None, loc="upper right", title_fontsize=10)
+    return fig
+
+
+def _draw_graph(ax: Axes, record: Record, hue: str) -> None:
+    graph: Any = nx.Graph(map(tuple, record.metrics["edges"]))
+    around = sorted(graph)[1:] if record.config["topology"] == "star" else sorted(graph)
+    angles = [math.tau * k / len(around) for k in range(len(around))]
+    places = {0: (0.0, 0.0)} | {i: (math.cos(a), math.sin(a)) for i, a in zip(around, angles, strict=True)}
+    nx.draw_networkx_edges(graph, places, ax=ax, edge_color="#9a9a9a", width=0.8)
+    nx.draw_networkx_nodes(graph, places, ax=ax, node_size=45, node_color=hue, linewidths=0)
+    ax.set_title(TOPOLOGY_NAMES[record.config["topology"]])
+    ax.set(aspect="equal", xlim=(-1.15, 1.15), ylim=(-1.15, 1.15))
+    ax.axis("off")
+
+
+def fixed_point_table(records: Sequence[Record]) -> pd.DataFrame:
+    """Errata D6 and D1: where a constant step leaves D-PSGD, against the change that forgetting is about."""
+    return pd.DataFrame(
+        {
+            "step size γ": r.config["gamma"],
+            "farthest client, max |x_i − x*|": _mean(r.metrics["farthest"]),
+            "mean model, |x̄ − x*|": _mean(r.metrics["mean"]),
+            "retraining moves x* by": _mean(r.metrics["shift"]),
+            "and x_0 − x_5, where shared noise is nil, by": _mean(r.metrics["difference"]),
+        }
+        for r in records
+    )
+
+
+# --- exactness -------------------------------------------------------------------------------------------------------
+
+
+def exactness_table(records: Sequence[Record]) -> pd.DataFrame:
+    """Errata D2 and D4: relative error per reading of the update, mean over seeds and, in brackets, the largest."""
+    return pd.DataFrame(
+        {"update": name}
+        | {
+            f"heterogeneity {r.config['heterogeneity']:g}": f"{np.mean(e):.3g} ({max(e):.2g})"
+            for r in records
+            for e in (r.metrics["errors"][name],)
+        }
+        for name in records[0].metrics["errors"]
+    )
+
+
+def exactness_figure(records: Sequence[Record]) -> Figure:
+    """Distance to retraining against the share deleted by every client: the printed error is of first order."""
+    fig, (top, bottom) = plt.subplots(2, 1, figsize=(8.4, 5.2), sharex=True, height_ratios=(3, 1))
+    shades = ("#f8cdb8", PRINTED, STRONG)
+    share = [row["m"] / SAMPLES for row in records[0].metrics["growth"]]
+    for record, shade in zip(records, shades, strict=False):
+        rows = record.metrics["growth"]
+        for ax, form, hue, mark in ((top, "printed", shade, "o"), (bottom, "corrected", CORRECTED, "s")):
+            means = [float(np.mean(row[form])) for row in rows]
+            for x, row in zip(share, rows, strict=True):
+                ax.scatter([x] * len(row[form]), row[form], s=12, color=hue, alpha=0.5, linewidth=0)
+            label = f"heterogeneity {record.config['heterogeneity']:g}: slope {slope(share, means):.2f}"
+            ax.plot(share, means, marker=mark, markersize=5, color=hue, label=label if ax is top else None)
+    ends, start = np.array([share[0], share[-1]]), float(np.mean(records[-1].metrics["growth"][0]["printed"]))
+    for power, dash in ((1, "--"), (2, ":")):
+        text = "growing like m/n" if power == 1 else r"like $(m/n)^2$, as Lemma 3 says"
+        top.plot(ends, start * (ends / ends[0]) ** power, color=LINE, linestyle=dash, linewidth=1.2, label=text)
+    top.set(xscale="log", yscale="log", title="printed")
+    bottom.set(yscale="log", ylim=(1e-17, 1e-13), title="corrected: rounding")
+    bottom.set_xlabel("share of every client's samples deleted, m/n")
+    bottom.set_xticks(share, labels=[f"{s:g}" for s in share])
+    bottom.minorticks_off()
+    fig.supylabel(r"$|\hat x - x^\prime|$ on ridge regression", fontsize=11)
+    top.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    return fig
+
+
+# --- Lemmas 2 and 3 --------------------------------------------------------------------------------------------------
+
+
+def bounds_frame(records: Sequence[Record]) -> pd.DataFrame:
+    """One row per run and number of deleted samples; the columns of `rows`, with loss, split and l2."""
+    return pd.DataFrame(
+        {**{key: r.config[key] for key in ("loss", "split", "l2")}, **row} for r in records for row in r.metrics["rows"]
+    )
+
+
+def bounds_figure(records: Sequence[Record]) -> Figure:
+    """Measured over bound for Lemmas 2 and 3 on logistic regression; on ridge, where the bound is 0, the distance."""
+    frame = bounds_frame(records)
+    frame["place"] = frame.l2.map({l2: i for i, l2 in enumerate(sorted(frame.l2.unique()))}) + 0.0
+    logistic, ridge = frame[frame.loss == "logistic"], frame[frame.loss == "ridge"]
+    fig, (first, second, third) = axes_row(3, height=4.2, width=4.2)
+    _dots(first, logistic, logistic["shift"] / logistic.lemma_2, LINE, 0.0)
+    first.set(title="Lemma 2, logistic", ylabel="measured / bound")
+    for form, hue, shift in (("printed", PRINTED, -0.12), ("corrected", CORRECTED, 0.12)):
+        _dots(second, logistic, logistic[form] / logistic.lemma_3, hue, shift)
+        _dots(third, ridge, ridge[form] / ridge["shift"], hue, shift)
+    second.set(title="Lemma 3, logistic", ylabel="measured / bound")
+    third.set(title="Lemma 3, ridge: the bound is 0", ylabel="distance / that of doing nothing")
+    for ax in (first, second):
+        ax.set(yscale="log", ylim=(1e-9, 300))
+        ax.axhspan(1, 300, color=PRINTED, alpha=0.15, linewidth=0)
+        ax.text(0.02, 0.93, "bound violated", transform=ax.transAxes, va="top", fontsize=9, color=LINE)
+    third.set(yscale="log", ylim=(1e-16, 300))
+    third.axhline(1, color=colour("Original"), linestyle=linestyle("Original"))
+    labels = [f"{l2:g}" for l2 in sorted(frame.l2.unique())]
+    for ax in (first, second, third):
+        ax.set_xlabel(r"$\lambda$")
+        ax.set_xticks(range(len(labels)), labels=labels)
+        ax.grid(axis="x", visible=False)
+    handles = [
+        Line2D([], [], color=hue, marker="o", linestyle="", label=f"{form} step")
+        for form, hue in (("printed", PRINTED), ("corrected", CORRECTED))
+    ]
+    handles += [
+        Line2D([], [], color=LINE, marker=mark, linestyle="", label=f"clients: {SPLIT_NAMES[split]}")
+        for split, mark in (("iid", "o"), ("dirichlet", "^"))
+    ]
+    fig.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False)
+    return fig
+
+
+def _dots(ax: Axes, frame: pd.DataFrame, values: Any, hue: str, shift: float) -> None:
+    """A dot per run and m at its lambda, splits side by side."""
+    for split, mark, aside in (("iid", "o", -0.04), ("dirichlet", "^", 0.04)):
+        here = frame.split == split
+        ax.scatter(
+            frame[here].place + shift + aside, values[here], s=28, marker=mark, color=hue, alpha=0.75, linewidth=0
+        )
+
+
+def bounds_table(records: Sequence[Record]) -> pd.DataFrame:
+    """Lemmas 2 and 3: the largest ratio of measured to bound, and how often it is above 1."""
+    rows = []
+    for r in records:
+        m, checked = r.metrics["rows"], len(r.metrics["rows"])
+        row: dict[str, Any] = {"loss": r.config["loss"], "clients": SPLIT_NAMES[r.config["split"]], "λ": r.config["l2"]}
+        row["Lemma 2: measured / bound"] = _three(max(q["shift"] / q["lemma_2"] for q in m))
+        for form in ("corrected", "printed"):
+            ratios = [q[form] / q["lemma_3"] for q in m if q["lemma_3"]]
+            row[f"Lemma 3, {form}: measured / bound"] = f"{max(ratios):.3g}" if ratios else "bound is 0"
+            row[f"largest |x̂ − x′| / |x − x′|, {form}"] = _three(max(q[form] / q["shift"] for q in m))
+        for name, count in r.metrics["violations"].items():
+            row[f"violated: {name}"] = f"{count} of {checked * (2 if name == 'residual radius' else 1)}"
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+# --- noise -----------------------------------------------------------------------------------------------------------
+
+
+def calibration_table(records: Sequence[Record]) -> pd.DataFrame:
+    """Errata D9: what the printed calibration costs at (epsilon, delta) = (1, 1e-5), and what the measured one does."""
+    return pd.DataFrame(
+        {
+            "λ": r.config["l2"],
+            "ΔF, Lemma 3": _three(m["delta_f"]),
+            "measured |x̂ − x′|": _three(m["distance"]),
+            "residual radius": _three(m["radius"]),
+            "|x|": _three(m["norm"]),
+            "σ printed": _three(m["sigma_message"]),
+            "σ / |x|": _three(m["sigma_message"] / m["norm"]),
+            "accuracy without noise": _three(m["accuracy"]),
+            "with σ printed": _three(m["accuracy_message"]),
+            "with σ/√N, as published": _three(m["accuracy_printed"]),
+            "σ corrected": _three(m["sigma_corrected"]),
+            "accuracy with it": _three(m["accuracy_corrected"]),
+        }
+        for r in records
+        for m in (r.metrics,)
+    )
+
+
+def noise_scale_table(records: Sequence[Record]) -> pd.DataFrame:
+    """Errata D3: claimed against certified epsilon per number of clients and requesters."""
+    return pd.DataFrame(
+        {
+            "clients N": r.config["clients"],
+            "requesters r": row["requesters"],
+            "claimed ε": row["claimed"],
+            "certified ε": _three(row["certified"]),
+            "δ at the claimed ε": _three(row["delta"]),
+        }
+        for r in records
+        for row in r.metrics["rows"]
+    )
+
+
+# --- audit -----------------------------------------------------------------------------------------------------------
+
+NEVER = 7.3  # where an infinite epsilon is drawn, right of all that an audit can prove
+
+
+def audit_title(record: Record) -> str:
+    """Which models, lambda, and share deleted."""
+    config = record.config
+    models = "at the optimum" if config["models"] == "consensus" else f"D-PSGD, γ = {config['gamma']:g}"
+    return f"{models}; λ = {config['l2']:g}, {config['m']} of 40 deleted"
+
+
+def audit_figure(records: Sequence[Record]) -> Figure:
+    """Claimed epsilon (bar), audited lower bound (filled) and true epsilon (hollow), per mechanism and output."""
+    columns = min(3, len(records))
+    lines = math.ceil(len(records) / columns)
+    names = list(dict.fromkeys(_audit_label(row) for r in records for row in r.metrics["rows"]))
+    size = (3.0 + 3.6 * columns, 0.9 + 0.62 * len(names) * lines)
+    fig, grid = plt.subplots(lines, columns, figsize=size, squeeze=False, sharex=True, sharey=True)
+    for ax, record in zip(grid.flat, records, strict=False):
+        _draw_audit(ax, record, names)
+    for ax in grid.flat[len(records) :]:
+        ax.axis("off")
+    fig.supxlabel("ε at δ = 1e-5", fontsize=11)
+    handles = [
+        Line2D([], [], color=LINE, marker=mark, linestyle="", label=output) for output, mark in OUTPUT_MARKERS.items()
+    ]
+    handles += [
+        Line2D([], [], color="black", marker="|", markersize=14, markeredgewidth=2.5, linestyle="", label="claimed ε"),
+        Line2D([], [], color=LINE, marker="o", linestyle="", label="filled: proved by the audit"),
+        Line2D([], [], color=LINE, marker="o", markerfacecolor="none", linestyle="", label="hollow: true ε"),
+        Line2D([], [], color=LINE, linestyle=":", label="most the audit can prove"),
+    ]
+    fig.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False)
+    return fig
+
+
+def _audit_label(row: dict[str, Any]) -> str:
+    beside = ",\nagainst D-PSGD" if row["mechanism"].startswith("corrected") and row["reference"] != "x'" else ""
+    return row["mechanism"].replace(", ", ",\n", 1) + beside
+
+
+def _draw_audit(ax: Axes, record: Record, names: list[str]) -> None:
+    m = record.metrics
+    ax.axvline(m["largest"], color=LINE, linestyle=":", linewidth=1.2)
+    for place in range(1, len(names), 2):
+        ax.axhspan(place - 0.5, place + 0.5, color="#000000", alpha=0.035, linewidth=0)
+    for row in m["rows"]:
+        place = names.index(_audit_label(row))
+        y = place + 0.26 * (OUTPUTS.index(row["output"]) - 1)
+        hue = CORRECTED if row["mechanism"].startswith("corrected") else STRONG
+        mark = OUTPUT_MARKERS[row["output"]]
+        ax.scatter(
+            NEVER if row["true"] is None else row["true"], y, s=46, marker=mark, facecolors="none", edgecolors=hue
+        )
+        ax.scatter(row["audited"], y, s=40, marker=mark, color=hue, linewidth=0, zorder=3)
+        if row["claimed"] <= m["largest"]:
+            ax.plot([row["claimed"]] * 2, [place - 0.42, place + 0.42], color="black", linewidth=2.5)
+        elif row["output"] == OUTPUTS[0]:
+            note = f"claims ε = {row['claimed']:.0e}".replace("e+0", "e").replace("e+", "e")
+            ax.text(4.4, place, note, fontsize=8.5, va="center")
+    for refused in m["refused"]:
+        place = names.index(refused["mechanism"].replace(", ", ",\n", 1))
+        note = f"not published: radius {refused['radius']:.2g},\nbudget {refused['budget']:.2g}"
+        ax.text(1.3, place, note, fontsize=8.5, va="center", color=CORRECTED)
+    absent = set(names) - {_audit_label(row) for row in m["rows"]} - {
+        r["mechanism"].replace(", ", ",\n", 1) for r in m["refused"]
+    }  # fmt: skip
+    for name in absent:
+        ax.text(1.3, names.index(name), "the same: retraining is exact", fontsize=8.5, va="center", color=LINE)
+    ax.set(title=audit_title(record), xlim=(-0.35, NEVER + 0.4), ylim=(len(names) - 0.5, -0.5))
+    ax.title.set_fontsize(10)
+    ax.set_xticks([0, 1, 2, 3, 4, 5, 6, NEVER], labels=["0", "1", "2", "3", "4", "5", "6", "∞"])
+    ax.set_yticks(range(len(names)), labels=names, fontsize=9)
+    ax.grid(axis="y", visible=False)
+
+
+def audit_table(records: Sequence[Record]) -> pd.DataFrame:
+    """Every audit: claimed, proved and true epsilon, with the noise and the accuracy it leaves."""
+    rows = []
+    for r in records:
+        for row in r.metrics["rows"]:
+            rows.append(
+                {
+                    "models": audit_title(r),
+                    "mechanism": row["mechanism"],
+                    "published": row["output"],
+                    "world B": {"x'": "exact retraining"}.get(row["reference"], row["reference"]),
+                    "claimed ε": _three(row["claimed"]),
+                    "proved ε ≥": _three(row["audited"]),
+                    "true ε": "∞" if row["true"] is None else f"{row['true']:.3g}",
+                    "σ": _three(row["sigma"]),
+                    "distance": _three(row["distance"]),
+                    "accuracy": _three(row["accuracy"]),
+                    "claim": "refuted" if row["refuted"] else "false" if row["broken"] else "stands",
+                }
+            )
+        for refused in r.metrics["refused"]:
+            rows.append(
+                {"models": audit_title(r), "mechanism": refused["mechanism"], "published": "refused",
+                 "claim": f"radius {refused['radius']:.3g} > budget {refused['budget']:.3g}"}
+            )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+# --- Theorem 2 -------------------------------------------------------------------------------------------------------
+
+
+def risk_figure(records: Sequence[Record]) -> Figure:
+    """Excess risk of the printed algorithm, taken apart, and the two terms of Theorem 2, against the share deleted."""
+    strengths = list(dict.fromkeys(r.config["l2"] for r in records))
+    fig, axes = axes_row(len(strengths), height=4.8, width=6.4)
+    for ax, l2 in zip(axes, strengths, strict=True):
+        chosen = [r for r in records if r.config["l2"] == l2]
+        for r in chosen:
+            random = r.config["who"] == "random"
+            m, slopes = r.metrics, r.metrics["slopes"]
+            label = f"without noise, {'random samples' if random else 'one class'}: {slopes['noise_free']:.2f}"
+            ax.plot(m["share"], m["noise_free"], "-o" if random else "-^", markersize=5,
+                    color=STRONG if random else PRINTED, label=label)  # fmt: skip
+        m, slopes = chosen[0].metrics, chosen[0].metrics["slopes"]
+        ax.plot(m["share"], m["noise"], "-s", markersize=5, color=colour("CVFU"), label=f"noise: {slopes['noise']:.2f}")
+        for name, dash, text in (("first", "--", "bound, first term"), ("second", ":", "bound, second term")):
+            ax.plot(m["share"], m[name], color=LINE, linestyle=dash, label=f"{text}: {slopes[name]:.2f}")
+        ax.set(xscale="log", yscale="log", title=rf"$\lambda$ = {l2:g}", xlabel="share deleted, m/n")
+        ax.set_xticks([0.025, 0.05, 0.1, 0.2], labels=["0.025", "0.05", "0.1", "0.2"])
+        ax.minorticks_off()
+        ax.legend(title="slope", fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False)
+    axes[0].set_ylabel(r"$f(\tilde x) - f(x^*)$ on all data")
+    return fig
+
+
+# --- Fisher ----------------------------------------------------------------------------------------------------------
+
+
+def fisher_table(records: Sequence[Record]) -> pd.DataFrame:
+    """Errata D5: the Fisher matrix for the Hessian, mean over draws of the deleted tenth."""
+    rows = []
+    for r in records:
+        problem = r.config["problem"]
+        if "scale" in r.config:
+            problem += f", noise {r.config['scale']:g}"
+        for name, found in r.metrics["steps"].items():
+            rows.append(
+                {
+                    "problem": problem,
+                    "|F − H| / |H|": _mean(r.metrics["matrix"]),
+                    "tr F / tr H": _mean(r.metrics["trace"]),
+                    "curvature": name,
+                    "distance to retraining": _mean(found["retraining"]),
+                    "difference to Newton's step": _mean(found["error"]),
+                    "cosine with it": _mean(found["cosine"]),
+                    "length relative to it": _mean(found["length"]),
+                }
+            )
+    return pd.DataFrame(rows)

@@ -1,0 +1,491 @@
+"""HF-KCU's formulas and theorems as numbers, on convex problems whose retrained model is known exactly.
+
+Ridge and L2-regularised logistic regression in float64: optima by Newton's method with the dense Hessian,
+curvature solves by `torch.linalg`, so that the only thing on trial is the formula. `run_theory` keeps
+everything as records; hf_kcu_theory_figures draws it. The numbers stand beside errata H1 and H5 to H10.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import grad, hessian
+
+from fu_core import partition
+from fu_core.errors import NumericalFailure, check_choice
+from fu_core.federation.local import Client
+from fu_core.models.flat import FlatModel
+from fu_core.streams import stream
+from fu_core.unlearning.curvature import Product
+from fu_core.unlearning.deletion import Deletion
+from fu_core.unlearning.hf_kcu import hf_kcu
+from fu_core.unlearning.krylov import cg_iterates
+from fu_papers.lab.pool import map_kinds
+from fu_papers.lab.store import Record, RecordStore, RunContext, run_function
+
+SEEDS = tuple(range(10))
+L2 = 0.01
+SPLITS = ("iid", "dirichlet")
+CONVEX = {"diabetes": "ridge", "breast_cancer": "logistic"}
+LEAVING = 0
+CONVERGED: dict[str, Any] = {"iters": 500, "damping": 0.0, "tol": 1e-14, "batch_size": 1000}
+
+
+class OneLogit(nn.Module):
+    """Logistic regression with one parameter per feature: logits (0, x'w)."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(features, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, features) to (n, 2)."""
+        z = self.linear(x)
+        return torch.cat([torch.zeros_like(z), z], dim=1)
+
+
+# --- problems --------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=2)
+def _table(data: str) -> tuple[Tensor, Tensor]:
+    """Standardised features (n, p) float64, and the target: standardised (diabetes) or 0 / 1 (breast cancer)."""
+    check_choice("data", data, CONVEX)
+    from sklearn.datasets import load_breast_cancer, load_diabetes  # here: it takes half as long to import as torch
+
+    x, y = (load_diabetes if data == "diabetes" else load_breast_cancer)(return_X_y=True)
+    x = torch.from_numpy((x - x.mean(axis=0)) / x.std(axis=0)).double()
+    return x, torch.from_numpy((y - y.mean()) / y.std()).double() if data == "diabetes" else torch.from_numpy(y).long()
+
+
+def data_hash(data: str) -> str:
+    """Of the table behind a run, or of nothing for generated problems."""
+    if data not in CONVEX:
+        return "generated"
+    return hashlib.sha256(b"".join(t.numpy().tobytes() for t in _table(data))).hexdigest()[:16]
+
+
+def convex_model(data: str, l2: float = L2) -> FlatModel:
+    """Ridge regression for diabetes, logistic regression for breast cancer."""
+    features = _table(data)[0].shape[1]
+    if data == "diabetes":
+        return FlatModel(nn.Linear(features, 1, bias=False), task="regression", l2=l2)
+    return FlatModel(OneLogit(features), l2=l2)
+
+
+def convex_clients(data: str, clients: int, *, split: str = "iid", alpha: float = 0.5, seed: int) -> list[Client]:
+    """The table dealt out; Dirichlet shares are drawn per class, or per decile of a continuous target."""
+    x, y = _table(data)
+    if split == "iid":
+        parts = partition.iid(len(y), clients, seed=seed)
+    else:
+        deciles = torch.quantile(y.double(), torch.linspace(0.1, 0.9, 9, dtype=torch.float64))
+        labels = torch.bucketize(y, deciles) if y.is_floating_point() else y
+        parts = partition.dirichlet(labels, clients, alpha=alpha, seed=seed, min_size=5)
+    return [(x[p], y[p]) for p in parts]
+
+
+Weighted = Sequence[tuple[float, Client]]
+
+
+def pooled(clients: Sequence[Client]) -> Weighted:
+    """FedAvg's weights n_i / n: the mean over all samples, whoever holds them."""
+    return [(1.0, (torch.cat([x for x, _ in clients]), torch.cat([y for _, y in clients])))]
+
+
+def share_of(clients: Sequence[Client], i: int) -> float:
+    """n_i / n."""
+    return len(clients[i][1]) / sum(len(y) for _, y in clients)
+
+
+def total_loss(model: FlatModel, parts: Weighted) -> Any:
+    """p -> sum_i weight_i l_i(p)."""
+    return lambda p: sum(weight * model.loss(p, x, y) for weight, (x, y) in parts)
+
+
+def dense_hessian(model: FlatModel, w: Tensor, parts: Weighted) -> Tensor:
+    """(d, d), written down in full: these problems have a few dozen parameters."""
+    return hessian(total_loss(model, parts))(w)
+
+
+def optimum(model: FlatModel, parts: Weighted, start: Tensor | None = None) -> Tensor:
+    """The minimiser (d,) of the weighted loss, by Newton's method to a gradient of 1e-12."""
+    loss = total_loss(model, parts)
+    w = torch.zeros(model.d, dtype=torch.float64) if start is None else start
+    for _ in range(50):
+        g = grad(loss)(w)
+        if float(g.norm()) < 1e-12:
+            return w
+        w = w - torch.linalg.solve(hessian(loss)(w), g)
+    raise NumericalFailure(f"Newton's method stopped at a gradient of {float(g.norm()):.2g}")
+
+
+# --- the sign and the weights ----------------------------------------------------------------------------------------
+
+
+@run_function("hf_kcu.exactness")
+def exactness(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
+    """Errata H1: how far each reading of the update lands from exact retraining without client 0.
+
+    Per variant: `error` = |w_u - w_r| / |w - w_r| (1: as far as doing nothing), `cosine` of the step with
+    the true change, `step` = |w_u - w| / |w|, `forget_loss`: change of the loss on the forgotten client.
+    """
+    model = convex_model(config["data"])
+    clients = convex_clients(config["data"], config["clients"], split=config["split"], seed=config["seed"])
+    everybody = pooled(clients)
+    w = optimum(model, everybody)
+    w_r = optimum(model, pooled(clients[1:]), w)
+    g = model.grad(w, *clients[LEAVING])
+    share = share_of(clients, LEAVING)
+    newton = torch.linalg.solve(dense_hessian(model, w, everybody), g)
+
+    def algorithm(**options: Any) -> Tensor:
+        return hf_kcu(model, w, clients, LEAVING, **options) - w
+
+    steps = {
+        "corrected": algorithm(**CONVERGED),
+        "corrected, k = 10, damping 0.01": algorithm(),
+        "do nothing": torch.zeros_like(w),
+        "Eq. (3) as printed": -newton,
+        "Eq. (33) as printed": -share * newton,
+        "Eq. (33), plus sign": share * newton,
+        "Algorithm 1 as printed, no clip": algorithm(form="printed", scaling=False),
+        "Algorithm 1 as printed": algorithm(form="printed"),
+        "Algorithm 1, plus sign, no clip": algorithm(form="printed", sign=1, scaling=False),
+        "Algorithm 1, plus sign": algorithm(form="printed", sign=1),
+    }
+    before = model.loss(w, *clients[LEAVING])
+    return {
+        name: {
+            "error": float((w + step - w_r).norm() / (w - w_r).norm()),
+            "cosine": float(torch.cosine_similarity(step, w_r - w, dim=0)) if float(step.norm()) else None,
+            "step": float(step.norm() / w.norm()),
+            "forget_loss": float(model.loss(w + step, *clients[LEAVING]) - before),
+        }
+        for name, step in steps.items()
+    }, None
+
+
+@run_function("hf_kcu.partial_deletion")
+def partial_deletion(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
+    """Errata H6: a tenth of client 0's samples leaves. Relative error of three right-hand sides under objective (2),
+    which keeps the client's weight, and of ours under FedAvg's, which weighs by what is left."""
+    model = convex_model("diabetes")
+    clients = convex_clients("diabetes", 10, seed=config["seed"])
+    everybody = pooled(clients)
+    w = optimum(model, everybody)
+    n_f = len(clients[LEAVING][1])
+    m = max(1, round(0.1 * n_f))
+    forget = {LEAVING: torch.arange(m)}
+    deletion = Deletion.of(clients, forget)
+    kept = [deletion.kept[i] for i in range(len(clients))]
+    fixed = [(share_of(clients, i), data) for i, data in enumerate(kept)]
+    w_f = share_of(clients, LEAVING)
+    H, g_u = dense_hessian(model, w, everybody), model.grad(w, *deletion.forgotten[LEAVING])
+
+    def error(step: Tensor, objective: Weighted) -> float:
+        w_r = optimum(model, objective, w)
+        return float((w + step - w_r).norm() / (w - w_r).norm())
+
+    plain = torch.linalg.solve(H, g_u)
+    return {
+        "+ w_f H^-1 g_u (Eq. 33)": error(w_f * plain, fixed),
+        "+ w_f m/(n-m) H^-1 g_u": error(w_f * m / (n_f - m) * plain, fixed),
+        'centred gradient, retained Hessian (client_weights="fixed")': error(
+            hf_kcu(model, w, clients, forget, client_weights="fixed", **CONVERGED) - w, fixed
+        ),
+        "FedAvg's objective, our default": error(hf_kcu(model, w, clients, forget, **CONVERGED) - w, pooled(kept)),
+    }, None
+
+
+@run_function("hf_kcu.local_curvature")
+def local_curvature(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
+    """Errata H7: ridge regression, clients with features on scales of their own; whose Hessian is inverted?"""
+    seed, clients = config["seed"], config["clients"]
+    model = FlatModel(nn.Linear(8, 1, bias=False), task="regression", l2=L2)
+    draws = stream(seed, "local curvature", clients)
+    common = torch.randn(8, generator=draws, dtype=torch.float64)
+    data = []
+    for _ in range(clients):
+        scales = torch.exp(0.7 * torch.randn(8, generator=draws, dtype=torch.float64))
+        x = torch.randn(40, 8, generator=draws, dtype=torch.float64) * scales
+        own = common + 0.5 * torch.randn(8, generator=draws, dtype=torch.float64)
+        data.append((x, x @ own + 0.5 * torch.randn(40, generator=draws, dtype=torch.float64)))
+    w, w_r = optimum(model, pooled(data)), optimum(model, pooled(data[1:]))
+    errors = {}
+    for curvature in ("local", "global", "retained"):
+        w_u = hf_kcu(model, w, data, LEAVING, curvature=curvature, **CONVERGED)
+        errors[curvature] = float((w_u - w_r).norm() / (w - w_r).norm())
+    return errors, None
+
+
+@run_function("hf_kcu.several_clients")
+def several_clients(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
+    """Errata H8: q clients leave, everything exact but the causal weights alpha, which sum to 1 over them."""
+    q = config["leaving"]
+    model = convex_model("diabetes")
+    clients = convex_clients("diabetes", 10, seed=config["seed"])
+    w, w_r = optimum(model, pooled(clients)), optimum(model, pooled(clients[q:]))
+    H_r = dense_hessian(model, w, pooled(clients[q:]))
+    n = sum(len(y) for _, y in clients)
+    gradients = [model.grad(w, *client) for client in clients[:q]]
+    norms = [float(g.norm()) for g in gradients]
+    step = torch.zeros_like(w)
+    for (_, y), g, norm in zip(clients, gradients, norms, strict=False):
+        alpha = norm / sum(norms)  # Eq. (7)
+        step += alpha * len(y) / (n - sum(len(y) for _, y in clients[:q])) * torch.linalg.solve(H_r, g)
+    ours = hf_kcu(model, w, clients, list(range(q)), **CONVERGED)
+    away = float((w - w_r).norm())
+    return {
+        "with alpha": float((w + step - w_r).norm()) / away,
+        "without": float((ours - w_r).norm()) / away,
+    }, None
+
+
+# --- conjugate gradient ----------------------------------------------------------------------------------------------
+
+
+@run_function("hf_kcu.cg_convergence")
+def cg_convergence(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
+    """Theorem 3 on a spectrum from 1 to kappa: energy-norm error per step against the bound.
+
+    CG does not see a rotation of the matrix, so a diagonal one is as good as any. Counts violations while
+    the bound is above 1e-10; beyond, rounding ends the race.
+    """
+    kappa, d = config["kappa"], 2_000
+    draws = stream(config["seed"], "cg convergence", int(kappa))
+    spectrum = _log_uniform(kappa, d, draws)
+    g = torch.randn(d, generator=draws, dtype=torch.float64)
+    solution = g / spectrum
+
+    def energy(v: Tensor) -> float:
+        return float(((v - solution) ** 2 * spectrum).sum().sqrt())
+
+    start = energy(torch.zeros_like(g))
+    rate = (math.sqrt(kappa) - 1) / (math.sqrt(kappa) + 1)
+    errors, bounds = [1.0], [2.0]
+    for t, step in enumerate(cg_iterates(lambda p: spectrum * p, g), start=1):
+        errors.append(energy(step.v) / start)
+        bounds.append(2 * rate**t)  # 2 ((sqrt k - 1) / (sqrt k + 1))^t
+        if t == config["steps"]:
+            break
+    met = [(e, b) for e, b in zip(errors, bounds, strict=True) if b > 1e-10]
+    return {"errors": errors, "bounds": bounds, "violations": sum(e > b for e, b in met), "checked": len(met)}, None
+
+
+@run_function("hf_kcu.client_residuals")
+def client_residuals(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
+    """The appendix figure (a): CG on the damped Hessians of clients 1 and 2, logistic regression at its optimum."""
+    model = convex_model("breast_cancer")
+    clients = convex_clients("breast_cancer", 10, split="dirichlet", seed=config["seed"])
+    w = optimum(model, pooled(clients))
+    curves = {}
+    for i in (1, 2):
+        H = dense_hessian(model, w, [(1.0, clients[i])]) + 0.01 * torch.eye(model.d, dtype=torch.float64)
+        g = model.grad(w, *clients[i])
+        norms = [float(step.residual.norm() / g.norm()) for step in cg_iterates(_times(H), g)]
+        curves[str(i)] = {"residuals": [1.0, *norms[: config["steps"]]], "kappa": float(torch.linalg.cond(H))}
+    return {"curves": curves}, None
+
+
+@run_function("hf_kcu.condition_number")
+def condition_number(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
+    """Corollary 4: CG steps to a relative residual of 1e-4, on kappa's spectrum, and on a badly scaled matrix with
+    and without the Jacobi preconditioner. Large enough (d = 20,000) that CG does not end by exhausting it."""
+    kappa, d = config["kappa"], 20_000
+    draws = stream(config["seed"], "condition number", int(kappa))
+    spectrum = _log_uniform(kappa, d, draws)
+    g = torch.randn(d, generator=draws, dtype=torch.float64)
+    root = spectrum[torch.randperm(d, generator=draws)].sqrt()
+
+    def badly_scaled(p: Tensor) -> Tensor:  # D^1/2 M D^1/2, M tridiagonal with eigenvalues in [0.5, 1.5]
+        q = root * p
+        return root * (q + 0.25 * (q.roll(1) + q.roll(-1)))
+
+    return {
+        "plain": _steps_to(1e-4, lambda p: spectrum * p, g),
+        "badly scaled": _steps_to(1e-4, badly_scaled, g),
+        "preconditioned": _steps_to(1e-4, badly_scaled, g, preconditioner=lambda r: r / root**2),
+    }, None
+
+
+def _log_uniform(kappa: float, d: int, draws: torch.Generator) -> Tensor:
+    """d eigenvalues from 1 to kappa, log-uniform, both ends included."""
+    exponent = torch.rand(d, generator=draws, dtype=torch.float64)
+    exponent[0], exponent[1] = 0.0, 1.0
+    return torch.as_tensor(kappa, dtype=torch.float64) ** exponent
+
+
+def _steps_to(target: float, product: Any, g: Tensor, **how: Any) -> int:
+    start = float(g.norm())
+    for t, step in enumerate(cg_iterates(product, g, **how), start=1):
+        if float(step.residual.norm()) <= target * start:
+            return t
+    return t
+
+
+# --- theorems 1 and 5 ------------------------------------------------------------------------------------------------
+
+
+@run_function("hf_kcu.perturbation")
+def perturbation(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
+    """Theorem 1 and Corollary 2: error over bound for random symmetric E with |E| = eps < mu and |e| = rho."""
+    d, mu = 20, 0.5
+    draws = stream(config["seed"], "perturbation")
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=draws, dtype=torch.float64)
+
+    exact, approximate = [], []
+    for _ in range(config["draws"]):
+        rotation = torch.linalg.qr(normal(d, d))[0]
+        eigenvalues = mu + 5 * torch.rand(d, generator=draws, dtype=torch.float64)
+        eigenvalues[0] = mu
+        H, g = rotation @ torch.diag(eigenvalues) @ rotation.T, normal(d)
+        eps, rho = (
+            float(u) for u in torch.rand(2, generator=draws, dtype=torch.float64) * torch.tensor([0.95 * mu, 2])
+        )
+        E = normal(d, d)
+        E = (E + E.T) * (eps / float(torch.linalg.matrix_norm(E + E.T, 2)))
+        e = normal(d)
+        e = e * (rho / float(e.norm()))
+        delta, delta_tilde = -torch.linalg.solve(H, g), -torch.linalg.solve(H + E, g + e)
+        bound = eps / (mu * (mu - eps)) * float(g.norm()) + rho / (mu - eps)  # Eq. (10)
+        exact.append(float((delta_tilde - delta).norm()) / bound)
+        *_, last = _first(5, cg_iterates(_times(H + E), g + e))
+        xi = float((-last - delta_tilde).norm())
+        approximate.append(float((-last - delta).norm()) / (bound + xi))  # Eq. (18)
+    return {
+        "theorem 1": exact,
+        "corollary 2": approximate,
+        "violations": sum(ratio > 1 for ratio in (*exact, *approximate)),
+    }, None
+
+
+def _times(matrix: Tensor) -> Product:
+    return lambda p: matrix @ p
+
+
+def _first(k: int, iterates: Any) -> list[Tensor]:
+    return [step.v for _, step in zip(range(k), iterates, strict=False)]
+
+
+@run_function("hf_kcu.error_terms")
+def error_terms(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
+    """Theorem 5's error, taken apart on logistic regression: from exact retraining to Algorithm 1 as printed.
+
+    Each step of the chain changes one thing; the differences add up to the whole error exactly. Norms
+    relative to the true change |w_r - w|.
+    """
+    model = convex_model("breast_cancer")
+    clients = convex_clients("breast_cancer", config["clients"], seed=config["seed"])
+    everybody = pooled(clients)
+    w, retained = optimum(model, everybody), pooled(clients[1:])
+    w_r = optimum(model, retained, w)
+    share = share_of(clients, LEAVING)
+    g, eye = model.grad(w, *clients[LEAVING]), torch.eye(model.d, dtype=torch.float64)
+    H_r, H_f = dense_hessian(model, w, retained), dense_hessian(model, w, [(1.0, clients[LEAVING])])
+    damped = 0.01 * eye
+    *_, cg = _first(10, cg_iterates(_times(H_f + damped), g))
+    scale = min(1.0, 0.01 * float(w.norm()) / float(cg.norm()))
+    odds = share / (1 - share)
+    chain = {
+        "exact retraining": w_r - w,
+        "Taylor remainder": odds * torch.linalg.solve(H_r, g),
+        "damping bias": odds * torch.linalg.solve(H_r + damped, g),
+        "client's own Hessian": odds * torch.linalg.solve(H_f + damped, g),
+        "CG error (k = 10)": odds * cg,
+        "clip (beta = 0.01)": odds * scale * cg,
+        "weight w for w/(1-w)": share * scale * cg,
+        "sign": -share * scale * cg,
+    }
+    away = float((w_r - w).norm())
+    names = list(chain)
+    terms = {name: float((chain[name] - chain[before]).norm()) / away for before, name in pairwise(names)}
+    errors = {name: float((step - (w_r - w)).norm()) / away for name, step in chain.items()}
+    printed = hf_kcu(model, w, clients, LEAVING, form="printed") - w
+    mismatch = float((printed - chain["sign"]).norm()) / max(float(printed.norm()), 1e-300)
+    return {"terms": terms, "errors": errors, "share": share, "mismatch": mismatch}, None
+
+
+# --- two parameters --------------------------------------------------------------------------------------------------
+
+
+class Plane(NamedTuple):
+    """A federation with two parameters, small enough to be drawn; client 0 leaves."""
+
+    model: FlatModel
+    clients: list[Client]
+    w: Tensor
+    w_retrained: Tensor
+
+
+@lru_cache(maxsize=1)
+def two_parameters(seed: int = 0) -> Plane:
+    """Logistic regression on two features, five clients with directions of their own. Generated."""
+    draws = stream(seed, "two parameters")
+    clients = []
+    for i in range(5):
+        x = torch.randn(40, 2, generator=draws, dtype=torch.float64) * torch.tensor([1.6, 0.6], dtype=torch.float64)
+        direction = torch.tensor([0.4, -2.0] if i == LEAVING else [1.2, 1.5], dtype=torch.float64)
+        noise = 0.7 * torch.randn(40, generator=draws, dtype=torch.float64)
+        clients.append((x, (x @ direction + noise > 0).long()))
+    model = FlatModel(OneLogit(2), l2=0.02)
+    return Plane(model, clients, optimum(model, pooled(clients)), optimum(model, pooled(clients[1:])))
+
+
+class Path(NamedTuple):
+    """CG's iterates as models (k + 1, 2), the first being the start, and the model after the clip (2,)."""
+
+    iterates: Tensor
+    final: Tensor
+
+
+def cg_path(plane: Plane, *, k: int, damping: float, beta: float, sign: int) -> Path:
+    """HF-KCU on the plane, step by step: curvature and weight of the corrected form, `sign` 1 or -1."""
+    parts = pooled(plane.clients[1:])
+    share = share_of(plane.clients, LEAVING)
+    g = share / (1 - share) * plane.model.grad(plane.w, *plane.clients[LEAVING])
+    H = dense_hessian(plane.model, plane.w, parts)
+    found = _first(k, cg_iterates(_times(H), g, damping=damping))
+    raw = found[-1]
+    scale = min(1.0, beta * float(plane.w.norm()) / float(raw.norm()))
+    iterates = torch.stack([plane.w, *(plane.w + sign * v for v in found)])
+    return Path(iterates, plane.w + sign * scale * raw)
+
+
+# --- everything ------------------------------------------------------------------------------------------------------
+
+
+def run_theory(store: RecordStore, jobs: int | None = None) -> dict[str, list[Record]]:
+    """All of the above, by the name of the run function; seconds in all."""
+    plans: dict[Any, list[dict[str, Any]]] = {
+        exactness: [
+            {"data": data, "split": split, "clients": 10, "seed": seed}
+            for data in CONVEX
+            for split in SPLITS
+            for seed in SEEDS
+        ],
+        partial_deletion: [{"seed": seed} for seed in SEEDS],
+        local_curvature: [{"clients": n, "seed": seed} for n in (5, 10, 20, 50, 100, 200) for seed in SEEDS],
+        several_clients: [{"leaving": q, "seed": seed} for q in (1, 2, 3, 5) for seed in SEEDS],
+        cg_convergence: [{"kappa": kappa, "steps": 100, "seed": 0} for kappa in (10.0, 100.0, 1000.0)],
+        client_residuals: [{"steps": 30, "seed": 0}],
+        condition_number: [{"kappa": 10.0**exponent, "seed": 0} for exponent in (1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5)],
+        perturbation: [{"draws": 1000, "seed": 0}],
+        error_terms: [{"clients": n, "seed": seed} for n in (10, 20, 100, 569) for seed in SEEDS[:5]],
+    }
+    on: dict[Any, str] = {partial_deletion: "diabetes", several_clients: "diabetes"}
+    on |= dict.fromkeys((client_residuals, error_terms), "breast_cancer")
+    return map_kinds(plans, store=store, jobs=jobs, data_hash=lambda fn: partial(_hash_of, on.get(fn, "")))
+
+
+def _hash_of(data: str, config: Mapping[str, Any]) -> str:
+    return data_hash(config.get("data", data))

@@ -1,0 +1,251 @@
+"""Figures and tables of HF-KCU's formulas and theorems, drawn from the records of hf_kcu_theory.run_theory."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+
+from fu_papers.hf_kcu.theory import CONVEX, LEAVING, cg_path, pooled, total_loss, two_parameters
+from fu_papers.lab.store import Record
+from fu_papers.look import colour, linestyle
+from fu_papers.problem_figures import axes_row
+
+SOURCE = (
+    "Diabetes and Breast Cancer Wisconsin (bundled with scikit-learn), all rows, standardised, L2 0.01; "
+    "generated matrices and regressions where said"
+)
+SPLIT_NAMES = {"iid": "IID", "dirichlet": "Dirichlet 0.5"}
+GROUPS = {"corrected": "HF-KCU", "do nothing": "Original"}  # variant -> whose colour; the others are printed forms
+NEUTRAL = "#8a8a8a"  # readings in between: right sign, but not all corrections
+AT_LEAST = 1e-3  # of the logarithmic axis; what is smaller sits at its edge, with its number beside it
+
+
+def exactness_frame(records: Sequence[Record]) -> pd.DataFrame:
+    """One row per problem, seed and variant."""
+    return pd.DataFrame(
+        {"problem": f"{CONVEX[r.config['data']]}, {SPLIT_NAMES[r.config['split']]}", "variant": variant, **metrics}
+        for r in records
+        for variant, metrics in r.metrics.items()
+    )
+
+
+def exactness_figure(records: Sequence[Record]) -> Figure:
+    """Distance to exact retraining per reading of the update, four problems, a dot per seed; 1 = do nothing."""
+    frame = exactness_frame(records)
+    problems, variants = list(frame.problem.unique()), list(frame.variant.unique())
+    fig, axes = axes_row(len(problems), height=4.6, width=3.2, sharey=True)
+    for ax, problem in zip(axes, problems, strict=True):
+        ax.axvspan(1, 1e3, color=colour("HF-KCU printed"), alpha=0.12, linewidth=0)
+        ax.axvline(1, color=colour("Original"), linestyle=linestyle("Original"))
+        for place, variant in enumerate(variants):
+            error = frame[(frame.problem == problem) & (frame.variant == variant)].error
+            hue = _variant_colour(variant)
+            ax.scatter(error.clip(lower=AT_LEAST), [place] * len(error), s=16, color=hue, alpha=0.45, linewidth=0)
+            middle = float(error.median())
+            edge = middle < AT_LEAST
+            ax.scatter(
+                max(middle, AT_LEAST), place, s=70, color=hue, marker="<" if edge else "o", edgecolor="white", zorder=3
+            )
+            if edge:
+                note = f"{middle:.0e}: exact"
+                ax.annotate(
+                    note, (AT_LEAST, place), xytext=(10, 0), textcoords="offset points", va="center", fontsize=9
+                )
+        ax.set(xscale="log", title=problem, xlim=(6e-4, 60), yticks=range(len(variants)))
+        ax.set_xticks([0.001, 0.01, 0.1, 1, 10], labels=["≤0.001", "0.01", "0.1", "1", "10"])
+        ax.set_yticklabels(variants)
+    axes[0].invert_yaxis()
+    fig.supxlabel("distance to the retrained model; 1 = doing nothing, shaded = worse than that", fontsize=11)
+    return fig
+
+
+def _variant_colour(variant: str) -> str:
+    for name, method in GROUPS.items():
+        if variant.startswith(name):
+            return colour(method)
+    return colour("HF-KCU printed") if "as printed" in variant else NEUTRAL
+
+
+def exactness_table(records: Sequence[Record]) -> pd.DataFrame:
+    """Errata H1: median and largest relative error per problem, and whether the forgotten client's loss rose."""
+    frame = exactness_frame(records)
+    rows = []
+    for problem in frame.problem.unique():
+        for variant in frame.variant.unique():
+            r = frame[(frame.problem == problem) & (frame.variant == variant)]
+            rows.append(
+                {
+                    "problem": problem,
+                    "update": variant,
+                    "error, median": float(f"{r.error.median():.3g}"),
+                    "error, mean": float(f"{r.error.mean():.3g}"),
+                    "error, largest": float(f"{r.error.max():.3g}"),
+                    "cosine with the true change": _three(r.cosine.mean()),
+                    "step / |w|": _three(r.step.mean()),
+                    "forgotten client's loss rose": f"{(r.forget_loss > 0).sum()} of {len(r)}",
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def _three(value: float) -> float:
+    return float(f"{value:.3g}")
+
+
+def partial_deletion_table(records: Sequence[Record]) -> pd.DataFrame:
+    """Errata H6: right-hand sides for a tenth of a client."""
+    frame = pd.DataFrame([record.metrics for record in records])
+    return _summary(frame.melt(var_name="step"), "step")
+
+
+def local_curvature_table(records: Sequence[Record]) -> pd.DataFrame:
+    """Errata H7: mean relative error per number of clients and whose Hessian is used."""
+    frame = pd.DataFrame([{"clients": r.config["clients"], **r.metrics} for r in records])
+    means = frame.groupby("clients").mean().reset_index()
+    return means.rename(columns={"local": "client's own (printed)", "global": "everybody's", "retained": "retained"})
+
+
+def several_clients_table(records: Sequence[Record]) -> pd.DataFrame:
+    """Errata H8: relative error per number of leaving clients, with and without causal weights."""
+    frame = pd.DataFrame([{"leaving q": r.config["leaving"], **r.metrics} for r in records])
+    means = frame.groupby("leaving q").mean().reset_index()
+    return means.rename(columns={"with alpha": "with causal weights (Eq. 7)", "without": "without"})
+
+
+def _summary(frame: pd.DataFrame, by: str) -> pd.DataFrame:
+    grouped = frame.groupby(by, sort=False).value
+    return pd.DataFrame({"relative error, mean": grouped.mean(), "largest": grouped.max()}).reset_index()
+
+
+# --- conjugate gradient ----------------------------------------------------------------------------------------------
+
+
+def slope_of(records: Sequence[Record], name: str = "plain") -> float:
+    """Log-log slope of CG steps against the condition number, least squares over all."""
+    kappa = np.log([record.config["kappa"] for record in records])
+    return float(np.polyfit(kappa, np.log([record.metrics[name] for record in records]), 1)[0])
+
+
+def cg_convergence_figure(convergence: Sequence[Record], clients: Sequence[Record], counts: Sequence[Record]) -> Figure:
+    """The appendix figure: (a) error per step against the bound, with two clients; (b) steps against kappa."""
+    fig, (left, right) = axes_row(2, height=4.0, width=5.6)
+    shades = ("#f0b4a8", "#d9655a", colour("HF-KCU"))
+    for record, shade in zip(convergence, shades, strict=True):
+        kappa = record.config["kappa"]
+        errors, bounds = (np.array(record.metrics[name]) for name in ("errors", "bounds"))
+        shown = errors > 1e-12
+        left.plot(np.flatnonzero(shown), errors[shown], color=shade, label=rf"$\kappa$ = {kappa:g}")
+        left.plot(np.flatnonzero(shown), bounds[shown], color=shade, linestyle=":")
+    left.plot([], [], color="#555555", linestyle=":", label="bound, Eq. (6)")
+    for client, curve in clients[0].metrics["curves"].items():
+        residuals = np.array(curve["residuals"])
+        residuals = residuals[residuals > 1e-12]
+        label = rf"client {client}'s Hessian, $\kappa$ = {curve['kappa']:.0f} (residual)"
+        left.plot(residuals, color=colour("SISA"), linestyle="--" if client == "2" else "-", label=label)
+    left.set(yscale="log", xlabel="CG step", ylabel="relative error in the energy norm", title="(a)", ylim=(1e-12, 5))
+    left.legend(fontsize=9, loc="lower right")
+
+    kappa = np.array([record.config["kappa"] for record in counts])
+    for name, label, hue in (
+        ("plain", f"CG, slope {slope_of(counts):.2f}", colour("HF-KCU")),
+        ("badly scaled", "CG, badly scaled matrix", colour("HF-KCU printed")),
+        ("preconditioned", "the same, Jacobi-preconditioned", colour("FedEraser")),
+    ):
+        right.plot(kappa, [record.metrics[name] for record in counts], "o-", color=hue, label=label)
+    first = counts[0].metrics["plain"]
+    right.plot(kappa, first * np.sqrt(kappa / kappa[0]), color="#555555", linestyle=":", label=r"$O(\sqrt{\kappa})$")
+    right.set(xscale="log", yscale="log", xlabel=r"condition number $\kappa$", title="(b)")
+    right.set_ylabel(r"CG steps to a residual of $10^{-4}$")
+    right.legend(fontsize=9)
+    return fig
+
+
+# --- theorems --------------------------------------------------------------------------------------------------------
+
+
+def perturbation_figure(records: Sequence[Record]) -> Figure:
+    """Error over bound, a thousand draws: Theorem 1 and Corollary 2. Nothing may lie right of 1."""
+    fig, (ax,) = axes_row(1, height=3.0, width=6.0)
+    bins = np.linspace(0, 1.05, 43).tolist()
+    for name, label, hue in (
+        ("theorem 1", "Theorem 1, exact solves", colour("HF-KCU")),
+        ("corollary 2", "Corollary 2, five CG steps", colour("SISA")),
+    ):
+        ax.hist(records[0].metrics[name], bins=bins, color=hue, alpha=0.6, label=label)
+    ax.axvline(1, color="black", linestyle="--", linewidth=1)
+    ax.set(xlabel="error / bound", ylabel="draws", xlim=(0, 1.05))
+    ax.legend(frameon=False)
+    return fig
+
+
+def error_terms_table(records: Sequence[Record]) -> pd.DataFrame:
+    """Theorem 5's error taken apart: mean length of each term relative to the true change; the largest is named."""
+    rows: list[dict[str, Any]] = []
+    for clients in dict.fromkeys(record.config["clients"] for record in records):
+        chosen = [record for record in records if record.config["clients"] == clients]
+        terms = pd.DataFrame([record.metrics["terms"] for record in chosen]).mean()
+        share = 100 * float(np.mean([record.metrics["share"] for record in chosen]))
+        errors = pd.DataFrame([record.metrics["errors"] for record in chosen]).mean()
+        row: dict[str, Any] = {"removed": f"{share:.3g} %"}
+        row |= {str(name): _three(value) for name, value in terms.items()}
+        rows.append(row | {"largest": terms.idxmax(), "end of the chain: error as printed": _three(errors["sign"])})
+    return pd.DataFrame(rows)
+
+
+def error_terms_figure(records: Sequence[Record]) -> Figure:
+    """The same as bars, by share of the data removed."""
+    table = error_terms_table(records)
+    names = [c for c in table.columns if c not in ("removed", "largest") and not c.startswith("end")]
+    fig, (ax,) = axes_row(1, height=3.6, width=9.0)
+    width = 0.8 / len(table)
+    hues = ("#3b0f12", "#8c2320", colour("HF-KCU"), "#f0b4a8")
+    for shift, ((_, row), hue) in enumerate(zip(table.iterrows(), hues, strict=False)):
+        places = np.arange(len(names)) + (shift - (len(table) - 1) / 2) * width
+        ax.bar(places, [row[name] for name in names], width, color=hue, label=f"{row['removed']} removed")
+    in_theorem = names.index("CG error (k = 10)")
+    ax.set_xticks(range(len(names)), labels=[textwrap.fill(name, 14) for name in names], fontsize=9)
+    ax.get_xticklabels()[in_theorem].set_fontweight("bold")
+    ax.set_ylabel("length relative to\nthe true change")
+    ax.grid(axis="x", visible=False)
+    ax.legend(frameon=False)
+    return fig
+
+
+# --- two parameters --------------------------------------------------------------------------------------------------
+
+
+def surface_figure(k: int, damping: float, beta: float, sign: int) -> Figure:
+    """The retained loss over both parameters, its optimum, and CG's way from the original model."""
+    plane = two_parameters()
+    path = cg_path(plane, k=k, damping=damping, beta=beta, sign=sign)
+    loss = total_loss(plane.model, pooled(plane.clients[LEAVING + 1 :]))
+    points = torch.stack([plane.w, plane.w_retrained])
+    centre, reach = points.mean(dim=0), 2.2 * float((plane.w - plane.w_retrained).abs().max())
+    a, b = (torch.linspace(float(c) - reach, float(c) + reach, 61, dtype=torch.float64) for c in centre)
+    heights = torch.stack([torch.stack([loss(torch.stack([x, y])) for x in a]) for y in b])
+    fig, (ax,) = axes_row(1, height=4.4, width=6.6)
+    ax.contour(a, b, heights, levels=24, colors="#b8b8b8", linewidths=0.8)
+    iterates = path.iterates.numpy()
+    ax.plot(iterates[:, 0], iterates[:, 1], "o-", color=colour("HF-KCU"), markersize=4, label=f"CG, {k} steps")
+    ax.plot(*plane.w, "o", color=colour("Original"), markersize=11, label="original")
+    ax.plot(*plane.w_retrained, "X", color=colour("Retrain"), markersize=12, label="retrained (exact)")
+    ax.plot(
+        *path.final, "D", color=colour("HF-KCU"), markersize=8, markeredgecolor="white", label="unlearned, after clip"
+    )
+    away = float((path.final - plane.w_retrained).norm() / (plane.w - plane.w_retrained).norm())
+    sign_name = "+" if sign > 0 else "-"
+    ax.set(
+        title=f"sign {sign_name}, damping {damping:.3g}, beta {beta:.3g}: distance {away:.3f} of doing nothing",
+        xlabel=r"$\theta_1$",
+        ylabel=r"$\theta_2$",
+        xlim=(float(a[0]), float(a[-1])),
+        ylim=(float(b[0]), float(b[-1])),
+    )
+    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    return fig

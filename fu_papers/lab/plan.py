@@ -1,0 +1,276 @@
+"""What a reproduction would do, before it does it: runs, hours, disk; and a part of it by itself.
+
+    make plan PROFILE=paper PAPER=puf
+    python -m fu_papers --profile paper --paper puf --stage training --part 2/8
+    python -m fu_papers --merge /elsewhere/runs/records
+
+The plan is taken from the notebook: its `Experiment(...)` and its calls of `run_...(experiment, store)` are evaluated
+with a store that writes down what it is asked for. Hours come from two measurements: how long one pass over the
+training data takes on this device, by training for one round on a little of it; and how many passes' worth of time
+the same method took in the committed records of the `laptop` profile, or else of `quick`.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import math
+import re
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import nbformat
+from tqdm import tqdm
+
+from fu_core.data import load
+from fu_core.errors import ConfigError, check_choice
+from fu_papers.lab import paths
+from fu_papers.lab.pool import Listing, Stage, device, map_runs, single_threaded
+from fu_papers.lab.store import Record, RecordStore, RunFunction, config_key, function_name
+
+UNSEEN = "no committed record tells what they take"
+ENOUGH, ENOUGH_SECONDS = 5, 2.0  # a round is long enough to be timed at so many times the shortest, and so many seconds
+PASS = ("dataset", "model", "clients", "batch_size", "augmentation", "optimiser")  # what a pass's time depends on
+
+
+# --- what there is to do ---------------------------------------------------------------------------------------------
+
+
+def stages_of(paper: str, notebook: Path, parameters: Mapping[str, Any]) -> list[Stage]:
+    """All runs of a notebook with these parameters, in its order. Computes nothing."""
+    experiment_class = importlib.import_module(f"fu_papers.{paper}.grid").Experiment
+    listing = Listing(paths.runs_dir() / "records")
+    experiment: Any = None
+    for call in _calls(notebook):
+        if isinstance(call.func, ast.Name) and call.func.id == "Experiment":
+            experiment = _evaluate(call, {**parameters, "Experiment": experiment_class})
+        elif isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name):
+            module = call.func.value.id
+            names = {"experiment": experiment, "store": listing}
+            _evaluate(call, {**parameters, **names, module: _module(paper, module)})
+    return listing.stages
+
+
+def _calls(notebook: Path) -> Iterator[ast.Call]:
+    """`Experiment(...)` and every `<module>.run_...(..., store)`, in the order of the notebook."""
+    for cell in nbformat.read(notebook, as_version=4).cells:
+        if cell.cell_type != "code":
+            continue
+        for node in ast.walk(ast.parse(cell.source)):
+            if isinstance(node, ast.Call):
+                name = ast.unparse(node.func)
+                if name == "Experiment" or (
+                    re.fullmatch(r"\w+\.run_\w+", name) and "store" in map(ast.unparse, node.args)
+                ):
+                    yield node
+
+
+def _module(paper: str, alias: str) -> Any:
+    """`puf` in a notebook is fu_papers.puf.runs, `puf_flower` fu_papers.puf.flower."""
+    return importlib.import_module(f"fu_papers.{paper}.{alias.removeprefix(paper).lstrip('_') or 'runs'}")
+
+
+def _evaluate(call: ast.Call, names: dict[str, Any]) -> Any:
+    return eval(compile(ast.Expression(call), "notebook", "eval"), names)
+
+
+def chosen(stages: Sequence[Stage], label: str) -> list[Stage]:
+    """The stage called `label`, or all for ""; ConfigError names those there are."""
+    if label:
+        check_choice("--stage", label, [stage.label for stage in stages], ConfigError)
+    return [stage for stage in stages if label in ("", stage.label)]
+
+
+def part_of(stage: Stage, part: tuple[int, int]) -> Stage:
+    """Every n-th run of a stage, beginning with the k-th, for `part` (k, n), 1-based."""
+    k, n = part
+    return Stage(stage.label, stage.fn, stage.configs[k - 1 :: n], stage.data_hash)
+
+
+def run_part(stages: Sequence[Stage], part: tuple[int, int], jobs: int | None = None) -> int:
+    """Compute the k-th of n parts of every stage, without a notebook; returns how many runs that is."""
+    store = RecordStore(paths.runs_dir() / "records")
+    runs = 0
+    for stage in (part_of(stage, part) for stage in stages):
+        map_runs(stage.fn, stage.configs, store=store, jobs=jobs, label=stage.label, data_hash=stage.data_hash)
+        runs += len(stage.configs)
+    return runs
+
+
+# --- how long and how large ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """One stage of a plan. hours: of one device, for missing runs; without those that `reason` says why not."""
+
+    stage: str
+    runs: int
+    done: int
+    hours: float
+    gib: float
+    reason: str
+
+
+def estimate(paper: str, stages: Sequence[Stage]) -> Iterator[Row]:
+    """A row per stage, in order. Trains for one round on little data, once per kind of training."""
+    finished = {(r.function, config_key(r.config)) for r in RecordStore(paths.runs_dir() / "records").everything()}
+    reference, clock = Reference(paper), Clock(stages)
+    for stage in tqdm(stages, desc=f"measuring {paper}", unit="stage", leave=False):
+        name = function_name(stage.fn)
+        missing = [config for config in stage.configs if (name, config_key(config)) not in finished]
+        seconds, gib, reason = 0.0, 0.0, ""
+        for config in missing:
+            taken, kept = _cost(stage, config, reference, clock)
+            gib += kept / 2**30
+            if isinstance(taken, str):
+                reason = reason or taken
+            else:
+                seconds += taken
+        yield Row(stage.label, len(stage.configs), len(stage.configs) - len(missing), seconds / 3600, gib, reason)
+
+
+def _cost(stage: Stage, config: Mapping[str, Any], reference: Reference, clock: Clock) -> tuple[float | str, float]:
+    """Seconds, or why they are unknown; and the bytes that the run keeps."""
+    if "epochs" not in config:
+        seconds = reference.seconds(stage)
+        return (UNSEEN if seconds is None else seconds), 0.0
+    passes = reference.passes(stage, config)
+    if passes is None:
+        return UNSEEN, 0.0
+    measured = clock.measured(config)
+    if isinstance(measured, str):
+        return measured, 0.0
+    kept = measured.nbytes * _kept_rounds(config) if _trains(stage) else 0.0
+    return passes * measured.seconds, kept
+
+
+def _trains(stage: Stage) -> bool:
+    return stage.fn.__name__ == "train"
+
+
+def _passes(config: Mapping[str, Any]) -> float:
+    """Of a training: rounds of so many epochs, or epochs where there are no rounds."""
+    return float(config["epochs"]) * float(config.get("rounds", 1))
+
+
+def _kept_rounds(config: Mapping[str, Any]) -> float:
+    """How many rounds' updates a training keeps, if it keeps a history; one final model otherwise."""
+    interval = config.get("history", 0)
+    return math.ceil(config["rounds"] / interval) if interval else 1
+
+
+def _kind(config: Mapping[str, Any]) -> str:
+    return config_key({key: config[key] for key in PASS if key in config})
+
+
+class Reference:
+    """What runs cost in the committed records of a paper, in passes over their training data."""
+
+    def __init__(self, paper: str) -> None:
+        folders = [paths.figures_dir(profile, paper) / "records" for profile in ("laptop", "quick")]
+        self._records = [list(RecordStore(folder, read_only=True).everything()) for folder in folders]
+
+    def passes(self, stage: Stage, config: Mapping[str, Any]) -> float | None:
+        """How many passes such a run takes: counted for a training, else the median of the same method's runs."""
+        if _trains(stage):
+            return _passes(config)
+        for found in self._measured:
+            for method in (config.get("method"), None):
+                if (function_name(stage.fn), method) in found:
+                    return found[function_name(stage.fn), method]
+        return None
+
+    def seconds(self, stage: Stage) -> float | None:
+        """Of runs that train on no data set: as they were measured."""
+        for records in self._records:
+            if taken := [r.seconds for r in records if r.function == function_name(stage.fn)]:
+                return median(taken)
+        return None
+
+    @cached_property
+    def _measured(self) -> list[dict[tuple[str, str | None], float]]:
+        """Per profile: (function, method, or None for all) -> passes."""
+        return [_passes_of(records) for records in self._records]
+
+
+def _passes_of(records: Sequence[Record]) -> dict[tuple[str, str | None], float]:
+    def data(r: Record) -> str:
+        return _kind(r.config) + r.data_hash
+
+    per_pass = defaultdict(list)
+    for r in records:
+        if r.function.endswith(".train"):
+            per_pass[data(r)].append(r.seconds / _passes(r.config))
+    found = defaultdict(list)
+    for r in records:
+        if not r.function.endswith(".train") and (own := per_pass.get(data(r))):
+            for method in (r.config.get("method"), None):
+                found[r.function, method].append(r.seconds / median(own))
+    return {key: median(values) for key, values in found.items()}
+
+
+class Measured(NamedTuple):
+    """Seconds of one pass over the training data here, and the bytes that one round leaves on disk."""
+
+    seconds: float
+    nbytes: float
+
+
+class Clock:
+    """Measures every kind of training once, by one round on little data and one on more; their difference counts.
+
+    stages: where trainings are looked up. Nothing that it trains is kept.
+    """
+
+    def __init__(self, stages: Sequence[Stage]) -> None:
+        trainings = [(stage.fn, config) for stage in stages if _trains(stage) for config in stage.configs]
+        self._trainings = {_kind(config): (fn, config) for fn, config in reversed(trainings)}
+        self._known: dict[str, Measured | str] = {}
+
+    def measured(self, config: Mapping[str, Any]) -> Measured | str:
+        """For the config's kind of training; text says why it cannot be measured."""
+        kind = _kind(config)
+        if kind not in self._trainings:
+            return "no training of the kind"
+        if kind not in self._known:
+            fn, training = self._trainings[kind]
+            try:
+                self._known[kind] = _measure(fn, training)
+            except (ValueError, RuntimeError) as error:
+                self._known[kind] = str(error).splitlines()[0]
+        return self._known[kind]
+
+
+def _measure(fn: RunFunction, config: Mapping[str, Any]) -> Measured:
+    now = time.process_time if device().type == "cpu" else time.perf_counter  # which others' work does not stretch
+    whole = config["n_train"] or len(load(config["dataset"]).y_train) - config.get("n_val", 0)
+    few = min(config.get("clients", 1) * config["batch_size"], whole // 2)
+
+    def one_round(samples: int) -> tuple[float, int]:
+        change = {
+            "rounds": 1,
+            "epochs": type(config["epochs"])(1),
+            "n_train": samples if samples < whole else config["n_train"],
+            "n_test": 50,
+        }
+        little = {**config, **{key: value for key, value in change.items() if key in config}}
+        with tempfile.TemporaryDirectory() as folder, single_threaded():
+            store, began = RecordStore(Path(folder)), now()
+            record = store.run(fn, little)
+            return now() - began, store.tensor_bytes(record.key)
+
+    one_round(few)  # loads and warms up
+    alone, nbytes = one_round(few)
+    more, taken = few, alone
+    while more < whole and taken < max(ENOUGH * alone, ENOUGH_SECONDS):
+        more = min(4 * more, whole)
+        taken, _ = one_round(more)
+    return Measured(max(taken - alone, 0.0) / (more - few) * whole, nbytes)

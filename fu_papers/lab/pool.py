@@ -1,0 +1,261 @@
+"""Map one function over many configs, on all cores or on a cluster. Same bits whatever the number of processes."""
+
+from __future__ import annotations
+
+import os
+import traceback
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import joblib
+import torch
+from joblib.externals.loky.process_executor import TerminatedWorkerError
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from tqdm import tqdm as text_bar
+from tqdm.auto import tqdm as notebook_or_text_bar
+
+from fu_core.errors import ConfigError, check_choice, check_count
+from fu_papers.lab.store import Record, RecordStore, RunFunction, config_key, function_name, run_key
+
+BACKENDS = ("loky", "dask")  # processes of this machine, through joblib; workers of $FU_SCHEDULER: docs/cluster.md
+
+
+DataHash = str | Callable[[Mapping[str, Any]], str]  # of the data behind a run; may depend on its config
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What one `map_runs` is asked for."""
+
+    label: str
+    fn: RunFunction
+    configs: list[dict[str, Any]]
+    data_hash: DataHash
+
+
+class Listing(RecordStore):
+    """A store for plans: `map_runs` writes down in it what it is asked for, computes nothing and returns no records."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, read_only=True)
+        self.stages: list[Stage] = []
+
+    def note(self, stage: Stage) -> list[Any]:
+        """Take down a stage; returns a placeholder per run."""
+        self.stages.append(stage)
+        return [None] * len(stage.configs)
+
+
+def map_runs(
+    fn: RunFunction,
+    configs: Iterable[Mapping[str, Any]],
+    *,
+    store: RecordStore,
+    jobs: int | None = None,
+    label: str = "",
+    data_hash: DataHash = "",
+) -> list[Record]:
+    """The records of `fn` for all `configs`, in their order. Finished runs are read, the others computed.
+
+    `fn` must be importable from a module. Every run has one thread, so that its bits do not depend on `jobs`
+    (default: `$FU_JOBS`, else the number of cores). `data_hash` may be a function of the config.
+    If a run fails, the others still finish; then RuntimeError names the failed ones. A killed worker (RuntimeError)
+    and Ctrl-C end the map at once. Finished runs are always kept, and the next call resumes the others from their
+    last checkpoint.
+
+    With `FU_BACKEND=dask` the workers of `$FU_SCHEDULER` compute, as many as there are, and `jobs` is not used. A run
+    whose worker dies is then repeated on another one; only if that happens again and again, it counts as failed.
+    """
+    backend = os.environ.get("FU_BACKEND") or "loky"
+    check_choice("FU_BACKEND", backend, BACKENDS, ConfigError)
+    jobs = default_jobs() if jobs is None else jobs
+    check_count("jobs", jobs, error=ConfigError)
+    label = label or function_name(fn).rpartition(".")[2]
+    configs = list(configs)
+    if isinstance(store, Listing):
+        return store.note(Stage(label, fn, [dict(config) for config in configs], data_hash))
+    if store.read_only:  # before any data_hash: the data may not be here
+        return _committed(fn, configs, store, label)
+    tasks = [
+        Task(fn, dict(config), data_hash if isinstance(data_hash, str) else data_hash(config)) for config in configs
+    ]
+
+    done = {task.key: store.get(task.key) for task in tasks}
+    missing = list({task.key: task for task in tasks if done[task.key] is None}.values())
+    failures = []
+    if missing:
+        compute = partial(_backend(backend, jobs), missing, store, label)
+        with closing(_with_progress(compute, len(done), len(missing), label)) as outcomes:
+            for task, outcome in outcomes:
+                if isinstance(outcome, Record):
+                    done[task.key] = outcome
+                else:
+                    failures.append((task, outcome))
+    if failures:
+        raise _failure(failures, label, len(missing))
+    return [record for task in tasks if (record := done[task.key]) is not None]
+
+
+def map_kinds(
+    plans: Mapping[RunFunction, Sequence[Mapping[str, Any]]],
+    *,
+    store: RecordStore,
+    jobs: int | None = None,
+    data_hash: Callable[[RunFunction], DataHash],
+) -> dict[str, list[Record]]:
+    """`map_runs` for several functions, each with its configs: a paper's theory, records by the function's name."""
+    return {
+        fn.__name__: map_runs(
+            fn, configs, store=store, jobs=jobs, label=f"theory: {fn.__name__}", data_hash=data_hash(fn)
+        )
+        for fn, configs in plans.items()
+    }
+
+
+def _committed(fn: RunFunction, configs: Sequence[Mapping[str, Any]], store: RecordStore, label: str) -> list[Record]:
+    finished = store.finished(fn)
+    missing = [config for config in configs if config_key(config) not in finished]
+    if missing:
+        raise RuntimeError(
+            f"{len(missing)} of {len(configs)} runs of {label} have no record in {store.root}, which is read only "
+            f"here; run `make reproduce` with the same profile to make them. The first: {dict(missing[0])}"
+        )
+    return [finished[config_key(config)] for config in configs]
+
+
+def device() -> torch.device:
+    """Where runs compute: `$FU_DEVICE`, else the first GPU if there is one, else the CPU."""
+    return torch.device(os.environ.get("FU_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def default_jobs() -> int:
+    """How many processes to use: `$FU_JOBS`, else the cores this process may use."""
+    given = os.environ.get("FU_JOBS", "")
+    if not given:
+        return int(joblib.cpu_count())
+    if not given.isdecimal() or int(given) < 1:
+        raise ConfigError(f"FU_JOBS must be a whole number >= 1, got {given!r}")
+    return int(given)
+
+
+@contextmanager
+def single_threaded() -> Iterator[None]:
+    """One thread for torch and for NumPy's linear algebra: sums of floats depend on how they are split."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(limits=1):
+            yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run to be computed."""
+
+    fn: RunFunction
+    config: dict[str, Any]
+    data_hash: str
+
+    @property
+    def key(self) -> str:
+        """The key of the run's record."""
+        return run_key(function_name(self.fn), self.config, self.data_hash)
+
+    def run(self, store: RecordStore, label: str) -> Record:
+        """Compute it, or read it if somebody else has finished it meanwhile."""
+        return store.run(self.fn, self.config, data_hash=self.data_hash, label=f"{label} {self.config}")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An exception as text: not every exception survives the way between processes."""
+
+    message: str
+    traceback: str
+
+
+Outcome = tuple[Task, Record | Failure]
+ShowRunning = Callable[[int], None]  # to be called with the number of workers, at first and when it changes
+Backend = Callable[[Sequence[Task], RecordStore, str, ShowRunning], Iterator[Outcome]]
+
+
+def attempt(task: Task, store: RecordStore, label: str) -> Outcome:
+    """One run in one thread; runs in a worker process, or here when `jobs` is 1."""
+    try:
+        with single_threaded():
+            return task, task.run(store, label)
+    except Exception as error:
+        return task, Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
+
+
+def _backend(name: str, jobs: int) -> Backend:
+    """What yields the outcomes of tasks in the order in which they arrive; `name` is one of BACKENDS."""
+    if name == "loky":
+        return partial(_process_outcomes, jobs)
+    try:
+        from fu_papers.lab.cluster import cluster_outcomes
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f'FU_BACKEND={name} needs packages that are not installed ({error}): pip install "fu_core[cluster]"'
+        ) from error
+    return cluster_outcomes
+
+
+def _process_outcomes(
+    jobs: int, tasks: Sequence[Task], store: RecordStore, label: str, show_running: ShowRunning
+) -> Iterator[Outcome]:
+    show_running(jobs)
+    workers = min(jobs, len(tasks))
+    if workers <= 1:
+        yield from (attempt(task, store, label) for task in tasks)
+        return
+    with warnings.catch_warnings(), joblib.parallel_config(backend="loky", n_jobs=workers, inner_max_num_threads=1):
+        # Loky replaces workers that have grown, and loses no run over it: nothing that a reader could act on.
+        warnings.filterwarnings("ignore", "A worker stopped while some jobs were given to the executor")
+        # One run per message, so that a worker that dies takes down no run but its own.
+        parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1, max_nbytes=None)
+        try:
+            yield from parallel(joblib.delayed(attempt)(task, store, label) for task in tasks)
+        except TerminatedWorkerError as error:
+            raise RuntimeError(
+                f"a worker process of {label} was killed, perhaps for lack of memory; finished runs are kept: "
+                "call again to continue, with a smaller FU_JOBS if memory is short"
+            ) from error
+
+
+def _with_progress(
+    compute: Callable[[ShowRunning], Iterator[Outcome]], total: int, missing: int, label: str
+) -> Generator[Outcome, None, None]:
+    """Pass the outcomes of `compute` on behind a progress bar that starts at the runs already finished."""
+    # A notebook run without a screen shows text, which the runner passes on to the terminal; widgets would stay inside.
+    bar_type = text_bar if os.environ.get("FU_PROGRESS") == "text" else notebook_or_text_bar
+    with bar_type(total=total, initial=total - missing, desc=label, unit="run") as bar:
+        workers = 0
+
+        def show_running(count: int) -> None:
+            nonlocal workers
+            workers = count
+            bar.set_postfix_str(f"{min(workers, total - bar.n)} running")
+
+        for outcome in compute(show_running):
+            yield outcome
+            bar.update()
+            show_running(workers)
+
+
+def _failure(failures: Sequence[tuple[Task, Failure]], label: str, attempted: int) -> RuntimeError:
+    task, first = failures[0]
+    error = RuntimeError(
+        f"{len(failures)} of {attempted} runs of {label} failed; the others are kept. "
+        f"The first: config {task.config}: {first.message}"
+    )
+    for failed, failure in failures:
+        error.add_note(f"\nconfig {failed.config}\n{failure.traceback}")
+    return error

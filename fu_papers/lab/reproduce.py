@@ -1,0 +1,422 @@
+"""Run the papers' notebooks without a screen: `python -m fu_papers --profile quick --paper puf`.
+
+papermill executes; this module is the strictness around it. A misspelt parameter, a value of the wrong type, a
+notebook without its `parameters` cell are errors before anything runs, and a failing cell is one line that names it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import logging
+import os
+import re
+import sys
+import textwrap
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import nbformat
+import papermill
+import yaml
+from ipykernel.kernelspec import get_kernel_dict
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import AsyncKernelManager
+from nbclient.exceptions import DeadKernelError
+from papermill.exceptions import PapermillExecutionError
+from tqdm import tqdm
+from traitlets import default
+
+from fu_core.errors import ConfigError, check_choice, nearest
+from fu_papers.lab import paths
+from fu_papers.lab.provenance import PeakMemory, machine
+
+if TYPE_CHECKING:
+    from fu_papers.lab.pool import Stage
+
+# What needs torch is imported where it is used: who waits for notebooks need not hold it in memory as well.
+
+TYPES = "int, float, str, bool, list[...] of these, or any of them `| None`"
+
+
+# --- what to run -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One line `name: type = literal` of a notebook's `parameters` cell."""
+
+    name: str
+    type: ast.expr
+    default: Any
+
+    def check(self, value: Any, where: str) -> None:
+        """Raise ConfigError unless `value` has the declared type."""
+        if not _fits(value, self.type):
+            expected = ast.unparse(self.type)
+            raise ConfigError(f"{where}: {self.name} must be {expected}, got {value!r} ({type(value).__name__})")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A notebook and the parameters to run it with, both checked."""
+
+    paper: str
+    notebook: Path
+    profile: str
+    parameters: dict[str, Any]
+
+    @property
+    def executed(self) -> Path:
+        """Where the executed copy goes, the log of the run."""
+        return paths.runs_dir() / "executed" / self.profile / self.notebook.name
+
+
+def notebooks() -> dict[str, Path]:
+    """The notebook of every paper, in order: `{"puf": .../01_puf.ipynb, ...}`."""
+    return {path.stem.partition("_")[2]: path for path in sorted(paths.NOTEBOOKS.glob("0*_*.ipynb"))}
+
+
+def profiles(paper: str) -> list[str]:
+    """The profiles that exist for `paper`."""
+    folder = _profile_folder(paper)
+    names = [file.name for file in folder.iterdir()] if folder.is_dir() else []
+    return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
+
+
+def plan(paper: str, profile: str, overrides: Mapping[str, Any]) -> Plan:
+    """Check everything that can be checked before running. Raises ConfigError naming what is wrong."""
+    known = notebooks()
+    check_choice("paper", paper, known, ConfigError)
+    if profile not in (available := profiles(paper)):
+        raise ConfigError(
+            f"{paper} has no profile {profile!r}{nearest(profile, available)}; "
+            f"there are: {', '.join(available) or 'none yet'}"
+        )
+    declared = declared_parameters(known[paper])
+    given = load_profile(paper, profile)
+    for values, where in ((given, f"{paper}/{profile}.yaml"), (overrides, "-p")):
+        _check_values(values, declared, where, known[paper].name)
+    return Plan(paper, known[paper], profile, {**given, **overrides, "profile": profile})
+
+
+def load_profile(paper: str, profile: str) -> dict[str, Any]:
+    """The values of a profile file, flat `name: value`; an empty file is no values."""
+    file = _profile_folder(paper) / f"{profile}.yaml"
+    values = _yaml(file.read_text(encoding="utf-8"), f"{paper}/{file.name}")
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"{paper}/{file.name} must consist of lines `name: value`, got {values!r}")
+    return values
+
+
+def declared_parameters(notebook: Path) -> dict[str, Parameter]:
+    """The parameters that `notebook` declares, by name.
+
+    Raises ConfigError unless there is exactly one `parameters` cell, each of its lines is a typed literal, each
+    default has its type, and `profile: str` is among them.
+    """
+    cells = nbformat.read(notebook, as_version=4).cells
+    tagged = [cell for cell in cells if "parameters" in cell.metadata.get("tags", [])]
+    if len(tagged) != 1:
+        raise ConfigError(f"{notebook.name} must have exactly one cell tagged `parameters`, got {len(tagged)}")
+    try:
+        statements = ast.parse(tagged[0].source).body
+    except SyntaxError as error:
+        raise ConfigError(f"{notebook.name}: the `parameters` cell is not Python: {error}") from error
+    parameters = [_parameter(statement, notebook.name) for statement in statements]
+    declared = {parameter.name: parameter for parameter in parameters}
+    if "profile" not in declared or ast.unparse(declared["profile"].type) != "str":
+        raise ConfigError(f'{notebook.name}: the `parameters` cell needs a line `profile: str = "quick"`')
+    return declared
+
+
+def _parameter(statement: ast.stmt, notebook: str) -> Parameter:
+    line = ast.unparse(statement)
+    match statement:
+        case ast.AnnAssign(target=ast.Name(id=name), annotation=declared, value=ast.expr() as value):
+            try:
+                parameter = Parameter(name, declared, ast.literal_eval(value))
+            except ValueError as error:
+                raise ConfigError(f"{notebook}: the default of a parameter must be a literal, got `{line}`") from error
+            parameter.check(parameter.default, f"{notebook}, default (types: {TYPES})")
+            return parameter
+    raise ConfigError(f"{notebook}: a parameter must be written `name: type = literal`, got `{line}`")
+
+
+def _check_values(values: Mapping[str, Any], declared: Mapping[str, Parameter], where: str, notebook: str) -> None:
+    for name, value in values.items():
+        if name == "profile":
+            raise ConfigError(f"{where}: profile is not set here but with --profile")
+        if name not in declared:
+            raise ConfigError(
+                f"{where}: {notebook} has no parameter {name!r}{nearest(name, declared)}; it has: {', '.join(declared)}"
+            )
+        declared[name].check(value, where)
+
+
+def _fits(value: Any, declared: ast.expr) -> bool:
+    """Whether `value` has the type that the annotation spells. An int is a float, a bool is not an int."""
+    match declared:
+        case ast.Name(id="float"):
+            return type(value) in (int, float)
+        case ast.Name(id="int" | "str" | "bool" as name):
+            return type(value).__name__ == name
+        case ast.Subscript(value=ast.Name(id="list"), slice=element):
+            return isinstance(value, list) and all(_fits(item, element) for item in value)
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return _fits(value, left) or _fits(value, right)
+        case ast.Constant(value=None):
+            return value is None
+    return False
+
+
+def _profile_folder(paper: str) -> Any:
+    return resources.files("fu_papers") / paper / "profiles"
+
+
+class _YamlLoader(yaml.SafeLoader):
+    """YAML 1.1 reads 1e-3 as text; scientists write it as a number."""
+
+
+_YamlLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def _yaml(text: str, where: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_YamlLoader)
+    # What is YAML and yet no value raises what Python raises: 2001-13-45 is no date, `!!bool maybe` no bool.
+    except (yaml.YAMLError, ValueError, KeyError, AttributeError, RecursionError) as error:
+        raise ConfigError(f"{where} is not YAML: {' '.join(str(error).split())}") from error
+
+
+# --- running it ------------------------------------------------------------------------------------------------------
+
+
+class OwnKernel(AsyncKernelManager):
+    """A kernel in this very Python, whatever kernels the user has registered under the name of `python3`."""
+
+    @default("transport_encryption")
+    def _encrypt(self) -> str:
+        return "auto"  # without it, every user of the machine can read the kernel's messages, and it warns of that
+
+    @property
+    def kernel_spec(self) -> KernelSpec:
+        """The kernel of the running interpreter."""
+        return KernelSpec(**get_kernel_dict())
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one plan; `failure` is empty if it ran to its end."""
+
+    plan: Plan
+    failure: str
+    minutes: float
+    peak_mib: float
+    written: int
+
+    def line(self) -> str:
+        """One line of the closing summary."""
+        figures = paths.figures_dir(self.plan.profile, self.plan.paper)
+        state = "FAILED" if self.failure else "ok"
+        return (
+            f"{self.plan.notebook.name:<24} {state:<6} {self.minutes:5.1f} min  {self.peak_mib:6.0f} MiB  "
+            f"{self.written} files in {_short(figures)}, executed copy {_short(self.plan.executed)}"
+        )
+
+
+def execute(plan: Plan) -> Outcome:
+    """Run one notebook from the repository root. Its executed copy is kept whether it fails or not."""
+    began, clock = time.time(), time.perf_counter()
+    failure = ""
+    with PeakMemory(children=True) as peak:
+        try:
+            plan.executed.parent.mkdir(parents=True, exist_ok=True)
+            papermill.execute_notebook(
+                str(plan.notebook),
+                str(plan.executed),
+                parameters=plan.parameters,
+                kernel_name="python3",
+                language="python",
+                kernel_manager_class=OwnKernel,
+                cwd=str(paths.ROOT),
+                progress_bar={"desc": plan.notebook.stem},
+                stderr_file=sys.stderr,  # the progress bars of cells that train
+            )
+        except PapermillExecutionError as error:
+            failure = _failed_cell(plan, error)
+        except DeadKernelError:
+            failure = "the kernel died, perhaps for lack of memory; finished runs are kept: call again"
+        except OSError as error:
+            failure = (
+                f"{type(error).__name__}: {error}; the executed copy goes to {plan.executed}: "
+                "free some space, or choose another folder with FU_RUNS"
+            )
+        except Exception as error:  # the other papers shall still run
+            failure = f"{type(error).__name__}: {error}"
+    minutes = (time.perf_counter() - clock) / 60
+    return Outcome(plan, failure, minutes, peak.mib, _written_since(began, plan))
+
+
+def _failed_cell(plan: Plan, error: PapermillExecutionError) -> str:
+    """`cell 7 (`model.fit(x)`): ValueError: ...`, counting all cells of the notebook as the user has it."""
+    executed = nbformat.read(plan.executed, as_version=4).cells
+    ours = [cell for cell in executed if not {"injected-parameters", "papermill-error-cell-tag"} & _tags(cell)]
+    number = next((n for n, cell in enumerate(ours, 1) if cell.get("execution_count") == error.exec_count), 0)
+    first = next((line for line in error.source.splitlines() if line.strip()), "")
+    return f"cell {number} (`{first.strip()}`): {error.ename}: {error.evalue}"
+
+
+def _tags(cell: Any) -> set[str]:
+    return set(cell.metadata.get("tags", []))
+
+
+def _written_since(began: float, plan: Plan) -> int:
+    folder = paths.figures_dir(plan.profile, plan.paper)
+    # Some file systems keep whole seconds only.
+    return sum(path.is_file() and path.stat().st_mtime >= int(began) for path in folder.rglob("*"))
+
+
+def _short(path: Path) -> str:
+    return str(path.relative_to(paths.ROOT)) if path.is_relative_to(paths.ROOT) else str(path)
+
+
+@contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    """Settings for the kernels, which inherit our environment; put back afterwards."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name)
+            else:
+                os.environ[name] = value
+
+
+# --- command line ----------------------------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line. Returns 0 if all went well, 1 if something failed, 2 if it was called wrongly."""
+    options = _parser().parse_args(arguments)
+    try:
+        if options.list:
+            print(*(f"{paper:<16} {', '.join(profiles(paper))}" for paper in notebooks()), sep="\n")
+            return 0
+        if options.merge:
+            _merge(options.merge)
+            return 0
+        plans = _plans(options)
+        if options.dry_run or options.stage or options.part != (1, 1):
+            for each in plans:
+                (_show_plan if options.dry_run else _run_part)(each, options)
+            return 0
+    except (ConfigError, RuntimeError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
+    environment = {"FU_PROGRESS": "text"}
+    environment |= {"FU_JOBS": str(options.jobs)} if options.jobs else {}
+    environment |= {"FU_FIGURES_ONLY": "1"} if options.figures_only else {}
+    outcomes = []
+    try:
+        with _environment(**environment):
+            for each in plans:
+                outcomes.append(execute(each))
+                if failure := outcomes[-1].failure:
+                    print(f"error: {each.notebook.name}, {failure}", file=sys.stderr)
+    except KeyboardInterrupt:
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # it would show the kernel's traceback, too
+        print("interrupted; finished runs are kept, call again to continue", file=sys.stderr)
+        return 130
+    print(*(outcome.line() for outcome in outcomes), sep="\n")
+    return int(any(outcome.failure for outcome in outcomes))
+
+
+def _show_plan(each: Plan, options: argparse.Namespace) -> None:
+    """The listing of `--dry-run`, stage by stage as the notebook does them."""
+    from fu_papers.lab.plan import chosen, estimate, part_of
+    from fu_papers.lab.pool import device
+
+    stages = [part_of(stage, options.part) for stage in chosen(_stages(each), options.stage)]
+    print(f"\n{each.paper}, profile {each.profile}, on one {device()} ({machine()['cpu']}):")
+    print(f"{'stage':<32} {'runs':>6} {'done':>6} {'GiB kept':>9} {'hours':>9}")
+    rows = []
+    for row in estimate(each.paper, stages):
+        rows.append(row)
+        unknown = f" + ?  {textwrap.shorten(row.reason, 90)}" if row.reason else ""
+        tqdm.write(f"{row.stage:<32} {row.runs:>6} {row.done:>6} {row.gib:>9.2f} {row.hours:>9.2f}{unknown}")
+    runs, done, gib, hours = (
+        sum(column) for column in zip(*((r.runs, r.done, r.gib, r.hours) for r in rows), strict=True)
+    )
+    print(f"{'all':<32} {runs:>6} {done:>6} {gib:>9.2f} {hours:>9.2f}{' + ?' if any(r.reason for r in rows) else ''}")
+
+
+def _merge(folder: Path) -> None:
+    from fu_papers.lab.store import RecordStore
+
+    print(f"{RecordStore(paths.runs_dir() / 'records').merge(folder)} new records")
+
+
+def _run_part(each: Plan, options: argparse.Namespace) -> None:
+    from fu_papers.lab.plan import chosen, run_part
+
+    runs = run_part(chosen(_stages(each), options.stage), options.part, options.jobs)
+    print(f"{each.paper}: {runs} runs are there; the notebook, or --merge elsewhere, will find them")
+
+
+def _stages(each: Plan) -> list[Stage]:
+    from fu_papers.lab.plan import stages_of
+
+    return stages_of(each.paper, each.notebook, each.parameters)
+
+
+def _plans(options: argparse.Namespace) -> list[Plan]:
+    known = notebooks()
+    if not known:
+        raise ConfigError(f"there are no notebooks in {paths.NOTEBOOKS}; run from a checkout, or set FU_HOME to one")
+    papers = list(known) if "all" in options.paper else options.paper
+    overrides = {name: _yaml(value, f"-p {name}") for name, value in options.parameter}
+    return [plan(paper, options.profile, overrides) for paper in papers]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m fu_papers", description="Make the figures and tables.")
+    parser.add_argument("--profile", default="quick", help="how large: quick (default), laptop or paper")
+    parser.add_argument("--paper", nargs="+", default=["all"], help="which notebooks: puf ..., or all (default)")
+    parser.add_argument("--jobs", type=_count, help="processes for the runs of a notebook (default: all cores)")
+    parser.add_argument(
+        "-p", dest="parameter", nargs=2, action="append", default=[], metavar=("KEY", "VALUE"), help="set a parameter"
+    )
+    parser.add_argument("--figures-only", action="store_true", help="draw from the committed records, compute nothing")
+    parser.add_argument("--dry-run", action="store_true", help="list the runs with hours and disk, compute nothing")
+    parser.add_argument("--stage", default="", help="only the runs of one stage of --dry-run, without the notebook")
+    parser.add_argument("--part", type=_part, default=(1, 1), metavar="K/N", help="only every N-th run, from the K-th")
+    parser.add_argument("--merge", type=Path, metavar="FOLDER", help="take over the records of another machine")
+    parser.add_argument("--list", action="store_true", help="show the papers and their profiles")
+    return parser
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number >= 1, got {text!r}")
+    return int(text)
+
+
+def _part(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    k, n = (int(number) for number in found.groups()) if found else (0, 0)
+    if not 1 <= k <= n:
+        raise argparse.ArgumentTypeError(f"must be K/N with 1 <= K <= N, like 2/8, got {text!r}")
+    return k, n

@@ -1,0 +1,270 @@
+"""One look for every figure and table. Same records, same bytes.
+
+Everything shown carries a line that says which data it comes from; colours and dashes belong to a method, not to a
+figure.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import html
+import io
+import os
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from IPython.display import HTML, Image
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fu_core.errors import check_choice, nearest
+from fu_papers.lab.store import written_atomically
+
+DPI = 150
+SCREEN_DPI = 90  # pictures keep their print resolution and are shown at this one
+SOURCE_SIZE = 7.0  # points
+
+# Methods that meet in one figure (those of one paper) can be told apart by colour-blind readers, too; a test measures
+# it. The proposed method of each paper is a warm, strong colour.
+METHOD_COLOURS = {
+    "Original": "#6a6a6a",
+    "Retrain": "#000000",
+    "Natural": "#7cc7f2",
+    "NoT": "#d98cc0",
+    "PUF-Special": "#d55e00",
+    "PUF-Regular": "#e69f00",
+    "FedEraser": "#00b080",
+    "PGA": "#0072b2",
+    "MoDe": "#6b3e14",
+    "FedAU": "#4b1f7a",
+    "HF-KCU": "#c1272d",
+    "HF-KCU printed": "#f2a07b",
+    "NaiveGA": "#3fb5dd",
+    "SISA": "#4b4e9e",
+    "FedORA": "#e3550f",
+    "FedORA vector": "#f2b27b",
+    "FedORA calibrated": "#8c1d40",
+    "GA": "#66b8d4",
+    "ICO": "#0b4a26",
+    "CVFU": "#7a52a8",
+    "PDUDT": "#5aa9dc",
+    "Certified": "#b22222",
+    "DU": "#b22222",
+    "DU printed": "#f2a07b",
+    "Fine-tune": "#7a52a8",
+}
+_DASHED = {
+    "Retrain": "--",
+    "Original": ":",
+    "Natural": "-.",
+    "NaiveGA": "-.",
+    "HF-KCU printed": "--",
+    "GA": "-.",
+    "FedORA vector": "--",
+    "PDUDT": "-.",
+    "DU printed": "--",
+    "Fine-tune": "-.",
+}
+LINESTYLES = {method: _DASHED.get(method, "-") for method in METHOD_COLOURS}
+
+
+# --- figures ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """The look of every figure: `with style(): fig, ax = plt.subplots()`."""
+    look = (
+        sns.axes_style("whitegrid")
+        | sns.plotting_context("notebook")
+        | {
+            "font.family": "DejaVu Sans",  # comes with matplotlib, hence the same bytes everywhere
+            "figure.constrained_layout.use": True,
+            "figure.dpi": 100,
+            "axes.titlesize": 12,
+            "axes.labelsize": 11,
+            "xtick.labelsize": 10,
+            "ytick.labelsize": 10,
+            "legend.fontsize": 10,
+            "lines.linewidth": 1.8,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+        }
+    )
+    with mpl.rc_context(look):
+        yield
+
+
+def colour(method: str) -> str:
+    """The colour of `method`, the same in every figure. Raises ValueError for an unknown one."""
+    check_choice("method", method, METHOD_COLOURS)
+    return METHOD_COLOURS[method]
+
+
+def linestyle(method: str) -> str:
+    """The dash pattern of `method`: dashed for Retrain, the line that all others are compared with."""
+    check_choice("method", method, LINESTYLES)
+    return LINESTYLES[method]
+
+
+def seed_band(ax: Axes, x: Sequence[float], runs: Any, method: str, **line: Any) -> None:
+    """Mean over seeds as a line, mean ± standard deviation as a band. `runs`: (seeds, len(x)).
+
+    `line` goes to `Axes.plot`, e.g. `label="PUF, IID"` in place of the method's name.
+    """
+    values = np.asarray(runs, dtype=float)
+    if values.ndim != 2 or values.shape[0] == 0 or values.shape[1] != len(x):
+        raise ValueError(f"runs must have shape (seeds, {len(x)}), one row per seed, got {values.shape}")
+    mean = values.mean(axis=0)
+    look = {"color": colour(method), "linestyle": linestyle(method), "label": method} | line
+    ax.plot(x, mean, **look)
+    if len(values) > 1:
+        spread = values.std(axis=0, ddof=1)
+        ax.fill_between(x, mean - spread, mean + spread, color=look["color"], alpha=0.2, linewidth=0)
+
+
+def save_figure(fig: Figure, path: Path, source: str) -> Path:
+    """Write `fig` as PNG with its data source in small print below everything else. Same figure, same bytes."""
+    path = _with_suffix(path, ".png")
+    note = _source_note(fig, source)
+    try:
+        with written_atomically(path) as part:
+            fig.savefig(
+                part,
+                format="png",
+                dpi=DPI,
+                bbox_inches="tight",
+                pad_inches=0.1,
+                facecolor="white",
+                metadata={"Software": None},  # would name the version of matplotlib
+            )
+    finally:
+        note.remove()
+    return path
+
+
+def show_figure(fig: Figure, path: Path, source: str) -> Image:
+    """`save_figure`, and the saved picture itself for the notebook, so that both show the same."""
+    save_figure(fig, path, source)
+    plt.close(fig)  # or the inline backend would show it a second time, without its source
+    picture = Path(path).read_bytes()
+    pixels = int.from_bytes(picture[16:20], "big")  # PNG header: width
+    return Image(data=picture, width=round(pixels * SCREEN_DPI / DPI), alt=f"{Path(path).stem}. Data: {source}")
+
+
+def _source_note(fig: Figure, source: str) -> Any:
+    """Text just below the drawn part of `fig`, as wide as that; a tight bounding box then includes it."""
+    fig.draw_without_rendering()
+    drawn = fig.get_tightbbox()  # inches
+    characters = int(drawn.width * 72 / (0.55 * SOURCE_SIZE))
+    width, height = fig.get_size_inches()
+    return fig.text(
+        drawn.x0 / width,
+        (drawn.y0 - 0.06) / height,
+        textwrap.fill(f"Data: {source}", max(characters, 20)),
+        va="top",
+        ha="left",
+        fontsize=SOURCE_SIZE,
+        fontfamily="DejaVu Sans",
+        color="#555555",
+        in_layout=True,
+    )
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+def mean_spread(values: Iterable[float], digits: int = 1) -> str:
+    """`"12.3 ± 0.4 (n=6)"`: mean and sample standard deviation; no spread for a single value."""
+    numbers = np.asarray(list(values), dtype=float)
+    if numbers.size == 0 or not np.isfinite(numbers).all():
+        raise ValueError(f"values must be finite numbers, at least one, got {numbers.tolist()}")
+    spread = f" ± {numbers.std(ddof=1):.{digits}f}" if numbers.size > 1 else ""
+    return f"{numbers.mean():.{digits}f}{spread} (n={numbers.size})"
+
+
+def save_table(frame: pd.DataFrame, path: Path, source: str) -> Path:
+    """Write `frame` as CSV (UTF-8, LF, six digits) whose first line says where the data comes from.
+
+    `pandas.read_csv(path, comment="#")` reads it back. A named index becomes the first columns.
+    """
+    path = _with_suffix(path, ".csv")
+    text = csv_text(_without_index(frame))
+    if "#" in text:
+        text = csv_text(_without_index(frame), quoting=csv.QUOTE_NONNUMERIC)  # a bare # would start a comment
+    with written_atomically(path) as part:
+        part.write_bytes(f"# source: {one_line(source)}\n{text}".encode())
+    return path
+
+
+def sliders_wanted(interactive: bool | None) -> bool:
+    """Whether to show widgets: as told, or if `None`, when a notebook server with a person before it runs the kernel.
+
+    Papermill, nbval and nbconvert start kernels themselves; none of them can move a slider.
+    """
+    if interactive is not None:
+        return interactive
+    return any(name in os.environ for name in ("JPY_SESSION_NAME", "VSCODE_PID"))
+
+
+def show_table(frame: pd.DataFrame, source: str, caption: str = "") -> HTML:
+    """`frame` for a notebook: numbers in four digits, missing ones as –, caption above, data source below."""
+    columns = _without_index(frame)
+    styler = columns.style.hide(axis="index").format(_cell, na_rep="–")
+    text = [name for name in columns if not pd.api.types.is_numeric_dtype(columns[name])]
+    styler = styler.set_properties(subset=text, **{"text-align": "left"})
+    styler = styler.set_table_styles([{"selector": "th", "props": "text-align: left; vertical-align: bottom"}])
+    styler = styler.set_caption(html.escape(caption)) if caption else styler
+    below = f'<p style="font-size: 80%; color: #555555">Data: {html.escape(one_line(source))}</p>'
+    # Cell styles hang on this id. From the content: a random one would change the notebook every time, and a common
+    # one would align every table of a page like the others.
+    uuid = hashlib.sha256(f"{caption}\n{csv_text(columns)}".encode()).hexdigest()[:12]
+    return HTML(styler.to_html(table_uuid=uuid) + below)
+
+
+def published(paper: str, table: str) -> pd.DataFrame:
+    """The numbers that a paper prints, e.g. `published("puf", "table_iii")`. Raises ValueError for an unknown table."""
+    folder = resources.files("fu_papers") / paper / "published"
+    known = sorted(file.name.removesuffix(".csv") for file in folder.iterdir() if file.name.endswith(".csv"))
+    if table not in known:
+        raise ValueError(
+            f"{paper} has no published table {table!r}{nearest(table, known)}. There are: {', '.join(known)}"
+        )
+    return pd.read_csv(io.StringIO((folder / f"{table}.csv").read_text(encoding="utf-8")))
+
+
+def _without_index(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame if isinstance(frame.index, pd.RangeIndex) else frame.reset_index()
+
+
+def csv_text(frame: pd.DataFrame, **how: Any) -> str:
+    """`frame` as every CSV of ours is written: no index, LF, six digits."""
+    return str(frame.to_csv(index=False, lineterminator="\n", float_format="%.6g", **how))
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, (float, np.floating)):
+        return f"{value:.4g}"
+    return html.escape(str(value)).replace(" ± ", "&nbsp;±&nbsp;")  # a mean stays with its spread
+
+
+def one_line(text: str) -> str:
+    """`text` with every run of blanks and line ends as one blank."""
+    return " ".join(text.split())
+
+
+def _with_suffix(path: Path, suffix: str) -> Path:
+    path = Path(path)
+    if path.suffix != suffix:
+        raise ValueError(f"path must end in {suffix}, got {path.name!r}")
+    return path

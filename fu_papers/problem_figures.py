@@ -1,0 +1,65 @@
+"""What the figures and tables of every horizontal experiment share: headings, sources, who holds what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fu_papers.lab.store import Record
+from fu_papers.look import colour, mean_spread
+from fu_papers.problems import Setting
+
+Descriptions = Mapping[str, Record]
+
+
+def title(text: str) -> str:
+    """The heading of a setting written as `dataset/split/model`."""
+    return Setting.parse(text).title
+
+
+def source(descriptions: Descriptions, settings: Sequence[str] | None = None) -> str:
+    """The line under every table and figure: which data, which net. `settings`: only those (default: all)."""
+    lines = [
+        f"{record.metrics['source']}; net: {Setting.parse(text).model}"
+        for text, record in descriptions.items()
+        if settings is None or text in settings
+    ]
+    return " | ".join(dict.fromkeys(lines))
+
+
+def label_distribution(descriptions: Descriptions, targets: Sequence[int]) -> Figure:
+    """How many samples of each class each client holds; the targets are marked."""
+    fig, axes = axes_row(len(descriptions), height=3.6, width=4.6)
+    for ax, (text, description) in zip(axes, descriptions.items(), strict=True):
+        counts = np.array(description.metrics["label_counts"])  # (clients, classes)
+        client, label = np.nonzero(counts)
+        held = counts[client, label]
+        dots = ax.scatter(client, label, s=300 * held / counts.max(), c=held, cmap="viridis_r", vmin=0)
+        fig.colorbar(dots, ax=ax, label="samples", pad=0.02)
+        for target in targets:
+            ax.axvspan(target - 0.45, target + 0.45, color=colour("PUF-Special"), alpha=0.12, linewidth=0)
+        ax.set(title=title(text), xlabel="client (shaded: asks to be forgotten)", ylabel="class")
+        ax.set(xlim=(-0.6, len(counts) - 0.4), ylim=(-0.6, counts.shape[1] - 0.4))
+        ax.set(xticks=range(len(counts)), yticks=range(0, counts.shape[1], max(1, counts.shape[1] // 10)))
+    return fig
+
+
+def axes_row(n: int, *, height: float, width: float, sharey: bool = False) -> tuple[Figure, list[Axes]]:
+    """`n` axes side by side."""
+    fig, axes = plt.subplots(1, n, figsize=(width * n, height), squeeze=False, sharey=sharey)
+    return fig, list(axes[0])
+
+
+def spread(values: pd.Series, digits: int = 1) -> str:
+    """mean ± standard deviation; how many runs that are stands in the caption."""
+    return mean_spread(values, digits).rpartition(" (n=")[0]
+
+
+def spread_or_dash(values: pd.Series, digits: int = 1) -> str:
+    """`spread` over seeds, or a dash unless every seed has a number."""
+    return spread(values, digits) if len(values) and values.notna().all() else "–"

@@ -1,0 +1,222 @@
+"""What every horizontal experiment is about: a data set, a way to split it, a net, and what is trained on.
+
+`Setting` reads the short text that notebooks and profiles use, `problem` turns the flat config of a run
+into data, clients and a model, `resumable_fedavg` trains on it inside a run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from fu_core import partition
+from fu_core.data import Dataset, load
+from fu_core.errors import ConfigError, check_choice, check_positive
+from fu_core.federation.horizontal import fedavg
+from fu_core.federation.local import Client, ClientOpt
+from fu_core.federation.meter import Meter
+from fu_core.models import MODELS, FlatModel, build
+from fu_core.streams import stream_seed
+from fu_papers.lab.pool import device
+from fu_papers.lab.store import RunContext
+
+EVALUATE_EVERY = 5  # rounds of training between two evaluations
+SMALLEST_CLIENT = 10
+DATASET_TITLES = {"digits": "Digits", "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10",
+                  "cifar100": "CIFAR-100", "tiny_imagenet_100": "Tiny-ImageNet-100",
+                  "phantom": "Phantom (synthetic)", "prostate_mri": "ProstateMRI"}  # fmt: skip
+SPLITS = ("iid", "dirichlet", "site")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One data set, one way to split it, one net, written as `dataset/split/model`.
+
+    The split is `iid`, `dirichlet-<alpha>` or, for data that comes from several hospitals, `site`:
+    "fashion_mnist/dirichlet-0.3/tiny_cnn".
+    """
+
+    dataset: str
+    split: str
+    alpha: float  # 0 unless dirichlet
+    model: str
+
+    @classmethod
+    def parse(cls, text: str) -> Setting:
+        """Read `dataset/split/model`; raises ConfigError naming the part that is wrong."""
+        parts = text.split("/")
+        if len(parts) != 3:
+            raise ConfigError(f"settings must look like 'digits/dirichlet-0.3/tiny_cnn', got {text!r}")
+        dataset, split, model = parts
+        kind, _, number = split.partition("-")
+        check_choice(f"split of {text!r}", kind, SPLITS, ConfigError)
+        check_choice(f"model of {text!r}", model, MODELS, ConfigError)
+        try:
+            alpha = float(number) if kind == "dirichlet" else 0.0
+        except ValueError:
+            raise ConfigError(f"alpha of {text!r} must be a number, got {number!r}") from None
+        if kind != "dirichlet" and split != kind:
+            raise ConfigError(f"split of {text!r} must be {kind!r} alone, which takes no alpha, got {split!r}")
+        if kind == "dirichlet":
+            check_positive(f"alpha of {text!r}", alpha, ConfigError)
+        return cls(dataset, kind, alpha, model)
+
+    @property
+    def title(self) -> str:
+        """For headings: "CIFAR-10, Dirichlet 0.3"."""
+        split = {"iid": "IID", "site": "by site"}.get(self.split, f"Dirichlet {self.alpha:g}")
+        return f"{DATASET_TITLES.get(self.dataset, self.dataset)}, {split}"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A data set dealt out to clients, with the net that is to learn it.
+
+    What is trained and evaluated on lies on the computing device; `dataset` and `parts` stay on the CPU.
+    """
+
+    dataset: Dataset
+    parts: tuple[Tensor, ...]
+    clients: list[Client]
+    validation: Client
+    test: Client
+    model: FlatModel
+
+    @property
+    def data_hash(self) -> str:
+        """Of the data and who holds what."""
+        return hashlib.sha256(f"{self.dataset.sha256}/{partition.partition_hash(self.parts)}".encode()).hexdigest()[:16]
+
+    def retained(self, target: int) -> Client:
+        """All samples of the other clients, in client order."""
+        others = [c for i, c in enumerate(self.clients) if i != target]
+        return torch.cat([x for x, _ in others]), torch.cat([y for _, y in others])
+
+
+def problem(config: Mapping[str, Any]) -> Problem:
+    """The problem of a run's config. The split does not depend on the training seed."""
+    return _problem(*(config[key] for key in PROBLEM_KEYS))
+
+
+@lru_cache(maxsize=4)
+def _problem(
+    name: str, split: str, alpha: float, model: str, clients: int, n_train: int, n_val: int, n_test: int
+) -> Problem:
+    whole = load(name)
+    rest, *held_out = whole.holdout(n_val, seed=0) if n_val else (whole, whole.x_train[:0], whole.y_train[:0])
+    dataset = rest.subset(n_train or None, n_test or None, seed=0)
+    if split == "iid":
+        parts = partition.iid(len(dataset.y_train), clients, seed=0)
+    elif split == "site":
+        parts = _by_site(dataset, clients)
+    else:
+        # a client with a handful of samples would have nothing to forget that could be measured
+        least = min(SMALLEST_CLIENT, max(1, len(dataset.y_train) // (10 * clients)))
+        parts = partition.dirichlet(dataset.y_train, clients, alpha=alpha, seed=0, min_size=least)
+
+    def resident(x: Tensor, y: Tensor) -> Client:
+        return x.to(device()), y.to(device())
+
+    return Problem(
+        dataset,
+        tuple(parts),
+        [resident(dataset.x_train[p], dataset.y_train[p]) for p in parts],
+        resident(*held_out),
+        resident(dataset.x_test, dataset.y_test),
+        build(model, dataset),
+    )
+
+
+def _by_site(dataset: Dataset, clients: int) -> list[Tensor]:
+    if dataset.site_train is None:
+        raise ConfigError(f"split 'site' needs data from several hospitals; {dataset.name} names none")
+    parts = partition.natural(dataset.site_train)
+    if len(parts) != clients:
+        raise ConfigError(f"clients must be {len(parts)}, the sites of {dataset.name}, got {clients}")
+    return parts
+
+
+def client_opt(config: Mapping[str, Any]) -> ClientOpt:
+    """The local training that a run's config describes."""
+    return ClientOpt(**{f.name: config[f.name] for f in fields(ClientOpt)})
+
+
+def initial_model(config: Mapping[str, Any], p: Problem) -> Tensor:
+    """Where every training of the config's seed starts (d,)."""
+    return p.model.init(stream_seed(config["seed"], "init")).to(device())
+
+
+class Keeper(Protocol):
+    """Something that keeps updates while a model is trained, and survives an interruption with it."""
+
+    def record(self, round: int, ids: Sequence[int], deltas: Tensor) -> None:
+        """See `fedavg`'s `on_updates`."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything kept, by name."""
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take back what `tensors` gave; other names are left alone."""
+
+
+def train_resumably(
+    config: Mapping[str, Any],
+    context: RunContext,
+    p: Problem,
+    scores: Callable[[Tensor], Mapping[str, float]],
+    *,
+    clients: Sequence[Client] | None = None,
+    history: Keeper | None = None,
+    w_0: Tensor | None = None,
+) -> tuple[Tensor, Meter]:
+    """FedAvg from scratch without the clients in `config["exclude"]`: the final model (d,), and what it cost.
+
+    Resumes after the last finished round. Logs `scores(w)` every few rounds. `clients` replaces the
+    problem's (poisoned ones, say); `history` gets the clients' updates, and survives an interruption.
+    Trainings of one seed start from the same weights, whoever takes part; `w_0` (d,) are others, pre-trained say.
+    """
+    seed = config["seed"]
+    w = initial_model(config, p) if w_0 is None else w_0
+    done, meter = 0, Meter()
+    if (saved := context.resume()) is not None:
+        tensors, meta = saved
+        w, done, meter = tensors.pop("w").to(device()), meta["round"], Meter(**meta["meter"])
+        if history is not None:
+            history.restore(tensors)
+
+    def after_round(t: int, w_t: Tensor, _: object) -> None:
+        if t % EVALUATE_EVERY == 0 or t in (1, config["rounds"]):
+            context.log(round=t, **scores(w_t))
+        kept = history.tensors() if history is not None else {}
+        context.checkpoint({"w": w_t, **kept}, {"round": t, "meter": asdict(meter)})
+
+    w = fedavg(
+        p.model,
+        w,
+        p.clients if clients is None else clients,
+        rounds=config["rounds"] - done,
+        local=client_opt(config),
+        seed=seed,
+        exclude=config["exclude"],
+        first_round=done + 1,
+        meter=meter,
+        after_round=after_round,
+        on_updates=None if history is None else history.record,
+    )
+    return w, meter
+
+
+PROBLEM_KEYS = ("dataset", "split", "alpha", "model", "clients", "n_train", "n_val", "n_test")
+
+
+def plain_fields(values: Any) -> dict[str, Any]:
+    """The fields of a dataclass by name, for a config: 2 and 2.0 must name the same run."""
+    return {
+        f.name: float(getattr(values, f.name)) if f.type == "float" else getattr(values, f.name) for f in fields(values)
+    }

@@ -1,0 +1,84 @@
+"""PUF in somebody else's federation: the round of fu_core.flower in Flower's simulation, against our own.
+
+A run like any other, so that its record can be shown where Flower is not installed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any
+
+import pandas as pd
+
+from fu_core import partition
+from fu_core.data import load
+from fu_core.federation.horizontal import fedavg
+from fu_core.federation.local import ClientOpt
+from fu_core.models import build
+from fu_core.unlearning.puf import PUF, puf_round
+from fu_papers.lab.pool import map_runs
+from fu_papers.lab.store import Record, RecordStore, RunContext, run_function
+
+CLIENTS, TARGET, LOCAL = 4, 1, ClientOpt(lr=0.05, batch_size=20)
+CONFIG = {"eta_u": {"special": 2.0, "regular": 20.0}, "round": 2}
+SOURCE = "Digits (UCI optical recognition of handwritten digits, 8x8, bundled with scikit-learn), four clients"
+QUIET = ("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO")
+
+
+@run_function("puf.flower_round")
+def flower_round(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, dict[str, float]], None]:
+    """Train, unlearn in round `config["round"]`: in Flower and here, for both modes.
+
+    Metrics: the largest difference of a parameter between the two, and how far the unlearning round has moved one.
+    Four clients of digits, an MLP.
+    """
+    os.environ.update(dict.fromkeys(QUIET, "0"))
+    from fu_core import flower  # an extra
+
+    data, rounds = load("digits"), config["round"]
+    parts = partition.dirichlet(data.y_train, CLIENTS, alpha=1.0, seed=0)
+    clients = [(data.x_train[p], data.y_train[p]) for p in parts]
+    model = build("mlp", data)
+    w_0 = model.init(0)
+    modes = {mode: PUF(mode=mode, eta_u=eta_u) for mode, eta_u in config["eta_u"].items()}
+
+    def serve(grid: Any, nodes: list[int]) -> list[Any]:
+        return [
+            flower.PufStrategy(nodes, [TARGET], rounds, mode=mode, eta_u=how.eta_u, fraction_evaluate=0.0)
+            .start(grid, flower.to_arrays(model, w_0), num_rounds=rounds)
+            .arrays
+            for mode, how in modes.items()
+        ]
+
+    theirs = flower.simulate(flower.client_app(model, clients, LOCAL, seed=0), CLIENTS, serve)
+    before = fedavg(model, w_0, clients, rounds=rounds - 1, local=LOCAL, seed=0)
+    metrics = {}
+    for (mode, how), arrays in zip(modes.items(), theirs, strict=True):
+        ours = puf_round(model, before, clients, [TARGET], how, local=LOCAL, seed=0, round=rounds)
+        difference = flower.to_vector(arrays, model.names) - ours
+        metrics[mode] = {"difference": float(difference.abs().max()), "moved": float((ours - before).abs().max())}
+    return metrics, None
+
+
+def run_flower(store: RecordStore) -> list[Record]:
+    """The record; none, with the reason printed, where Flower is not installed or does not start."""
+    if not store.read_only and (find_spec("flwr") is None or find_spec("ray") is None):
+        print('Flower is not installed here; it comes with `pip install "fu_core[flower]"`.')
+        return []
+    try:
+        return map_runs(flower_round, [CONFIG], store=store, jobs=1, label="Flower")
+    except RuntimeError as error:
+        print(f"Flower's simulation did not run here: {str(error).splitlines()[0]}")
+        return []
+
+
+def flower_table(records: list[Record]) -> pd.DataFrame:
+    """One row per mode: the largest difference of a parameter, and how far the round has moved one."""
+    rows = [
+        {"mode": mode, "eta_u": record.config["eta_u"][mode], **measured, "same to 1e-6": measured["difference"] < 1e-6}
+        for record in records
+        for mode, measured in record.metrics.items()
+    ]
+    return pd.DataFrame(rows, columns=["mode", "eta_u", "difference", "moved", "same to 1e-6"])

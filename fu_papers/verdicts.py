@@ -1,0 +1,146 @@
+"""The verdicts on all papers' claims: what was met, and the list of it all in `figures/<profile>/claims.csv`."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fu_core.errors import CorruptData, check_choice, nearest
+from fu_papers.lab.store import written_atomically
+from fu_papers.look import csv_text, one_line
+
+VERDICTS = ("holds", "holds in part", "does not hold", "not run")
+CLAIM_COLUMNS = ("id", "paper", "claim", "paper_value", "ours", "spread", "verdict", "records", "reason")
+NOT_RUN = "no verdict in this profile yet"
+
+
+@dataclass(frozen=True)
+class ClaimResult:
+    """What our records say about one claim of a paper. `records`: the keys the verdict was computed from."""
+
+    id: str
+    verdict: str
+    ours: str = ""
+    spread: str = ""
+    records: Sequence[str] = ()
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        check_choice(f"verdict of {self.id}", self.verdict, VERDICTS)
+        if self.verdict == "not run" and not self.reason:
+            raise ValueError(f"claim {self.id} is not run; say why in `reason`")
+        if self.verdict != "not run" and not self.records:
+            raise ValueError(f"the verdict on claim {self.id} needs the keys of the records it was computed from")
+
+
+def judge(id: str, met: Sequence[bool], ours: str, spread: str, keys: Sequence[str], reason: str) -> ClaimResult:
+    """A claim holds if every condition of `met` is, in part if any is. `keys`: of the records behind it."""
+    verdict = "holds" if all(met) else "holds in part" if any(met) else "does not hold"
+    return ClaimResult(id, verdict, ours, spread, list(dict.fromkeys(keys)), reason)
+
+
+def lowered(met: Sequence[bool], nothing: bool) -> list[bool]:
+    """What doing nothing achieves as well is at most a half-truth about a method."""
+    return [*met, False] if nothing else list(met)
+
+
+def claims() -> pd.DataFrame:
+    """All claims of the four papers: id, paper, where, claim, paper_value, measured_as, holds_if. All text."""
+    file = resources.files("fu_papers") / "claims.csv"
+    return _read_text_csv(io.StringIO(file.read_text(encoding="utf-8")))
+
+
+def claims_table(results: Iterable[ClaimResult]) -> pd.DataFrame:
+    """`results` beside the claims and the papers' values; one row each, columns as in claims.csv."""
+    known = {row["id"]: row for row in claims().to_dict("records")}
+    rows = []
+    for result in results:
+        if result.id not in known:
+            raise ValueError(f"unknown claim {result.id!r}{nearest(result.id, known)}")
+        rows.append(
+            {
+                "id": result.id,
+                **{column: known[result.id][column] for column in ("paper", "claim", "paper_value")},
+                "ours": result.ours,
+                "spread": result.spread,
+                "verdict": result.verdict,
+                "records": " ".join(result.records),
+                "reason": one_line(result.reason),
+            }
+        )
+    return pd.DataFrame(rows, columns=list(CLAIM_COLUMNS))
+
+
+def read_claims(profile_dir: Path) -> dict[str, ClaimResult]:
+    """The verdict on every claim by id, in the papers' order; "not run" while there is no `profile_dir`/claims.csv.
+
+    Raises CorruptData if there is one that is not the whole list.
+    """
+    path, names = Path(profile_dir) / "claims.csv", claims()["id"].tolist()
+    if not path.exists():
+        return {name: ClaimResult(name, "not run", reason=NOT_RUN) for name in names}
+    try:
+        verdicts = [
+            ClaimResult(row["id"], row["verdict"], row["ours"], row["spread"], row["records"].split(), row["reason"])
+            for row in _read_text_csv(path).to_dict("records")
+        ]
+        if [verdict.id for verdict in verdicts] != names:
+            raise ValueError("it does not list every claim once, in the papers' order")
+    except (ValueError, KeyError) as error:
+        raise CorruptData(
+            f"{path} is not the list of verdicts: {error}; delete it and run all papers of this profile, with "
+            "`make figures` where their records are committed, else with `make reproduce`"
+        ) from error
+    return dict(zip(names, verdicts, strict=True))
+
+
+def write_claims(results: Iterable[ClaimResult], paper: str, profile_dir: Path) -> Path:
+    """Replace the verdicts on `paper` in `profile_dir`/claims.csv, which lists all claims of all papers in order.
+
+    A claim of `paper` without a result is "not run". Raises ValueError for a claim of another paper, or one given
+    twice.
+    """
+    paper_of: dict[str, str] = dict(claims()[["id", "paper"]].itertuples(index=False))
+    check_choice("paper", paper, dict.fromkeys(paper_of.values()))
+    verdicts = read_claims(profile_dir)
+    verdicts |= {name: ClaimResult(name, "not run", reason=NOT_RUN) for name in paper_of if paper_of[name] == paper}
+    given = list(results)
+    for name, count in Counter(result.id for result in given).items():
+        if paper_of.get(name) != paper or count > 1:
+            raise ValueError(f"each result must be for one claim of {paper}, got {count} for {name!r}")
+    verdicts |= {result.id: result for result in given}
+    path = Path(profile_dir) / "claims.csv"
+    with written_atomically(path) as part:
+        part.write_bytes(csv_text(claims_table(verdicts.values())).encode())
+    return path
+
+
+def claims_tally(profile_dir: Path) -> pd.DataFrame:
+    """How many claims of each paper have which verdict: papers as rows, verdicts as columns."""
+    table = claims_table(read_claims(profile_dir).values())
+    counts = pd.crosstab(table["paper"], table["verdict"])
+    return counts.reindex(index=table["paper"].unique(), columns=list(VERDICTS), fill_value=0)
+
+
+def tally_markdown(profile_dirs: Iterable[Path]) -> str:
+    """The README's table: verdicts per paper and profile, for every profile that has judged any of its claims."""
+    lines = [f"| paper | profile | {' | '.join(VERDICTS)} |", "|---" * (2 + len(VERDICTS)) + "|"]
+    tallies = {Path(folder).name: claims_tally(folder) for folder in profile_dirs}
+    papers = list(dict.fromkeys(paper for tally in tallies.values() for paper in tally.index))
+    for paper in papers:
+        judged = {name: t.loc[paper] for name, t in tallies.items() if t.loc[paper].drop("not run").any()}
+        unjudged = {"–": next(iter(tallies.values())).loc[paper]}
+        for profile, counts in (judged or unjudged).items():
+            lines.append(f"| {paper} | {profile} | {' | '.join(str(counts[verdict]) for verdict in VERDICTS)} |")
+    return "\n".join(lines)
+
+
+def _read_text_csv(file: Any) -> pd.DataFrame:
+    return pd.read_csv(file, dtype=str, keep_default_na=False)

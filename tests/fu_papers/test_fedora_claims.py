@@ -1,0 +1,420 @@
+"""The rules of FedORA's claims on planted numbers: each verdict on both sides of its rule."""
+
+import math
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from fu_papers.fedora import claims as claims
+from fu_papers.fedora.grid import ABLATIONS, BASELINES, REFERENCES, Experiment, Task
+from fu_papers.lab.store import Record
+from fu_papers.verdicts import claims as rules
+from fu_papers.verdicts import claims_table
+
+TABLE, CIFAR = "adult/mlp", "cifar10/resnet18"
+E = Experiment(
+    "test", [TABLE, CIFAR], seeds=[0, 1], classes=[[1], [2, 5]], percents=[[50], [50, 50]], n_train=[0, 0],
+    n_val=[100, 100], n_test=[0, 0], epochs=[5, 5], lr=[0.1, 0.1], batch_size=[32, 32],
+    weights=[0.5, 1.0, 5.0, 10.0, 20.0], embedding_noise=[1.0, 0.1], few=[50, 1],
+)  # fmt: skip
+NOTHING, RETRAIN, SCALAR, VECTOR = "Original", "Retrain", "FedORA", "FedORA vector"
+SAMPLES = [task for dataset in E.datasets for task in E.sample_tasks(dataset)]
+LABELS = E.label_tasks(CIFAR)
+HERE = Task(CIFAR, "classes-5-50")  # the setting that an exception is planted in
+# Every test below is about these rules; whoever changes one has to change the code and the test.
+RULES = {
+    "F1": "|FedORA - Retrain| <= 1 point and best of the four",
+    "F2": "as F1",
+    "F3": "<= Retrain; report the distance to Retrain too",
+    "F4": "within 5 points of 50% and < 10%",
+    "F5": "faster than Retrain, ICO and CVFU; ratio >= 2",
+    "F6": "each effect has the printed direction",
+    "F7": "acc at 5% within 1 point of 100%",
+    "F8": "both monotone (Spearman < -0.8)",
+    "F9": "as printed",
+    "F10": "unlearning acc stays below Retrain + 5 points",
+    "F11": "as F1",
+    "F12": "not parallel (they are: H = log C - KL)",
+    "F13": "never violated",
+}
+HOLDS, PART, NOT = "holds", "holds in part", "does not hold"
+# An unlearning that meets every rule, and doing nothing that meets none.
+FINE = {"test": 80.0, "delta_test": 0.0, "forget": 30.0, "delta_forget": 0.0, "mia": 0.5, "asr": 2.0, "images": 100}
+BY_METHOD = {
+    NOTHING: {"delta_test": 9.0, "forget": 90.0, "mia": 0.9, "asr": 95.0},
+    **{method: {"test": 70.0, "delta_test": 10.0} for method in BASELINES},
+}
+OFF = 0.25  # by which the two seeds differ from what is planted, down and up: a rule is about their mean
+
+
+def record(metrics, name="r", **config):
+    return Record("f", name, config, "", "0", metrics, [], None, {})
+
+
+def frame(planted=None, where=None, *, tasks=SAMPLES, group="main", labels=None):
+    """Both seeds of tasks: `planted` is {method: {column: value}}, `where` the same at HERE alone.
+
+    labels: {label: {column: value}} of FedORA instead, of one task.
+    """
+    rows = []
+    choices = [(SCALAR, label, values) for label, values in (labels or {}).items()] or [
+        (method, method, {**BY_METHOD.get(method, {}), **(planted or {}).get(method, {})})
+        for method in (*REFERENCES, *BASELINES, SCALAR, VECTOR)
+    ]
+    for task in tasks:
+        for method, label, values in choices:
+            found = {**FINE, **values, **((where or {}).get(method, {}) if task == HERE else {})}
+            for seed, sign in ((0, -1), (1, 1)):
+                moved = {k: found[k] + sign * OFF for k in ("test", "delta_test", "forget")}
+                about = {**task._asdict(), "group": group, "seed": seed, "label": label, "method": method}
+                key = f"{group} {'/'.join(map(str, task))} {label} {seed}"
+                rows.append({**about, **found, **moved, "record": key})
+    return pd.DataFrame(rows)
+
+
+def keys_of(runs, methods):
+    return set(runs[runs.method.isin(methods)].record)
+
+
+def test_the_rules_are_those_of_claims_csv():
+    table = rules()
+    assert table[table.paper == "fedora"].set_index("id").holds_if.to_dict() == RULES
+
+
+# --- F1, F2, F11: accuracy -------------------------------------------------------------------------------------------
+
+ACCURACY = {"F1": ("main", SAMPLES), "F2": ("main", LABELS), "F11": ("noisy", [E.main._replace(noise=0.2)])}
+
+
+@pytest.mark.parametrize("claim", ACCURACY)
+@pytest.mark.parametrize(
+    ("scalar", "vector", "verdict"),
+    [
+        ({"delta_test": 1.0}, {"delta_test": 1.0}, HOLDS),
+        ({"delta_test": 1.01}, {"delta_test": 1.0}, PART),
+        ({"delta_test": 1.0}, {"delta_test": 1.01}, PART),
+        ({"delta_test": 1.01}, {"delta_test": 1.01}, NOT),
+        ({"test": 70.01}, {"test": 70.01}, HOLDS),
+        ({"test": 70.0}, {"test": 70.01}, PART),  # as good as the best of the three is not better
+        ({"test": 70.0}, {"test": 70.0}, NOT),
+    ],
+)
+def test_accuracy_is_within_a_point_of_retrains_and_above_the_baselines_with_both_duals(claim, scalar, vector, verdict):
+    group, tasks = ACCURACY[claim]
+    runs = frame({SCALAR: scalar, VECTOR: vector}, tasks=tasks, group=group)
+    result = claims._accurate(claim, runs, group, tasks)
+    assert (result.id, result.verdict) == (claim, verdict)
+    assert set(result.records) == keys_of(runs, (RETRAIN, *BASELINES, SCALAR, VECTOR))
+
+
+@pytest.mark.parametrize(
+    "exception", [{SCALAR: {"delta_test": 1.01}}, {VECTOR: {"test": 69.0}}, {"CVFU": {"test": 81.0}}]
+)
+def test_accuracy_is_about_every_setting(exception):
+    result = claims._accurate("F1", frame(where=exception), "main", SAMPLES)
+    assert result.verdict == PART
+    assert "in 2 of 3 settings" in result.ours
+
+
+@pytest.mark.parametrize(("nothing", "verdict"), [(1.01, HOLDS), (1.0, PART)])
+def test_accuracy_that_doing_nothing_has_as_well_lowers(nothing, verdict):
+    assert claims._accurate("F1", frame({NOTHING: {"delta_test": nothing}}), "main", SAMPLES).verdict == verdict
+    elsewhere = frame({NOTHING: {"delta_test": nothing}}, where={NOTHING: {"delta_test": 9.0}})
+    assert claims._accurate("F1", elsewhere, "main", SAMPLES).verdict == HOLDS  # not in every setting
+
+
+# --- F3, F4: forgetting ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scalar", "vector", "verdict"),
+    [(30.0, 30.0, HOLDS), (0.0, 0.0, HOLDS), (30.01, 30.0, PART), (30.0, 30.01, PART), (30.01, 30.01, NOT)],
+)
+def test_f3_asks_for_at_most_retrains_accuracy_on_the_removed_data(scalar, vector, verdict):
+    runs = frame({SCALAR: {"forget": scalar, "delta_forget": 7.0}, VECTOR: {"forget": vector}})
+    result = claims._forgotten(runs, SAMPLES)
+    assert result.verdict == verdict
+    assert "(off by 7.0)" in result.ours
+    assert set(result.records) == keys_of(runs, (RETRAIN, SCALAR, VECTOR))
+    elsewhere = frame(where={SCALAR: {"forget": 30.01}})
+    assert claims._forgotten(elsewhere, SAMPLES).verdict == PART
+
+
+@pytest.mark.parametrize(("nothing", "verdict"), [(30.01, HOLDS), (30.0, PART)])
+def test_f3_is_lowered_if_doing_nothing_is_no_higher_than_retrain(nothing, verdict):
+    assert claims._forgotten(frame({NOTHING: {"forget": nothing}}), SAMPLES).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("scalar", "vector", "verdict"),
+    [
+        ({"mia": 0.549, "asr": 9.99}, {"mia": 0.451, "asr": 0.0}, HOLDS),
+        ({"asr": math.nan}, {"asr": math.nan}, HOLDS),  # no poisoned twin
+        ({"mia": 0.551}, {}, PART),
+        ({}, {"mia": 0.449}, PART),
+        ({"asr": 10.0}, {}, PART),
+        ({"mia": 0.551, "asr": math.nan}, {"asr": 10.0}, NOT),
+    ],
+)
+def test_f4_asks_for_chance_and_no_backdoor_with_both_duals(scalar, vector, verdict):
+    runs = frame({SCALAR: scalar, VECTOR: vector})
+    result = claims._resilient(runs, SAMPLES)
+    assert result.verdict == verdict
+    assert set(result.records) == keys_of(runs, (*REFERENCES, SCALAR, VECTOR))
+    elsewhere = frame(where={SCALAR: scalar, VECTOR: vector})
+    assert claims._resilient(elsewhere, SAMPLES).verdict == (HOLDS if verdict == HOLDS else PART)
+
+
+@pytest.mark.parametrize(
+    ("nothing", "verdict"),
+    [({"mia": 0.549, "asr": 9.0}, PART), ({"mia": 0.551, "asr": 9.0}, HOLDS), ({"mia": 0.549, "asr": 10.0}, HOLDS)],
+)
+def test_f4_is_lowered_if_doing_nothing_resists_both_attacks(nothing, verdict):
+    assert claims._resilient(frame({NOTHING: nothing}), SAMPLES).verdict == verdict
+
+
+# --- F5: time --------------------------------------------------------------------------------------------------------
+
+
+def timed(adult=None, cifar=None):
+    base = {RETRAIN: 10.0, "GA": 1.0, "ICO": 5.01, "CVFU": 6.0, SCALAR: 5.0}
+    changes = {Task(TABLE, "classes-1-50"): adult or {}, E.main: cifar or {}}
+    return {task: record({"seconds": base | change}, str(task)) for task, change in changes.items()}
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [
+        ({}, HOLDS),
+        ({SCALAR: 5.005}, PART),  # less than twice
+        ({"ICO": 5.0}, PART),
+        ({"CVFU": 4.9}, PART),
+        ({SCALAR: 7.0}, NOT),
+        ({"GA": 30.0}, HOLDS),  # the claim leaves the first place open
+    ],
+)
+def test_f5_asks_for_twice_retrains_speed_and_to_be_before_ico_and_cvfu(change, verdict):
+    result = claims._fast(timed(change, change))
+    assert result.verdict == verdict
+    assert len(result.records) == 2
+    assert claims._fast(timed(cifar=change)).verdict == (HOLDS if verdict == HOLDS else PART)
+
+
+# --- F6 to F8: ablations and sweeps ----------------------------------------------------------------------------------
+
+PARTS = {
+    "FedORA": {},
+    "w/o UL": {"forget": 30.01},
+    "w/o AB": {"images": 101, "test": 81.0},
+    "w/o AS": {"test": 79.99, "forget": 30.01},
+}
+
+
+def parts(**change):
+    named = {f"w/o {label}": values for label, values in change.items()}
+    labels = {label: {**values, **named.get(label, {})} for label, values in PARTS.items()}
+    return frame(tasks=[E.main], group="ablation", labels=labels)
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [
+        ({}, HOLDS),
+        ({"AB": {"test": 79.0}}, HOLDS),
+        ({"UL": {"forget": 30.0}}, PART),
+        ({"AB": {"images": 100}}, PART),
+        ({"AB": {"test": 81.01}}, PART),
+        ({"AB": {"test": 78.99}}, PART),
+        ({"AS": {"test": 80.0}}, PART),
+        ({"AS": {"forget": 30.0}}, PART),
+        ({"UL": {"forget": 29.0}, "AB": {"test": 90.0}, "AS": {"test": 81.0}}, NOT),
+    ],
+)
+def test_f6_asks_for_the_printed_effect_of_every_part(change, verdict):
+    runs = parts(**change)
+    result = claims._parts(E, runs)
+    assert result.verdict == verdict
+    assert set(result.records) == set(runs.record)
+    assert list(PARTS) == list(ABLATIONS)
+
+
+@pytest.mark.parametrize(("five", "verdict"), [(79.0, HOLDS), (81.0, HOLDS), (78.99, NOT), (81.01, NOT)])
+def test_f7_asks_for_one_point_between_5_and_100_percent(five, verdict):
+    labels = {"0": {"test": 10.0}, "0.05": {"test": five}, "1": {}}
+    runs = frame(tasks=[E.main], group="ratios", labels=labels)
+    result = claims._little_is_enough(E, runs)
+    assert result.verdict == verdict
+    assert set(result.records) == set(runs[runs.label != "0"].record)
+
+
+FALLING = (5.0, 4.0, 3.0, 2.0, 1.0)
+ALMOST = (4.0, 5.0, 3.0, 2.0, 1.0)  # Spearman -0.9
+TOO_FEW = (4.0, 5.0, 3.0, 1.0, 2.0)  # Spearman -0.8, which is not below
+CONSTANT = (1.0,) * 5
+
+
+@pytest.mark.filterwarnings("ignore:An input array is constant")
+@pytest.mark.parametrize(
+    ("forget", "test", "verdict"),
+    [
+        (FALLING, FALLING, HOLDS),
+        (ALMOST, FALLING, HOLDS),
+        (TOO_FEW, FALLING, PART),
+        (FALLING, CONSTANT, PART),
+        (FALLING[::-1], FALLING, PART),
+        (CONSTANT, FALLING[::-1], NOT),
+    ],
+)
+def test_f8_asks_that_both_accuracies_fall_with_the_weight(forget, test, verdict):
+    labels = {f"{w:g}": {"forget": f, "test": t} for w, f, t in zip(E.weights, forget, test, strict=True)}
+    result = claims._weight(E, frame(tasks=[E.main], group="weights", labels=labels))
+    assert result.verdict == verdict
+
+
+# --- F9, F10: one sample, noise --------------------------------------------------------------------------------------
+
+ONE = E.main._replace(request="samples-1")
+
+
+def one_sample(without, little, retrained=50.0):
+    """Table VIII: (unlearning accuracy of the two seeds, MIA) without and with 1 % of the retained data."""
+    found = {"0": without, "0.01": little, RETRAIN: ((retrained, retrained), 0.9)}
+    runs = frame(tasks=[ONE], group="small", labels={label: {"mia": mia} for label, (_, mia) in found.items()})
+    runs["forget"] = [forget for forgets, _ in found.values() for forget in forgets]
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("without", "little", "verdict"),
+    [
+        (((0.0, 0.0), 0.549), ((0.0, 0.0), 0.451), HOLDS),
+        (((0.0, 100.0), 0.5), ((0.0, 0.0), 0.5), PART),  # one seed is enough
+        (((0.0, 0.0), 0.5), ((0.0, 0.0), 0.551), PART),
+        (((0.0, 0.0), 0.449), ((100.0, 0.0), 0.5), NOT),
+    ],
+)
+def test_f9_asks_that_the_sample_is_always_wrong_and_the_attack_at_chance(without, little, verdict):
+    result = claims._one_sample(E, one_sample(without, little))
+    assert result.verdict == verdict
+    assert result.ours.endswith("Retrain 50, 0.90")  # what was never seen can still be recognised
+    assert len(result.records) == 6
+
+
+def private(*levels):
+    """Table IX: (doing nothing, Retrain, FedORA) at each noise level, unlearning accuracy."""
+    parts = []
+    for std, (nothing, retrained, ours) in zip(E.embedding_noise, levels, strict=True):
+        planted = {NOTHING: {"forget": nothing}, RETRAIN: {"forget": retrained}, SCALAR: {"forget": ours}}
+        parts.append(frame(planted, tasks=[E.main._replace(dp_std=std)], group="private"))
+    clipped = E.main._replace(dp_std=0.1, dp_clip=1.0)
+    parts.append(frame({SCALAR: {"forget": 99.0}}, tasks=[clipped], group="private"))  # not in the paper's table
+    return pd.concat(parts, ignore_index=True)
+
+
+@pytest.mark.parametrize(
+    ("levels", "verdict"),
+    [
+        ([(90, 30, 34.99), (90, 40, 44.99)], HOLDS),
+        ([(90, 30, 35.0), (90, 40, 40)], PART),
+        ([(90, 30, 35.0), (90, 40, 45.0)], NOT),
+        ([(34.99, 30, 30), (44.99, 40, 40)], PART),  # doing nothing is below, too
+        ([(35.0, 30, 30), (44.99, 40, 40)], HOLDS),
+    ],
+)
+def test_f10_asks_for_less_than_retrains_plus_5_at_every_noise_level(levels, verdict):
+    runs = private(*levels)
+    result = claims._private(E, runs)
+    assert result.verdict == verdict
+    assert set(result.records) == keys_of(runs[runs.dp_clip == 0], (*REFERENCES, SCALAR))
+
+
+# --- F12, F13: theory ------------------------------------------------------------------------------------------------
+
+
+def forces(cosine):
+    return [record({"cosine": {"-KL(p||U)": cosine, "-KL(U||p)": 0.1}}, "force")]
+
+
+@pytest.mark.parametrize(("cosine", "verdict"), [(1.0, NOT), (1 - 9e-7, NOT), (1 - 2e-6, HOLDS), (-1.0, HOLDS)])
+def test_f12_asks_for_two_gradients_that_are_not_parallel(cosine, verdict):
+    result = claims._two_forces({"one_force": forces(cosine)})
+    assert result.verdict == verdict
+    assert result.records == ["force"]
+
+
+def bounded(*violations, whole=0):
+    """One setting per count of steps above the bound, and one without batches, `whole`. Single seeds do not count."""
+    found = []
+    for name, batch, count in [*((f"t{i}", 8, count) for i, count in enumerate(violations)), ("whole", 0, whole)]:
+        start = {"bounds": {"printed": [4.0, 2.0]}, "rms": [1.0, 1.0]}
+        starts = {k: start | {"violated": {"printed": {"rms": v, "runs": 7}}} for k, v in (("a", count), ("b", 0))}
+        limits = {"without": {"printed": 1.0}, "limits": {"printed": 2.0}}
+        found.append(record({"starts": starts, "checked": {"rms": 50}, **limits}, name, batch=batch))
+    return found
+
+
+@pytest.mark.parametrize(("violations", "verdict"), [((0, 0), HOLDS), ((0, 1), NOT), ((3, 0), NOT)])
+def test_f13_asks_that_no_step_is_above_the_bound(violations, verdict):
+    result = claims._bounded({"theorem_1": bounded(*violations)})
+    assert result.verdict == verdict
+    assert result.ours.startswith(f"above the bound at {sum(violations)} of 200 steps; the bound is 2.0 to 2 times")
+    assert result.records == ["t0", "t1"]
+
+
+def test_f13_leaves_out_the_setting_without_batches_whose_step_the_theorem_does_not_allow():
+    assert claims._bounded({"theorem_1": bounded(0, whole=9)}).verdict == HOLDS
+
+
+# --- all of them -----------------------------------------------------------------------------------------------------
+
+
+def everything():
+    """Inputs on which every claim holds, and doing nothing meets no rule."""
+    weights = {f"{w:g}": {"forget": f, "test": f} for w, f in zip(E.weights, FALLING, strict=True)}
+    runs = [
+        frame(tasks=[*SAMPLES, *LABELS]),
+        frame(tasks=[E.main._replace(noise=E.party_noise)], group="noisy"),
+        parts(),
+        frame(tasks=[E.main], group="ratios", labels={"0.05": {}, "1": {}}),
+        frame(tasks=[E.main], group="weights", labels=weights),
+        one_sample(((0.0, 0.0), 0.5), ((0.0, 0.0), 0.5)),
+        private((90, 30, 30), (90, 30, 30)),
+    ]
+    return pd.concat(runs, ignore_index=True), timed(), {"one_force": forces(0.5), "theorem_1": bounded(0)}
+
+
+def test_there_is_one_verdict_per_claim_in_the_papers_order():
+    results = claims.verdicts(E, *everything())
+    assert [result.id for result in results] == list(RULES) == [f"F{i}" for i in range(1, 14)]
+    assert {result.id: result.verdict for result in results} == dict.fromkeys(RULES, HOLDS)
+    assert claims_table(results).paper.unique().tolist() == ["fedora"]
+    for result in results:
+        assert result.records
+        assert result.reason
+        assert len(set(result.records)) == len(result.records)
+
+
+@pytest.mark.parametrize(
+    ("where", "lowered"),
+    [
+        ({"task": LABELS[0]}, {"F2"}),
+        ({"task": SAMPLES[0]}, {"F1"}),
+        ({"task": E.main._replace(noise=0.2)}, {"F11"}),
+    ],
+)
+def test_sample_label_and_noisy_accuracy_are_claims_of_their_own(where, lowered):
+    runs, speeds, theory = everything()
+    mine = (runs.group.isin(["main", "noisy"])) & (runs.method == SCALAR)
+    for name, value in where["task"]._asdict().items():
+        mine &= runs[name] == value
+    runs.loc[mine, "delta_test"] += 2
+    found = {result.id for result in claims.verdicts(E, runs, speeds, theory) if result.verdict != HOLDS}
+    assert found == lowered
+
+
+def test_another_noise_level_is_asked_for_where_the_experiment_names_one():
+    runs, speeds, theory = everything()
+    other = replace(E, party_noise=0.4)
+    runs.loc[runs.noise == 0.2, "noise"] = 0.4
+    assert {r.verdict for r in claims.verdicts(other, runs, speeds, theory)} == {HOLDS}

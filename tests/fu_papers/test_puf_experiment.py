@@ -1,0 +1,462 @@
+"""PUF's parameters: what is wrong is named at once, and what a run's config says is complete and canonical."""
+
+from dataclasses import asdict, fields, replace
+
+import pytest
+
+from fu_core.data import NAMES
+from fu_core.errors import ConfigError, UnsupportedModel
+from fu_core.federation.local import ClientOpt
+from fu_papers.lab.reproduce import declared_parameters, load_profile, notebooks, plan, profiles
+from fu_papers.lab.store import config_key
+from fu_papers.problems import PROBLEM_KEYS, Setting, client_opt, problem
+from fu_papers.puf.grid import METHODS, PUFS, REFERENCES, TRAINING_KEYS, Cell, Experiment
+
+IID = "digits/iid/softmax_regression"
+SKEWED = "digits/dirichlet-0.3/mlp"
+SITES = "phantom/site/small_res_unet"
+
+
+def experiment(**change):
+    return replace(Experiment("test", [IID, SKEWED], targets=[0, 2], seeds=[0, 1], clients=4), **change)
+
+
+def everything(**change):
+    """One with scenarios of every kind."""
+    return experiment(**{
+        "long_settings": [SKEWED], "sample_settings": [IID, SKEWED], "pair_settings": [SKEWED],
+        "pairs": [[0, 1], [2, 3]], "segmentation_settings": [SITES], "segmentation_targets": [0, 5],
+        "sweep_settings": [SKEWED], **change,
+    })  # fmt: skip
+
+
+def training(e, setting=IID, seed=0, request="none", *, scenario="clients"):
+    return e.training(e.scenario(scenario), setting, seed, request)
+
+
+def unlearning(e, method, setting=IID, seed=0, request="client-0", *, scenario="clients", **change):
+    return e.unlearning(e.scenario(scenario), setting, seed, request, method, **change)
+
+
+# --- settings ---
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "title"),
+    [
+        (IID, Setting("digits", "iid", 0.0, "softmax_regression"), "Digits, IID"),
+        (SKEWED, Setting("digits", "dirichlet", 0.3, "mlp"), "Digits, Dirichlet 0.3"),
+        (SITES, Setting("phantom", "site", 0.0, "small_res_unet"), "Phantom (synthetic), by site"),
+        ("mnist/dirichlet-1e-1/tiny_cnn", Setting("mnist", "dirichlet", 0.1, "tiny_cnn"), "MNIST, Dirichlet 0.1"),
+        ("adult/dirichlet-5/mlp", Setting("adult", "dirichlet", 5.0, "mlp"), "adult, Dirichlet 5"),
+    ],
+)
+def test_a_setting_reads_as_data_set_split_and_net(text, expected, title):
+    assert Setting.parse(text) == expected
+    assert expected.title == title
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("digits/iid", r"must look like 'digits/dirichlet-0.3/tiny_cnn', got 'digits/iid'"),
+        ("digits/iid/mlp/7", r"must look like .* got 'digits/iid/mlp/7'"),
+        ("digits", r"must look like"),
+        ("", r"must look like .* got ''"),
+        ("digits/shards-2/mlp", r"split of .* must be one of 'iid', 'dirichlet', 'site', got 'shards'"),
+        ("digits/dirichlt-0.3/mlp", r"split of .* got 'dirichlt'; did you mean 'dirichlet'\?"),
+        ("digits/sites/mlp", r"split of .* got 'sites'; did you mean 'site'\?"),
+        ("digits/iid-0.3/mlp", r"split of .* must be 'iid' alone, which takes no alpha, got 'iid-0.3'"),
+        ("phantom/site-6/small_res_unet", r"split of .* must be 'site' alone, which takes no alpha, got 'site-6'"),
+        ("digits/iid/mpl", r"model of .* got 'mpl'; did you mean 'mlp'\?"),
+        ("digits/dirichlet-high/mlp", r"alpha of .* must be a number, got 'high'"),
+        ("digits/dirichlet/mlp", r"alpha of .* must be a number, got ''"),
+        ("digits/dirichlet-0/mlp", r"alpha of .* must be a finite number > 0, got 0.0"),
+        ("digits/dirichlet--0.3/mlp", r"alpha of .* must be a finite number > 0, got -0.3"),
+        ("digits/dirichlet-nan/mlp", r"alpha of .* must be a finite number > 0, got nan"),
+        ("digits/dirichlet-inf/mlp", r"alpha of .* must be a finite number > 0, got inf"),
+    ],
+)
+def test_a_wrong_setting_is_one_error_that_names_the_part(text, says):
+    with pytest.raises(ConfigError, match=says) as info:
+        Setting.parse(text)
+    assert "\n" not in str(info.value)
+    for scenario in ("settings", "long_settings", "sample_settings", "pair_settings", "segmentation_settings"):
+        with pytest.raises(ConfigError, match=says):
+            experiment(**{scenario: [text]})
+
+
+def test_an_unknown_data_set_is_named_when_the_problem_is_built():
+    config = training(experiment(settings=["digts/iid/mlp"]), "digts/iid/mlp")
+    with pytest.raises(ValueError, match=r"name must be one of .* got 'digts'; did you mean 'digits'\?"):
+        problem(config)
+
+
+def test_the_site_split_gives_every_hospital_to_one_client():
+    p = problem(training(everything(segmentation_n_train=60), SITES, scenario="segmentation"))
+    sites = [p.dataset.site_train[part].unique().tolist() for part in p.parts]
+    assert sites == [[0], [1], [2], [3], [4], [5]]
+    assert sum(len(part) for part in p.parts) == 60
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        ({"clients": 5}, ConfigError, "clients must be 6, the sites of phantom, got 5"),
+        ({"dataset": "digits", "model": "mlp"}, ConfigError, "'site' needs data from several hospitals; digits names"),
+        ({"model": "mlp"}, UnsupportedModel, "model 'mlp' is not for segmentation, the task of phantom"),
+    ],
+)
+def test_a_site_split_that_does_not_fit_the_data_is_an_error(change, error, says):
+    config = training(everything(), SITES, scenario="segmentation")
+    with pytest.raises(error, match=says):
+        problem({**config, **change})
+
+
+# --- experiments ---
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"settings": []}, "settings must list at least one value"),
+        ({"settings": [IID, IID]}, "settings must list at least one value, each once"),
+        ({"targets": []}, "targets must list at least one value"),
+        ({"targets": [1, 1]}, r"targets must list at least one value, each once, got \[1, 1\]"),
+        ({"targets": [0, 4]}, "targets names client 4, but clients are 0 to 3"),
+        ({"targets": [-1]}, "targets names client -1"),
+        ({"seeds": []}, "seeds must list at least one value"),
+        ({"seeds": [3, 3]}, "seeds must list at least one value, each once"),
+        ({"few_seeds": []}, "few_seeds must list at least one value"),
+        ({"few_seeds": [0, 7]}, r"few_seeds must be some of seeds \[0, 1\], got \[0, 7\]"),
+        ({"clients": 1, "targets": [0]}, "clients must be a whole number >= 2, got 1"),
+        ({"clients": 4.0}, "clients must be a whole number"),
+        ({"rounds": 0}, "rounds must be a whole number >= 1, got 0"),
+        ({"recovery_cap": 0}, "recovery_cap must be a whole number >= 1"),
+        ({"n_val": 0}, "n_val must be a whole number >= 1"),
+        ({"n_train": -1}, "n_train must be a whole number >= 0"),
+        ({"n_test": -5}, "n_test must be a whole number >= 0"),
+        ({"history_interval": -1}, "history_interval must be a whole number >= 0"),
+        ({"history_interval": 1.5}, "history_interval must be a whole number >= 0, got 1.5"),
+        ({"calibration": 0.0}, "calibration must be a finite number > 0"),
+        ({"mode_rounds_m": 0.5}, "rounds_m must be a whole number >= 0"),
+        ({"eta_u_special": 0}, "eta_u_special must be a finite number > 0"),
+        ({"eta_u_regular": -20.0}, "eta_u_regular must be a finite number > 0"),
+        ({"epochs_u": 0}, "epochs_u must be a finite number > 0"),
+        ({"epochs": 0}, "epochs must be a finite number > 0"),
+        ({"lr": 0.0}, "lr must be a finite number > 0"),
+        ({"lr_decay": -1.0}, "lr_decay must be a finite number > 0"),
+        ({"batch_size": 0}, "batch_size must be a whole number >= 1"),
+        ({"momentum": -0.1}, "momentum and weight_decay must be >= 0"),
+        ({"optimiser": "sgdd"}, r"optimiser must be one of .* did you mean 'sgd'\?"),
+        ({"augmentation": "flip"}, "augmentation must be one of"),
+        ({"long_epochs": 0}, "long_epochs must be a finite number > 0"),
+        ({"long_rounds": 0}, "long_rounds must be a whole number >= 1"),
+        ({"transformer_rounds": 0}, "transformer_rounds must be a whole number >= 1"),
+        ({"transformer_lr": 0}, "transformer_lr must be a finite number > 0"),
+        ({"sample_fraction": 0}, "sample_fraction must lie between 0 and 1, got 0"),
+        ({"sample_fraction": 1.0}, "sample_fraction must lie between 0 and 1, got 1.0"),
+        ({"pairs": [[0, 1], [2, 4]]}, "pairs names client 4, but clients are 0 to 3"),
+        ({"segmentation_rounds": 0}, "segmentation_rounds must be a whole number >= 1"),
+        ({"segmentation_n_val": 0}, "segmentation_n_val must be a whole number >= 1"),
+        ({"segmentation_n_train": -1}, "segmentation_n_train must be a whole number >= 0"),
+        ({"segmentation_epochs": 0}, "segmentation_epochs must be a finite number > 0"),
+        ({"segmentation_lr": 0}, "segmentation_lr must be a finite number > 0"),
+        ({"segmentation_optimiser": "adm"}, r"optimiser must be one of .* did you mean 'adam'\?"),
+        ({"segmentation_batch_size": 0}, "segmentation_batch_size must be a whole number >= 1"),
+        ({"segmentation_weight_decay": -1.0}, "segmentation_weight_decay must be >= 0, got -1.0"),
+        ({"segmentation_targets": [7]}, "segmentation_targets names hospital 7, but they are 0 to 5"),
+        ({"segmentation_targets": []}, "segmentation_targets must name at least one hospital"),
+        ({"segmentation_targets": [0, 0]}, "segmentation_targets must list each value once"),
+        ({"pga_stop": 0.0}, "pga_stop must be a finite number > 0"),
+        ({"mode_lambda": 2.0}, "mode_lambda must be between 0 and 1, got 2.0"),
+        ({"mode_rounds_d": -1}, "mode_rounds_d must be a whole number >= 0"),
+        ({"fed_au_epochs": 0}, "fed_au_epochs must be a whole number >= 1"),
+        ({"targets": [0.0]}, "targets must be a whole number >= 0"),
+        ({"pairs": [[0, 1, 2]]}, r"pairs must each name two different clients, got \[0, 1, 2\]"),
+        ({"pairs": [[0, 0]]}, "pairs must each name two different clients"),
+        ({"pairs": []}, "pairs must list at least one"),
+        ({"clients": 2, "targets": [0], "pairs": [[0, 1]]}, "pairs must list at least one, of at least 3 clients"),
+        ({"sample_settings": [IID, IID]}, "sample_settings must list each value once"),
+        ({"segmentation_special": [2.0, 0.0]}, "segmentation_special must be a finite number > 0, got 0.0"),
+        ({"segmentation_regular": [-2.0]}, "segmentation_regular must be a finite number > 0"),
+        ({"sweep_special": [0.0]}, "sweep_special must be a finite number > 0"),
+        ({"sweep_regular": [float("inf")]}, "sweep_regular must be a finite number > 0"),
+        ({"sweep_epochs_u": [1.0, -5.0]}, "sweep_epochs_u must be a finite number > 0"),
+        ({"sweep_settings": [SITES]}, "sweep_settings must be some of settings"),
+    ],
+)
+def test_a_parameter_out_of_range_is_one_error_that_names_it(change, says):
+    everything()  # raises nothing
+    with pytest.raises(ValueError, match=says) as info:
+        everything(**change)
+    assert "\n" not in str(info.value)
+
+
+def test_an_unknown_method_or_scenario_is_an_error_that_names_the_nearest():
+    with pytest.raises(ConfigError, match=r"method must be one of 'Original', .* did you mean 'PUF-Special'\?"):
+        unlearning(experiment(), "PUF-special")
+    with pytest.raises(ConfigError, match=r"scenario must be one of .*'pairs', .* did you mean 'pairs'\?"):
+        everything().scenario("pair")
+    with pytest.raises(ConfigError, match="scenario must be one of 'clients', got 'pairs'"):
+        experiment().scenario("pairs")  # has no setting
+
+
+# --- scenarios ---
+
+
+def test_a_scenario_is_there_if_it_has_a_setting():
+    assert [s.name for s in experiment().scenarios()] == ["clients"]
+    assert [s.name for s in everything().scenarios()] == ["clients", "long", "samples", "pairs", "segmentation"]
+    assert [s.name for s in everything(long_settings=[], pair_settings=[]).scenarios()] == [
+        "clients",
+        "samples",
+        "segmentation",
+    ]
+
+
+def test_every_scenario_has_its_requests_and_the_main_one_all_seeds():
+    e = everything(few_seeds=[1], sample_fraction=0.25)
+    asked = {s.name: (s.settings, s.requests, s.seeds) for s in e.scenarios()}
+    assert asked == {
+        "clients": ([IID, SKEWED], ["client-0", "client-2"], [0, 1]),
+        "long": ([SKEWED], ["client-0", "client-2"], [1]),
+        "samples": ([IID, SKEWED], ["sample-0-0.25", "sample-2-0.25"], [1]),
+        "pairs": ([SKEWED], ["client-0-1", "client-2-3"], [1]),
+        "segmentation": ([SITES], ["client-0", "client-5"], [1]),
+    }
+
+
+def test_federaser_needs_a_history():
+    everybody = [*REFERENCES, *METHODS]
+    for s in everything().scenarios():
+        assert list(s.methods) == everybody
+    for s in everything(history_interval=0).scenarios():
+        assert list(s.methods) == [m for m in everybody if m != "FedEraser"]
+
+
+def test_every_run_and_every_training_it_needs_comes_once():
+    e = everything(few_seeds=[1])
+    cells = [cell for cell, _ in e.runs()]
+    places = {(s.name, text, seed, request)
+              for s in e.scenarios() for text in s.settings for seed in s.seeds for request in s.requests}  # fmt: skip
+    assert set(cells) == {Cell(*place, method) for place in places for method in (*REFERENCES, *METHODS)}
+    keys = [key for key, _ in e.trainings()]
+    assert set(keys) == places | {(*place[:3], "none") for place in places}
+    assert (len(set(cells)), len(set(keys))) == (len(cells), len(keys))
+
+
+def test_samples_and_pairs_start_from_the_main_scenarios_model():
+    configs = dict(everything().trainings())
+    main = configs["clients", SKEWED, 0, "none"]
+    for scenario in ("samples", "pairs"):
+        assert config_key(configs[scenario, SKEWED, 0, "none"]) == config_key(main)
+    assert configs["samples", SKEWED, 0, "sample-0-0.5"]["request"] == "sample-0-0.5"
+    assert len({config_key(config) for config in configs.values()}) == len(configs) - 3
+
+
+def test_many_local_epochs_are_the_main_training_but_for_epochs_and_rounds():
+    e = everything(long_epochs=7, long_rounds=3)
+    main, long = (training(e, SKEWED, scenario=name) for name in ("clients", "long"))
+    assert {name for name in main if main[name] != long[name]} == {"epochs", "rounds"}
+    assert (long["epochs"], long["rounds"]) == (7.0, 3)
+    assert client_opt(long) == e.local(e.scenario("long")) == replace(client_opt(main), epochs=7.0)
+
+
+def test_transformers_train_with_rounds_optimiser_rate_and_weights_of_their_own():
+    own = {"rounds": 9, "optimiser": "adam", "lr": 0.002, "weights": "mit_b0"}
+    e = everything(transformer_settings=[SKEWED], **{f"transformer_{name}": value for name, value in own.items()})
+    main, transformer = (training(e, SKEWED, scenario=name) for name in ("clients", "transformer"))
+    assert {name: transformer[name] for name in main if main[name] != transformer[name]} == own
+    assert main["weights"] == ""
+    assert e.scenario("transformer").requests == ["client-0", "client-2"]
+
+
+def test_hospitals_train_with_parameters_of_their_own_and_a_constant_rate():
+    own = {"n_train": 90, "n_val": 12, "rounds": 8, "epochs": 2.0, "batch_size": 4, "optimiser": "adamw", "lr": 0.03,
+           "weight_decay": 0.2}  # fmt: skip
+    e = everything(
+        n_test=50, lr_decay=0.5, momentum=0.9, augmentation="flip_crop",
+        **{f"segmentation_{name}": value for name, value in own.items()},
+    )  # fmt: skip
+    config = training(e, SITES, scenario="segmentation")
+    whole = {"clients": 6, "n_test": 0, "lr_decay": 1.0, "momentum": 0.0, "augmentation": "none"}
+    assert {name: config[name] for name in own | whole} == own | whole
+    assert client_opt(config) == e.local(e.scenario("segmentation"))
+    assert (config["dataset"], config["split"], config["model"]) == ("phantom", "site", "small_res_unet")
+
+
+# --- configs ---
+
+
+def test_a_training_config_holds_problem_local_training_rounds_seed_and_request_and_nothing_else():
+    e = experiment(rounds=7, lr=0.5)
+    config = training(e, SKEWED, 1, "client-2")
+    local = {f.name for f in fields(ClientOpt)}
+    rest = {"rounds", "seed", "request", "history", "weights"}
+    assert set(config) == {*PROBLEM_KEYS, *local, *rest} == set(TRAINING_KEYS)
+    assert (config["dataset"], config["split"], config["alpha"], config["model"]) == ("digits", "dirichlet", 0.3, "mlp")
+    assert (config["rounds"], config["lr"], config["seed"], config["request"]) == (7, 0.5, 1, "client-2")
+    assert client_opt(config) == e.local(e.scenario("clients"))
+
+
+def test_the_original_training_keeps_a_history_and_no_retraining_does():
+    dense, sparse = experiment(history_interval=1), experiment(history_interval=3)
+    assert training(dense)["history"] == 1
+    assert training(sparse)["history"] == 3
+    assert training(sparse, request="client-0")["history"] == 0
+    assert config_key(training(dense)) != config_key(training(sparse))
+    assert config_key(training(dense, request="client-0")) == config_key(training(sparse, request="client-0"))
+
+
+def test_an_unlearning_config_is_the_retraining_with_the_originals_history_a_method_and_a_cap():
+    e = everything(recovery_cap=5, history_interval=2)
+    for scenario, request in (("clients", "client-2"), ("samples", "sample-0-0.5")):
+        for method in ("Natural", "NoT"):
+            expected = {**training(e, IID, 1, request, scenario=scenario), "history": 2}
+            expected |= {"method": method, "cap": 5, "options": {}}
+            assert unlearning(e, method, IID, 1, request, scenario=scenario) == expected
+
+
+def test_who_does_not_recover_has_no_cap():
+    """Its runs need not be repeated for another one."""
+    e = experiment(recovery_cap=5)
+    caps = {method: unlearning(e, method)["cap"] for method in (*REFERENCES, *METHODS)}
+    assert caps == dict.fromkeys(METHODS, 5) | dict.fromkeys((*REFERENCES, "FedEraser"), 0)
+
+
+def test_every_method_has_the_options_of_its_parameters():
+    e = experiment(
+        calibration=0.25, pga_stop=3, mode_lambda=0.9, mode_rounds_d=2, mode_rounds_m=3, fed_au_epochs=4,
+        eta_u_special=3.0, eta_u_regular=30.0, epochs=2.0, epochs_u=3.0,
+    )  # fmt: skip
+    options = {method: unlearning(e, method)["options"] for method in (*REFERENCES, *METHODS)}
+    for method in (*REFERENCES, "Natural", "NoT"):
+        assert options[method] == {}
+    assert options["FedEraser"] == {"calibration": 0.25}
+    assert options["PGA"]["stop_distance"] == 3.0
+    mode = options["MoDe"]
+    assert (mode["momentum"], mode["rounds_d"], mode["rounds_m"]) == (0.9, 2, 3)
+    assert options["FedAU"]["epochs"] == 4
+    special, regular = (options[method] for method in PUFS)
+    assert (special["mode"], special["eta_u"], special["epochs_u"]) == ("special", 3.0, 3.0)
+    assert (regular["mode"], regular["eta_u"], regular["eta_r"]) == ("regular", 30.0, 1.0)
+    assert (special["form"], regular["form"]) == ("corrected", "corrected")
+    assert unlearning(e, "PUF-Special", form="printed")["options"] == {**special, "form": "printed"}
+
+
+def test_what_does_not_concern_a_run_is_not_in_its_config():
+    """Another profile, more targets or another method's parameter must not repeat a run."""
+    e = experiment()
+    other = experiment(
+        profile="other", targets=[1], seeds=[5], few_seeds=[5], settings=[IID], recovery_cap=3, eta_u_special=9.0,
+        pga_stop=1.0, mode_lambda=0.5, fed_au_epochs=3, calibration=1.0, sample_settings=[SKEWED], long_rounds=3,
+    )  # fmt: skip
+    assert config_key(training(e)) == config_key(training(other))
+    assert config_key(unlearning(e, "Retrain")) == config_key(unlearning(other, "Retrain"))
+    longer = replace(other, recovery_cap=e.recovery_cap)
+    for method in ("Natural", "NoT", "PUF-Regular"):
+        assert config_key(unlearning(e, method)) == config_key(unlearning(longer, method))
+    for method in ("FedEraser", "PGA", "MoDe", "FedAU", "PUF-Special"):
+        assert config_key(unlearning(e, method)) != config_key(unlearning(longer, method))
+
+
+def test_2_and_2_point_0_name_the_same_run():
+    whole = {
+        "epochs": 2, "lr": 1, "weight_decay": 0, "momentum": 0, "eta_u_special": 2, "eta_u_regular": 20, "epochs_u": 1,
+        "calibration": 1, "pga_stop": 6, "mode_lambda": 1, "long_epochs": 7, "segmentation_epochs": 2,
+        "segmentation_lr": 1, "segmentation_weight_decay": 0, "sweep_special": [2, 4], "sweep_regular": [20],
+        "sweep_epochs_u": [1, 5], "segmentation_special": [2], "segmentation_regular": [20],
+    }  # fmt: skip
+    parts = {name: [float(v) for v in value] if isinstance(value, list) else float(value)
+             for name, value in whole.items()}  # fmt: skip
+    a, b = everything(**whole), everything(**parts)
+    for runs in ("trainings", "runs", "sweep", "printed"):
+        keys = [[(place, config_key(config)) for place, config in getattr(e, runs)()] for e in (a, b)]
+        assert keys[0] == keys[1]
+    assert config_key(unlearning(a, "PUF-Special", eta_u=3)) == config_key(unlearning(a, "PUF-Special", eta_u=3.0))
+    assert config_key(training(a, "digits/dirichlet-1/mlp")) == config_key(training(a, "digits/dirichlet-1.0/mlp"))
+
+
+def test_the_split_does_not_depend_on_the_training_seed():
+    e = experiment(n_train=200)
+    hashes = [problem(training(e, setting, seed)).data_hash for setting, seed in ((SKEWED, 0), (SKEWED, 1), (IID, 0))]
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+# --- sweeps and the printed form ---
+
+
+def test_the_sweep_has_a_cell_per_rate_and_epochs_and_request_of_few_seeds():
+    e = everything(
+        few_seeds=[1], sweep_special=[1.0, 2.0], sweep_regular=[20.0], sweep_epochs_u=[1.0, 5.0],
+        segmentation_special=[0.5], segmentation_regular=[5.0, 40.0],
+    )  # fmt: skip
+    cells = [cell for cell, _ in e.sweep()]
+    variants = {"PUF-Special": ["eta_u=1, E_u=1", "eta_u=1, E_u=5", "eta_u=2, E_u=1", "eta_u=2, E_u=5"],
+                "PUF-Regular": ["eta_u=20, E_u=1", "eta_u=20, E_u=5"]}  # fmt: skip
+    digits = {Cell("clients", SKEWED, 1, f"client-{t}", m, v) for m in PUFS for v in variants[m] for t in (0, 2)}
+    variants = {"PUF-Special": ["eta_u=0.5, E_u=1"], "PUF-Regular": ["eta_u=5, E_u=1", "eta_u=40, E_u=1"]}
+    sites = {Cell("segmentation", SITES, 1, f"client-{t}", m, v) for m in PUFS for v in variants[m] for t in (0, 5)}
+    assert len(cells) == len(set(cells))
+    assert set(cells) == digits | sites
+    for cell, config in e.sweep():
+        options = config["options"]
+        assert cell.variant == f"eta_u={options['eta_u']:g}, E_u={options['epochs_u']:g}"
+        assert cell.method == f"PUF-{options['mode'].capitalize()}"
+
+
+def test_the_sweep_repeats_no_run_of_the_tables():
+    """Where eta_u and E_u are those of the tables, it is their run."""
+    e = everything(sweep_special=[1.0, 2.0], sweep_regular=[20.0], epochs_u=5.0, sweep_epochs_u=[1.0, 5.0])
+    tables = {cell: config_key(config) for cell, config in e.runs()}
+    for cell, config in e.sweep():
+        same = config_key(config) == tables[cell._replace(variant="")]
+        assert same == (cell.variant in ("eta_u=2, E_u=5", "eta_u=20, E_u=5"))
+
+
+def test_without_settings_to_sweep_there_is_nothing_to_sweep():
+    assert list(experiment().sweep()) == []
+    assert {cell.scenario for cell, _ in everything(sweep_settings=[]).sweep()} == {"segmentation"}
+
+
+def test_the_printed_form_is_run_on_the_first_setting_and_differs_in_the_form_alone():
+    e = everything()
+    tables = dict(e.runs())
+    found = dict(e.printed())
+    assert set(found) == {
+        Cell("clients", IID, seed, f"client-{t}", m, "printed") for seed in (0, 1) for t in (0, 2) for m in PUFS
+    }
+    for cell, config in found.items():
+        corrected = tables[cell._replace(variant="")]
+        assert config == {**corrected, "options": {**corrected["options"], "form": "printed"}}
+
+
+# --- profiles ---
+
+
+def test_the_quick_profile_says_what_the_notebook_says():
+    """Opening the notebook and `make reproduce` must do the same; only the sliders may differ."""
+    defaults = {name: parameter.default for name, parameter in declared_parameters(notebooks()["puf"]).items()}
+    assert defaults["profile"] == "quick"
+    besides = {"profile", "interactive", "flower"}
+    assert {name: value for name, value in defaults.items() if name not in besides} == {
+        name: value for name, value in load_profile("puf", "quick").items() if name not in besides
+    }
+
+
+def test_there_are_three_profiles():
+    assert profiles("puf") == ["laptop", "paper", "quick"]
+
+
+@pytest.mark.parametrize("profile", ["quick", "laptop", "paper"])
+def test_a_profile_gives_every_parameter_and_makes_an_experiment_of_every_kind(profile):
+    parameters = plan("puf", profile, {}).parameters
+    assert not parameters.pop("interactive", None)  # nobody is there to move sliders
+    assert {*parameters, "interactive", "flower"} == set(declared_parameters(notebooks()["puf"]))
+    e = Experiment(**parameters)
+    assert asdict(e) == parameters
+    assert {s.name for s in e.scenarios()} >= {"clients", "long", "samples", "pairs", "segmentation"}
+    assert all(Setting.parse(text).dataset in NAMES for s in e.scenarios() for text in s.settings)
+    keys = [config_key(config) for _, config in e.runs()]
+    assert len(set(keys)) == len(keys)

@@ -1,0 +1,838 @@
+"""PUF's runs on a tiny federation: what they measure, what they cost, and that no interruption leaves a trace.
+
+Four clients with 160 digits, once dealt out evenly (40 each, softmax regression) and once skewed (34, 49, 35, 42, a
+small net); six hospitals with 18 slices of the phantom.
+"""
+
+import math
+import shutil
+from dataclasses import replace
+from itertools import product
+from types import SimpleNamespace
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import pytest
+import torch
+
+from fu_core import partition
+from fu_core.data.datasets import data_dir
+from fu_core.errors import InvalidRequest, MissingHistory
+from fu_core.evaluation.costs import Federation, total_cost
+from fu_core.federation.horizontal import sizes_of
+from fu_core.federation.local import train_client
+from fu_core.streams import stream_seed
+from fu_papers import problems
+from fu_papers.lab.pool import single_threaded
+from fu_papers.lab.store import RecordStore, RunContext
+from fu_papers.look import style
+from fu_papers.problems import client_opt, problem
+from fu_papers.puf import figures as figures
+from fu_papers.puf import runs as puf
+from fu_papers.puf.costs import cost_cells, mismatches
+from fu_papers.puf.grid import METHODS, REFERENCES, Cell, Experiment
+
+SKEWED = "digits/dirichlet-0.5/mlp"
+EVEN = "digits/iid/softmax_regression"
+SITES = "phantom/site/small_res_unet"
+DIGITS = Experiment(
+    "test", [SKEWED, EVEN], targets=[0, 1], seeds=[0], clients=4, n_train=160, n_val=60, n_test=120, rounds=5,
+    epochs=1.0, epochs_u=2.0, batch_size=20, lr=0.1, eta_u_special=2.0, eta_u_regular=6.0, recovery_cap=3,
+    history_interval=2, pga_stop=1000.0, mode_rounds_d=1, mode_rounds_m=2, fed_au_epochs=2, long_settings=[SKEWED],
+    long_epochs=4.0, long_rounds=2, sample_settings=[SKEWED], pair_settings=[SKEWED], sweep_settings=[SKEWED],
+    sweep_special=[1.0, 2.0], sweep_regular=[6.0], sweep_epochs_u=[2.0],
+)  # fmt: skip
+TINY = replace(
+    DIGITS, segmentation_settings=[SITES], segmentation_n_train=18, segmentation_n_val=6, segmentation_rounds=2,
+    segmentation_batch_size=4, segmentation_lr=0.01, segmentation_special=[2.0], segmentation_regular=[],
+)  # fmt: skip
+RETAINED = 3  # rounds 1, 3 and 5
+CANNOT = {"samples": ("FedEraser", "PGA", "MoDe"), "pairs": ("PGA", "MoDe"), "segmentation": ("MoDe", "FedAU")}
+P_C = {SKEWED: 128 * 10 + 10, EVEN: 64 * 10 + 10}  # P_c, the last layer
+
+
+def run_all(e, folder, jobs):
+    """Everything the notebook runs."""
+    store = RecordStore(folder)
+    runs = SimpleNamespace(store=store, descriptions=puf.run_descriptions(e, store))
+    runs.trainings = puf.run_training(e, store, jobs)
+    runs.unlearnings = puf.run_unlearning(e, store, jobs)
+    runs.swept = puf.run_sweep(e, store, jobs)
+    runs.printed = puf.run_printed(e, store, jobs)
+    runs.norms = puf.run_norms(e, store, jobs)
+    runs.equivalence = puf.run_equivalence(e, store, jobs)
+    return runs
+
+
+def all_records(runs):
+    groups = (runs.descriptions, runs.trainings, runs.unlearnings, runs.swept, runs.printed, runs.norms)
+    return [record for group in (*groups, runs.equivalence) for record in group.values()]
+
+
+def results(records):
+    """What must be the same bits wherever and however a run was made."""
+    return [(record.key, record.metrics, record.rounds, record.tensors) for record in records]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return run_all(TINY, tmp_path_factory.mktemp("tiny") / "records", jobs=1)
+
+
+def run(store, function, config):
+    with single_threaded():
+        return store.run(function, config, data_hash=problem(config).data_hash)
+
+
+def training(setting=SKEWED, seed=0, request="none", *, scenario="clients", e=TINY):
+    return e.training(e.scenario(scenario), setting, seed, request)
+
+
+def unlearning(cell, e=TINY):
+    return e.unlearning(e.scenario(cell.scenario), *cell[1:5])
+
+
+def cell(method, request="client-0", *, scenario="clients", setting=SKEWED):
+    return Cell(scenario, setting, 0, request, method)
+
+
+def test_a_method_after_which_training_leaves_the_numbers_has_diverged(tiny):
+    config = unlearning(cell("PUF-Special"))
+    config["options"] = config["options"] | {"eta_u": 1e38}
+    record = run(tiny.store, puf.unlearn, config)
+    assert list(record.metrics) == ["diverged"]
+    assert "not finite" in record.metrics["diverged"]
+
+
+def sizes(setting, scenario="clients"):
+    return [len(y) for _, y in problem(training(setting, scenario=scenario)).clients]
+
+
+def recovered(tiny, *scenarios):
+    """The records of the methods that recover, from the named scenarios (default: all)."""
+    return {
+        c: record
+        for c, record in tiny.unlearnings.items()
+        if c.method in METHODS and "unsupported" not in record.metrics and (not scenarios or c.scenario in scenarios)
+    }
+
+
+# --- requests ---
+
+
+def same(a, b):
+    return all(torch.equal(left, right) for left, right in zip(a, b, strict=True))
+
+
+def joined(clients):
+    x, y = zip(*clients, strict=True)
+    return torch.cat(x), torch.cat(y)
+
+
+def test_the_tiny_federation_is_what_these_tests_rely_on():
+    assert sizes(EVEN) == [40, 40, 40, 40]
+    assert sizes(SKEWED) == [34, 49, 35, 42]
+    assert (sum(sizes(SITES, "segmentation")), len(sizes(SITES, "segmentation"))) == (18, 6)
+
+
+def test_one_client_forgets_all_it_has_and_leaves():
+    p = problem(training())
+    sides = puf.Sides(p, "client-1")
+    assert (sides.targets, sides.leaving, sides.of_samples) == ([1], [1], None)
+    assert same(sides.forget, p.clients[1])
+    assert same(sides.retain, joined([p.clients[i] for i in (0, 2, 3)]))
+    assert all(same(own, p.clients[i]) for i, own in enumerate(sides.clients))
+
+
+def test_two_clients_forget_all_they_have_and_leave():
+    p = problem(training())
+    sides = puf.Sides(p, "client-0-3")
+    assert (sides.targets, sides.leaving, sides.of_samples) == ([0, 3], [0, 3], None)
+    assert same(sides.forget, joined([p.clients[0], p.clients[3]]))
+    assert same(sides.retain, joined([p.clients[1], p.clients[2]]))
+
+
+@pytest.mark.parametrize(("target", "fraction"), [(0, 0.5), (3, 0.25)])
+def test_a_client_forgets_some_samples_and_stays_with_the_rest(target, fraction):
+    p = problem(training())
+    wanted = partition.forget_samples(p.parts, target, fraction=fraction, seed=0)
+
+    def data(indices):
+        return p.dataset.x_train[indices], p.dataset.y_train[indices]
+
+    sides = puf.Sides(p, f"sample-{target}-{fraction}")
+    assert (sides.targets, sides.leaving) == ([target], [])
+    assert same(sides.forget, data(wanted.forget[target]))
+    assert len(sides.forget[1]) == round(fraction * sizes(SKEWED)[target])
+    assert list(sides.of_samples) == [target]
+    assert same(sides.of_samples[target], sides.forget)
+    assert same(sides.retain, joined([data(part) for part in wanted.retain]))
+    assert all(same(own, data(part)) for own, part in zip(sides.clients, wanted.retain, strict=True))
+
+
+def test_nobody_asks_in_the_original_training():
+    p = problem(training())
+    sides = puf.Sides(p, "none")
+    assert (sides.targets, sides.leaving, sides.of_samples) == ([], [], None)
+    assert all(same(own, p.clients[i]) for i, own in enumerate(sides.clients))
+
+
+@pytest.mark.parametrize("request_text", ["client-4", "client-0-0", "client-0-1-2-3"])
+def test_a_request_that_cannot_be_is_an_error(request_text):
+    with pytest.raises(InvalidRequest, match="forget"):
+        puf.Sides(problem(training()), request_text)
+
+
+# --- training and retraining ---
+
+
+def test_retraining_starts_where_the_original_started(tmp_path, monkeypatch):
+    starts, fedavg = {}, problems.fedavg
+
+    def spy(model, w, clients, **kwargs):
+        starts[kwargs["seed"], tuple(kwargs["exclude"])] = w.clone()
+        return fedavg(model, w, clients, **kwargs)
+
+    monkeypatch.setattr(problems, "fedavg", spy)
+    e = replace(TINY, rounds=1)
+    for seed, request in ((0, "none"), (0, "client-1"), (3, "none")):
+        run(RecordStore(tmp_path), puf.train, training(EVEN, seed, request, e=e))
+    assert torch.equal(starts[0, ()], starts[0, (1,)])
+    assert not torch.equal(starts[0, ()], starts[3, ()])
+
+
+def test_a_transformer_starts_from_a_checkpoint_among_the_data(tmp_path, monkeypatch):
+    """So does FedEraser's replay. The head is new, by the training seed."""
+    e = replace(TINY, transformer_settings=[EVEN], transformer_rounds=1, transformer_weights="mit", recovery_cap=1)
+    loaded, starts, fedavg, fed_eraser = [], [], problems.fedavg, puf.fed_eraser
+
+    def load(model, folder, seed):
+        loaded.append((folder, seed))
+        return model.init(7)
+
+    def spy(model, w, clients, **kwargs):
+        starts.append(w)
+        return fedavg(model, w, clients, **kwargs)
+
+    def replay(model, history, *args, **kwargs):
+        starts.append(history.w_0)
+        return fed_eraser(model, history, *args, **kwargs)
+
+    monkeypatch.setattr(puf, "load_pretrained", load)
+    monkeypatch.setattr(problems, "fedavg", spy)
+    monkeypatch.setattr(puf, "fed_eraser", replay)
+    c = cell("FedEraser", scenario="transformer", setting=EVEN)
+    run(RecordStore(tmp_path), puf.unlearn, unlearning(c, e))
+    checkpoint = problem(training(EVEN)).model.init(7)
+    assert len(starts) == 3  # the original, the retraining, the replay
+    assert all(torch.equal(w, checkpoint) for w in starts)
+    assert set(loaded) == {(data_dir() / "mit", stream_seed(0, "init"))}
+
+
+@pytest.mark.parametrize(
+    ("scenario", "request_text"), [("clients", "client-0"), ("pairs", "client-0-1"), ("samples", "sample-0-0.5")]
+)
+def test_retraining_never_sees_what_is_to_be_forgotten(tiny, tmp_path, monkeypatch, scenario, request_text):
+    """Spoil it: Original changes, Retrain is the same to the last bit."""
+    p = problem(training())
+    fraction = {"samples": 0.5}.get(scenario)
+    request = partition.forget_clients(p.parts, puf.Sides(p, request_text).targets)
+    if fraction:
+        request = partition.forget_samples(p.parts, 0, fraction=fraction, seed=0)
+    clients = [(x.clone(), y.clone()) for x, y in p.clients]
+    for i, own in partition.positions(p.parts, request.forget).items():
+        x, y = clients[i]
+        x[own], y[own] = 255 - x[own], (y[own] + 1) % 10
+    spoiled = replace(p, clients=clients)
+    monkeypatch.setattr(puf, "problem", lambda config: spoiled)
+    store = RecordStore(tmp_path)
+    original, retrain = (run(store, puf.train, training(SKEWED, 0, r, scenario=scenario))
+                         for r in ("none", request_text))  # fmt: skip
+    assert results([retrain]) == results([tiny.trainings[scenario, SKEWED, 0, request_text]])
+    assert original.tensors != tiny.trainings[scenario, SKEWED, 0, "none"].tensors
+
+
+def test_training_counts_what_its_participants_send_and_compute(tiny):
+    """2 P B C R bytes, and every sample of theirs E times a round."""
+    for (scenario, setting, _, request), record in tiny.trainings.items():
+        sides = puf.Sides(problem(training(setting, scenario=scenario)), request)
+        n = [len(y) for i, (_, y) in enumerate(sides.clients) if i not in sides.leaving]
+        P, config = tiny.descriptions[setting].metrics["parameters"], record.config
+        assert record.metrics["bytes"] == 2 * 4 * P * len(n) * config["rounds"]
+        assert record.metrics["images"] == sum(n) * config["epochs"] * config["rounds"]
+    rounds = {key[0]: record.config["rounds"] for key, record in tiny.trainings.items()}
+    assert rounds == {"clients": 5, "long": 2, "samples": 5, "pairs": 5, "segmentation": 2}
+
+
+def test_training_is_evaluated_in_the_first_and_the_last_round(tiny):
+    for record in tiny.trainings.values():
+        assert [row["round"] for row in record.rounds] == [1, record.config["rounds"]]
+        assert record.metrics["test"] == record.rounds[-1]["test"]
+        assert record.metrics["validation"] == record.rounds[-1]["validation"]
+
+
+def test_samples_and_pairs_share_the_main_scenarios_original(tiny):
+    keys = {tiny.trainings[scenario, SKEWED, 0, "none"].key for scenario in ("clients", "samples", "pairs")}
+    assert keys == {tiny.trainings["clients", SKEWED, 0, "none"].key}
+
+
+def test_unlearning_trains_nothing_that_was_not_trained_before(tiny):
+    """Neither do sweeps and all the others: they find the trainings by their configs."""
+    trained = {record.key for record in tiny.store.finished(puf.train).values()}
+    assert trained == {record.key for record in tiny.trainings.values()}
+
+
+def test_a_description_says_who_holds_what_and_what_an_image_costs(tiny):
+    for setting, record in tiny.descriptions.items():
+        scenario = "segmentation" if setting == SITES else "clients"
+        assert [sum(row) for row in record.metrics["label_counts"]] == sizes(setting, scenario)
+    layers = {EVEN: [64 * 10], SKEWED: [64 * 128, 128 * 10]}
+    for setting, weights in layers.items():
+        metrics = tiny.descriptions[setting].metrics
+        assert metrics["parameters"] == sum(weights) + (10 if setting == EVEN else 138)
+        # two FLOPs per weight forward and for its gradient; the gradient for the input of all but the first layer
+        assert metrics["flops"] == 4 * sum(weights) + 2 * sum(weights[1:])
+        assert metrics["source"].startswith("Digits")
+    hospitals = tiny.descriptions[SITES].metrics
+    assert {len(row) for row in hospitals["label_counts"]} == {1}  # slices, no classes
+    assert hospitals["source"].startswith("SYNTHETIC")
+
+
+# --- what is kept for FedEraser and PGA ---
+
+
+def kept(tiny, key):
+    return tiny.store.tensors(tiny.trainings[key].key)
+
+
+def memory_of(tiny, setting=SKEWED):
+    memory = puf.Memory(torch.zeros(1), TINY.history_interval, TINY.rounds)
+    memory.restore(kept(tiny, ("clients", setting, 0, "none")))
+    return memory
+
+
+def test_an_original_keeps_every_second_round_and_everybodys_last_update_and_a_retraining_nothing(tiny):
+    for (scenario, setting, seed, request), record in tiny.trainings.items():
+        names = set(kept(tiny, (scenario, setting, seed, request)))
+        clients, last = record.config["clients"], record.config["rounds"]
+        history = {f"update/{t}/{k}" for t in range(1, last + 1, 2) for k in range(clients)}
+        expected = {"w", *history, *(f"last/{k}" for k in range(clients))} if request == "none" else {"w"}
+        assert names == expected
+
+
+@pytest.mark.parametrize("setting", [SKEWED, EVEN])
+def test_pgas_local_model_is_what_the_client_trained_in_the_last_round(tiny, tmp_path, setting):
+    """The client trained again from w_{T-1}, which a training of one round less ends with."""
+    config, p = training(setting), problem(training(setting))
+    store = RecordStore(tmp_path)
+    shorter = run(store, puf.train, training(setting, e=replace(TINY, rounds=TINY.rounds - 1)))
+    before = store.tensors(shorter.key)["w"]
+    w = kept(tiny, ("clients", setting, 0, "none"))["w"]
+    memory = memory_of(tiny, setting)
+    for k, client in enumerate(p.clients):
+        own = train_client(p.model, before, client, client_opt(config), seed=0, round=TINY.rounds, client_id=k)
+        assert (own - w).norm() > 0.01  # not the average
+        assert torch.allclose(memory.local_model(w, sizes_of(p.clients), k), own, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("interval", [0, 1, 2])
+def test_what_a_memory_keeps_comes_back_from_a_file(tmp_path, interval):
+    deltas = torch.randn(5, 3, 7)  # rounds, clients, d
+    memory = puf.Memory(torch.zeros(7), interval, last_round=5)
+    for t, update in enumerate(deltas.clone(), start=1):
+        memory.record(t, [0, 2, 3], update)
+        update.zero_()  # the caller's buffer: what is kept is a copy
+    names = {f"update/{t}/{k}" for t in range(1, 6, interval) for k in (0, 2, 3)} if interval else set()
+    tensors = memory.tensors()
+    assert set(tensors) == {"last/0", "last/2", "last/3"} | names
+    context = RunContext(RecordStore(tmp_path), "key")
+    context.checkpoint({"w": torch.zeros(7), **tensors}, {})
+    back = puf.Memory(torch.zeros(7), interval, last_round=5)
+    back.restore(context.resume()[0])
+    assert back.tensors().keys() == tensors.keys()
+    assert all(torch.equal(tensor, tensors[name]) for name, tensor in back.tensors().items())
+    assert torch.equal(back.last[2], deltas[4, 1])
+    if interval:
+        assert torch.equal(back.history.update(1, 3), deltas[0, 2])
+    assert (back.history is None) == (interval == 0)
+
+
+def test_the_local_models_average_is_the_global_model():
+    """w = sum_k p_k w_k, whatever the sizes."""
+    n, deltas, w = torch.tensor([3.0, 5.0, 2.0]), torch.randn(3, 7), torch.randn(7)
+    memory = puf.Memory(torch.zeros(7), 0, last_round=1)
+    memory.record(1, [0, 1, 2], deltas)
+    own = torch.stack([memory.local_model(w, n, k) for k in range(3)])
+    assert torch.allclose((n / n.sum()) @ own, w, atol=1e-6)
+    assert torch.allclose(own[1] - own[0], deltas[1] - deltas[0], atol=1e-6)
+
+
+def test_federaser_without_a_history_says_which_parameter_is_missing(tmp_path):
+    e = replace(TINY, history_interval=0, rounds=1)
+    with pytest.raises(MissingHistory, match="history_interval is 0"):
+        run(RecordStore(tmp_path), puf.unlearn, unlearning(cell("FedEraser"), e))
+    record = run(RecordStore(tmp_path), puf.unlearn, unlearning(cell("PGA"), e))  # needs the last updates alone
+    assert record.metrics["unlearned"]["step"] > 0
+
+
+# --- unlearning and recovery ---
+
+
+def test_each_method_runs_wherever_it_can_and_says_why_where_it_cannot(tiny):
+    for c, record in tiny.unlearnings.items():
+        assert ("unsupported" in record.metrics) == (c.method in CANNOT.get(c.scenario, ()))
+        if "unsupported" in record.metrics:
+            assert (list(record.metrics), record.rounds, record.tensors) == (["unsupported"], [], None)
+    assert {c.method for c in tiny.unlearnings} == {*REFERENCES, *METHODS}
+
+
+def test_the_reasons_are_the_methods_own(tiny):
+    reasons = {name: figures.unsupported(tiny.unlearnings, name) for name in ("clients", "long", *CANNOT)}
+    assert reasons["clients"] == reasons["long"] == {}
+    for name, method in (("samples", m) for m in CANNOT["samples"]):
+        assert reasons[name][method].startswith(f"forget: {method} ")
+        assert reasons[name][method].endswith("cannot forget single samples")
+    for method, task in (("PGA", "w_ref takes out one local model"), ("MoDe", "MoDe guides one target at a time")):
+        assert reasons["pairs"][method] == f"targets must name one client, got [0, 1]: {task}"
+    for method in CANNOT["segmentation"]:
+        assert reasons["segmentation"][method].startswith(method)
+        assert reasons["segmentation"][method].endswith("got 'segmentation'")
+
+
+def test_what_the_methods_declare_is_what_their_runs_show(tiny):
+    runs = figures.tidy(tiny.unlearnings, tiny.trainings)
+    table = figures.needs_table(TINY, runs, tiny.unlearnings).set_index("method")
+    assert set(table.index) == set(METHODS)
+    assert set(table["agrees with the runs"]) == {"4 of 4"}
+
+
+def test_retrain_is_at_distance_zero_from_itself(tiny):
+    runs = figures.tidy(tiny.unlearnings, tiny.trainings)
+    retrain = runs[runs.method == "Retrain"]
+    assert len(retrain) == 2 * (4 + 2 + 2 + 1 + 1)
+    assert (retrain[["gap", "delta_test", "delta_forget", "delta_loss"]] == 0).all(axis=None)
+    digits = retrain[retrain.scenario != "segmentation"]
+    assert (digits[["kl", "delta_song", "delta_yeom"]] == 0).all(axis=None)
+    assert (runs[runs.method == "Original"].gap > 0).all()
+
+
+def test_references_are_the_trained_models(tiny):
+    for c, record in tiny.unlearnings.items():
+        if c.method in REFERENCES:
+            trained = tiny.trainings[(*c[:3], "none" if c.method == "Original" else c.request)]
+            assert record.metrics["final"]["test"] == trained.metrics["test"]
+
+
+def test_natural_starts_recovery_at_the_original_model(tiny):
+    for c, record in recovered(tiny).items():
+        if c.method == "Natural":
+            original = tiny.unlearnings[c._replace(method="Original")].metrics["final"]
+            first = record.rounds[0]
+            assert record.metrics["unlearned"]["step"] == 0
+            assert (first["test"], first["forget"]) == (original["test"], original["forget"])
+        else:
+            assert record.metrics["unlearned"]["step"] > 0
+
+
+@pytest.mark.parametrize("rule", puf.STOP_RULES)
+def test_recovery_stops_in_the_first_round_that_reaches_the_retrained_models_score(tiny, rule):
+    reached = []
+    for c, record in recovered(tiny).items():
+        reference = tiny.trainings[c[:4]].metrics[rule]
+        hits = [row["round"] for row in record.rounds if row[rule] >= reference]
+        cap = 0 if c.method == "FedEraser" else TINY.recovery_cap
+        stop = record.metrics[rule]
+        assert (stop["rounds"], stop["reached"]) == ((hits[0], True) if hits else (cap, False))
+        reached.append(stop["reached"])
+    assert True in reached  # the tiny experiment shows both
+    assert False in reached
+
+
+def test_each_rule_reports_the_state_in_which_it_stopped(tiny):
+    rounds_of_rules = set()
+    for record in recovered(tiny).values():
+        assert [row["round"] for row in record.rounds] == list(range(len(record.rounds)))
+        stops = [record.metrics[rule] for rule in puf.STOP_RULES]
+        assert len(record.rounds) == 1 + max(stop["rounds"] for stop in stops)
+        for stop in stops:
+            row = record.rounds[stop["rounds"]]
+            assert (stop["test"], stop["forget"]) == (row["test"], row["forget"])
+        rounds_of_rules.add(tuple(stop["rounds"] for stop in stops))
+    assert any(a != b for a, b in rounds_of_rules)
+
+
+def test_the_cap_is_honoured_and_said(tiny):
+    capped = [r for c, r in recovered(tiny).items() if c.method != "FedEraser" and not r.metrics["test"]["reached"]]
+    assert capped
+    for record in capped:
+        assert record.metrics["test"]["rounds"] == TINY.recovery_cap
+        assert len(record.rounds) == TINY.recovery_cap + 1
+    for c, record in recovered(tiny).items():
+        assert c.method != "FedEraser" or len(record.rounds) == 1
+
+
+@pytest.mark.parametrize(
+    ("c", "spent"),
+    [
+        (cell("Natural"), 0),
+        (cell("PGA"), 0),
+        (cell("MoDe"), 3),
+        (cell("PUF-Regular", "client-0-1", scenario="pairs"), 1),
+        (cell("PUF-Special", "sample-0-0.5", scenario="samples"), 1),
+    ],
+)
+def test_recovery_goes_on_counting_rounds_without_whoever_left(tiny, tmp_path, monkeypatch, c, spent):
+    """The learning-rate schedule continues; a client that forgot samples trains on with the rest."""
+    seen, recovery_path = {}, puf.recovery_path
+
+    def spy(model, w, clients, **kwargs):
+        seen.update(kwargs, sizes=[len(y) for _, y in clients])
+        return recovery_path(model, w, clients, **kwargs)
+
+    monkeypatch.setattr(puf, "recovery_path", spy)
+    store = RecordStore(shutil.copytree(tiny.store.root, tmp_path / "records"))
+    (store.root / f"{tiny.unlearnings[c].key}.json").unlink()
+    run(store, puf.unlearn, unlearning(c))
+    assert seen["first_round"] == TINY.rounds + 1 + spent
+    leaving = {"client-0": [0], "client-0-1": [0, 1], "sample-0-0.5": []}[c.request]
+    assert seen["exclude"] == leaving
+    assert seen["sizes"] == ([17, 49, 35, 42] if c.scenario == "samples" else sizes(SKEWED))
+
+
+# --- costs ---
+
+
+def formula(tiny, c, rounds, retained):
+    """Tables VII and VIII; F = 1 FLOP per image makes FLOPs images. FedEraser computes `retained` rounds."""
+    config = unlearning(c)
+    n = sizes(c.setting, c.scenario)
+    f = Federation(
+        tiny.descriptions[c.setting].metrics["parameters"],
+        clients=len(n),
+        leaving=c.request.count("-"),
+        samples=sum(n) / len(n),
+        epochs=config["epochs"],
+        flops=1,
+        classifier=P_C.get(c.setting, 0),
+    )
+    return total_cost(
+        c.method, f, recovery_rounds=rounds, epochs_u=TINY.epochs_u, retained_rounds=retained,
+        degradation_rounds=TINY.mode_rounds_d, guidance_rounds=TINY.mode_rounds_m,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("scenario", ["clients", "long", "pairs", "segmentation"])
+def test_bytes_are_the_formulas_of_table_viii_whatever_the_client_sizes(tiny, scenario):
+    """FedEraser replays the first retained round as stored, and sends one round less than the table's. FedAU sends
+    a head to every target, the table one in all."""
+    for c, record in recovered(tiny, scenario).items():
+        replayed = RETAINED - 1 if scenario in ("clients", "pairs") else 0
+        heads = (c.request.count("-") - 1) * 2 * 4 * P_C[SKEWED] if c.method == "FedAU" else 0
+        for rule in puf.STOP_RULES:
+            counted = record.metrics[rule]
+            assert counted["bytes"] == formula(tiny, c, counted["rounds"], replayed).comm_bytes + heads
+
+
+@pytest.mark.parametrize("scenario", ["clients", "long", "pairs", "segmentation"])
+def test_storage_is_the_formula_of_table_viii(tiny, scenario):
+    for c, record in recovered(tiny, scenario).items():
+        stored = RETAINED if scenario in ("clients", "pairs") else 1
+        for rule in puf.STOP_RULES:
+            assert record.metrics[rule]["storage"] == formula(tiny, c, 0, stored).storage_bytes
+
+
+def test_images_are_the_formulas_of_table_viii_for_equal_clients(tiny):
+    """But for FedAU's one way through the backbone, which the table calls negligible."""
+    even = {c: record for c, record in recovered(tiny, "clients").items() if c.setting == EVEN}
+    assert {c.method for c in even} == set(METHODS)
+    for c, record in even.items():
+        for rule in puf.STOP_RULES:
+            counted = record.metrics[rule]
+            once = 40 if c.method == "FedAU" else 0
+            assert counted["images"] == formula(tiny, c, counted["rounds"], RETAINED - 1).comp_flops + once
+
+
+def test_images_are_the_sizes_of_those_who_trained_for_unequal_clients(tiny):
+    n, B = sizes(SKEWED), TINY.batch_size
+    for c, record in recovered(tiny, "clients").items():
+        u = int(c.request.removeprefix("client-"))
+        rest = sum(n) - n[u]
+        halves = [min(k, B * math.floor(math.ceil(k / B) / 2 + 0.5)) for i, k in enumerate(n) if i != u]
+        expected = {
+            "Natural": 0,
+            "NoT": 0,
+            "FedEraser": 2 * sum(halves),  # half an epoch in rounds 3 and 5, in whole batches
+            "PGA": 5 * n[u],
+            "MoDe": rest + 2 * sum(n),
+            "FedAU": n[u],
+            "PUF-Special": TINY.epochs_u * n[u],
+            "PUF-Regular": TINY.epochs_u * n[u] + rest,
+        }[c.method]
+        for rule in puf.STOP_RULES:
+            counted = record.metrics[rule]
+            assert c.setting != SKEWED or counted["unlearning_images"] == expected
+            assert c.setting != SKEWED or counted["images"] == expected + rest * counted["rounds"]
+
+
+def test_forgetting_samples_costs_the_forgotten_part_once_more_and_recovery_with_everybody(tiny):
+    """In a Regular round the target takes part twice: with what it forgets and with what it keeps."""
+    n, P = sizes(SKEWED), tiny.descriptions[SKEWED].metrics["parameters"]
+    for c, record in recovered(tiny, "samples").items():
+        u = int(c.request.split("-")[1])
+        gone = round(n[u] / 2)
+        stays = sum(n) - gone
+        trained, sent = {
+            "Natural": (0, 0),
+            "NoT": (0, 0),
+            "FedAU": (n[u], P_C[SKEWED]),  # true labels for what it keeps
+            "PUF-Special": (2 * gone, P),
+            "PUF-Regular": (2 * gone + stays, 5 * P),
+        }[c.method]
+        for rule in puf.STOP_RULES:
+            counted = record.metrics[rule]
+            assert counted["unlearning_images"] == trained
+            assert counted["unlearning_bytes"] == 2 * 4 * sent
+            assert counted["images"] == trained + stays * counted["rounds"]
+            assert counted["bytes"] == 2 * 4 * (sent + 4 * P * counted["rounds"])
+            assert counted["storage"] == 4 * P
+
+
+def test_unlearning_takes_the_rounds_of_its_method(tiny):
+    rounds = {"Natural": 0, "FedEraser": 2, "PGA": 0, "MoDe": 3, "FedAU": 1, "NoT": 0, "PUF-Special": 1,
+              "PUF-Regular": 1}  # fmt: skip
+    found = {c.method: r.metrics["test"]["unlearning_rounds"] for c, r in recovered(tiny, "clients").items()}
+    assert found == rounds
+
+
+def test_blind_methods_give_the_same_model_whoever_leaves_and_the_others_do_not(tiny):
+    for setting in TINY.settings:
+        outputs = {
+            method: {
+                tiny.unlearnings[cell(method, request, setting=setting)].metrics["unlearned"]["sha256"]
+                for request in ("client-0", "client-1")
+            }
+            for method in METHODS
+        }
+        assert {method for method, models in outputs.items() if len(models) == 1} == {"Natural", "NoT"}
+
+
+def test_the_record_of_printed_costs_counts_cells_by_table(tmp_path):
+    metrics = puf.run_costs(RecordStore(tmp_path)).metrics
+    wrong = mismatches().table.value_counts()
+    cells = cost_cells().table.value_counts()
+    assert metrics == {t: {"cells": cells[t], "follow": cells[t] - wrong[t]} for t in ("III", "IV", "V")}
+
+
+# --- segmentation ---
+
+
+def test_hospitals_are_measured_by_dice_and_loss(tiny):
+    """The loss, not the attacks, as in Table VI."""
+    for c, record in recovered(tiny, "segmentation").items():
+        for rule in puf.STOP_RULES:
+            stop = record.metrics[rule]
+            assert 0 <= stop["forget"] <= 100
+            assert stop["loss"] > 0
+            assert not {"song", "yeom", "kl"} & stop.keys()
+        assert c.method not in CANNOT["segmentation"]
+    p = problem(training(SITES, scenario="segmentation"))
+    sides = puf.Sides(p, "client-3")
+    assert p.dataset.site_train[p.parts[3]].unique().tolist() == [3]
+    assert same(sides.forget, p.clients[3])
+    original = tiny.unlearnings[cell("Original", scenario="segmentation", setting=SITES)].metrics["final"]
+    w = kept(tiny, ("segmentation", SITES, 0, "none"))["w"]
+    outputs = p.model.predict(w, p.clients[0][0])
+    assert original["loss"] == pytest.approx(float(p.model.sample_losses(outputs, p.clients[0][1]).mean()))
+
+
+# --- two readings, two modes, sweeps ---
+
+
+def test_the_printed_form_takes_a_step_smaller_by_the_targets_size(tiny):
+    """Special: exactly n_target. Regular also has updates of the others, hence only about."""
+    n = sizes(SKEWED)
+    for c, record in tiny.printed.items():
+        printed = record.metrics["unlearned"]["step"]
+        corrected = tiny.unlearnings[c._replace(variant="")].metrics["unlearned"]["step"]
+        within = 1e-3 if c.method == "PUF-Special" else 0.3
+        assert corrected / printed == pytest.approx(n[int(c.request[-1])], rel=within)
+    assert {c.setting for c in tiny.printed} == {SKEWED}
+
+
+def test_the_released_divisor_halves_the_step_where_half_is_forgotten(tiny):
+    """|D_u| instead of the forgotten samples: 34 for 17, and 49 for 24."""
+    for c, record in tiny.norms.items():
+        steps = [r.metrics["unlearned"]["step"] for r in (tiny.unlearnings[c._replace(variant="")], record)]
+        assert steps[0] / steps[1] == pytest.approx({"0": 34 / 17, "1": 49 / 24}[c.request[7]], rel=1e-3)
+    assert {(c.scenario, c.method) for c in tiny.norms} == {("samples", "PUF-Special")}
+
+
+def test_a_swept_run_with_the_tables_parameters_is_the_tables_run(tiny):
+    for c, record in tiny.swept.items():
+        same_run = c.variant in ("eta_u=2, E_u=2", "eta_u=6, E_u=2")
+        assert (record.key == tiny.unlearnings[c._replace(variant="")].key) == same_run
+    assert {c.variant for c in tiny.swept if c.scenario == "clients"} == {
+        "eta_u=1, E_u=2", "eta_u=2, E_u=2", "eta_u=6, E_u=2",
+    }  # fmt: skip
+    steps = {c.variant: r.metrics["unlearned"]["step"] for c, r in tiny.swept.items() if c.request == "client-1"}
+    assert steps["eta_u=2, E_u=2"] == pytest.approx(2 * steps["eta_u=1, E_u=2"], rel=1e-4)
+
+
+def test_without_settings_there_is_nothing_to_sweep(tmp_path):
+    plain = replace(DIGITS, sweep_settings=[], sample_settings=[])
+    assert puf.run_sweep(plain, RecordStore(tmp_path), jobs=1) == {}
+    assert puf.run_norms(plain, RecordStore(tmp_path), jobs=1) == {}
+    assert figures.tidy({}, {}).empty
+
+
+def test_equivalence_knows_the_targets_share(tiny):
+    for c, record in tiny.equivalence.items():
+        assert record.metrics["p_u"] == sizes(c.setting)[int(c.request[-1])] / 160
+    assert len(tiny.equivalence) == 4
+
+
+def test_regular_is_special_with_the_combined_rate_once_training_has_converged(tmp_path):
+    """Full-batch steps on a strongly convex loss: 80 rounds contract by 0.9 each, so that sum p_i Delta_i = 0."""
+    converged = Experiment(
+        "test", ["digits/dirichlet-0.3/softmax_regression"], targets=[0, 1], seeds=[0], clients=3, n_train=150,
+        n_val=60, n_test=120, rounds=80, batch_size=1000, lr=0.1, lr_decay=1.0, weight_decay=1.0,
+        eta_u_regular=6.0, epochs_u=3.0, history_interval=0,
+    )  # fmt: skip
+    records = puf.run_equivalence(converged, RecordStore(tmp_path), jobs=1)
+    assert len(records) == 2
+    for record in records.values():
+        assert record.metrics["relative_difference"] < 1e-3
+
+
+# --- the sliders ---
+
+
+@pytest.mark.parametrize(("mode", "eta_u"), [("special", 2.0), ("regular", 6.0)])
+def test_live_recovery_draws_the_recorded_run(tiny, mode, eta_u):
+    for setting, target in product(TINY.settings, TINY.targets):
+        method = f"PUF-{mode.capitalize()}"
+        recorded = tiny.unlearnings[cell(method, f"client-{target}", setting=setting)].rounds
+        with single_threaded():
+            live = puf.live_recovery(TINY, tiny.store, setting, 0, target, mode, eta_u, rounds=len(recorded) - 1)
+        assert live == [{name: row[name] for name in ("round", "test", "forget")} for row in recorded]
+
+
+# --- the same bits ---
+
+
+def test_one_process_and_two_give_the_same_bits(tiny, tmp_path):
+    two = run_all(replace(DIGITS, settings=[SKEWED], long_settings=[]), tmp_path, jobs=2)
+    one = {record.key: record for record in all_records(tiny)}
+    assert len(all_records(two)) == 1 + 8 + 50 + 6 + 4 + 2 + 2
+    assert results(all_records(two)) == results([one[record.key] for record in all_records(two)])
+
+
+def test_the_same_seed_twice_gives_the_same_bits_and_another_seed_others(tiny, tmp_path):
+    c = cell("PUF-Regular", "client-1")
+    again = run(RecordStore(tmp_path), puf.unlearn, unlearning(c))
+    assert results([again]) == results([tiny.unlearnings[c]])
+    other = run(RecordStore(tmp_path), puf.unlearn, unlearning(c._replace(seed=1)))
+    assert other.rounds != again.rounds
+
+
+class Interruption:
+    """Ctrl-C around the `at`-th checkpoint: just before it is written, or just after."""
+
+    def __init__(self, monkeypatch):
+        self.written, self.at, self.moment = 0, None, ""
+        write = RunContext.checkpoint
+
+        def checkpoint(context, *state):
+            if self.written + 1 == self.at and self.moment == "before":
+                raise KeyboardInterrupt
+            write(context, *state)
+            self.written += 1
+            if self.written == self.at:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(RunContext, "checkpoint", checkpoint)
+
+    def try_twice(self, store, function, config, at, moment):
+        """Interrupt, then call again; returns the record and the checkpoints written by the second attempt."""
+        self.written, self.at, self.moment = 0, at, moment
+        with pytest.raises(KeyboardInterrupt):
+            run(store, function, config)
+        self.written, self.at = 0, None
+        return run(store, function, config), self.written
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize(
+    ("scenario", "request_text"), [("clients", "none"), ("clients", "client-1"), ("samples", "sample-0-0.5")]
+)
+def test_an_interrupted_training_goes_on_as_if_nothing_had_happened(
+    tiny, tmp_path, monkeypatch, scenario, request_text, moment
+):
+    """Its history, too: the record's tensors are the same bytes."""
+    interruption = Interruption(monkeypatch)
+    config = training(SKEWED, 0, request_text, scenario=scenario)
+    for at in range(1, TINY.rounds + 1):
+        store = RecordStore(tmp_path / str(at))
+        record, rest = interruption.try_twice(store, puf.train, config, at, moment)
+        assert results([record]) == results([tiny.trainings[scenario, SKEWED, 0, request_text]])
+        assert rest == TINY.rounds - (at if moment == "after" else at - 1)  # at most the current round is lost
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize(
+    "c",
+    [
+        *(cell(method) for method in METHODS),
+        cell("PUF-Regular", "sample-1-0.5", scenario="samples"),
+        cell("FedAU", "client-0-1", scenario="pairs"),
+    ],
+    ids=lambda c: f"{c.method}-{c.request}",
+)
+def test_an_interrupted_recovery_goes_on_as_if_nothing_had_happened(tiny, tmp_path, monkeypatch, c, moment):
+    """Costs included."""
+    expected = tiny.unlearnings[c]
+    interruption = Interruption(monkeypatch)
+    store = RecordStore(shutil.copytree(tiny.store.root, tmp_path / "records"))
+    for at in range(1, len(expected.rounds) + 1):
+        (store.root / f"{expected.key}.json").unlink()
+        record, rest = interruption.try_twice(store, puf.unlearn, unlearning(c), at, moment)
+        assert results([record]) == results([expected])
+        assert rest == len(expected.rounds) - (at if moment == "after" else at - 1)
+
+
+def test_figures_only_needs_neither_data_nor_models(tiny, tmp_path, monkeypatch):
+    """Exported records in a read-only store are all that the notebook's functions read."""
+    tiny.store.export({record.key for record in all_records(tiny)}, tmp_path / "records")
+    monkeypatch.setattr(puf, "problem", None)  # building one would be an error
+    committed = RecordStore(tmp_path / "records", read_only=True)
+    names = {"descriptions": "descriptions", "training": "trainings", "unlearning": "unlearnings", "sweep": "swept",
+             "printed": "printed", "norms": "norms", "equivalence": "equivalence"}  # fmt: skip
+    for function, group in names.items():
+        found = getattr(puf, f"run_{function}")(TINY, committed)
+        assert list(found) == list(getattr(tiny, group))
+        assert results(found.values()) == results(getattr(tiny, group).values())
+    with pytest.raises(RuntimeError, match=r"no record in .* read only"):
+        puf.run_training(replace(TINY, rounds=7), committed)
+
+
+def test_all_that_the_notebook_shows_can_be_drawn_from_these_records(tiny):
+    runs = figures.tidy(tiny.unlearnings, tiny.trainings)
+    sweep = figures.tidy(tiny.swept, tiny.trainings, tiny.unlearnings)
+    assert len(runs) == 2 * sum("unsupported" not in r.metrics for r in tiny.unlearnings.values())
+    flops = {setting: record.metrics["flops"] for setting, record in tiny.descriptions.items()}
+    with style():
+        for s in TINY.scenarios():
+            assert len(figures.training_curves(TINY, tiny.trainings, s.name).axes) == len(s.settings)
+            for setting in s.settings:
+                for rule in puf.STOP_RULES:
+                    for table in (
+                        figures.forgetting_table(TINY, runs, setting, s.name, rule),
+                        figures.cost_table(TINY, runs, setting, flops[setting], s.name, rule),
+                    ):
+                        assert not table.map(lambda entry: "nan" in str(entry)).any(axis=None)
+                assert len(figures.recovery_curves(TINY, tiny.unlearnings, setting, s.name).axes) == 2
+        assert len(figures.forget_gap(TINY, tiny.unlearnings).axes) == 2
+        assert len(figures.radar(TINY, runs, SKEWED).axes[0].lines) == len(METHODS) + 1
+        for scenario in ("clients", "segmentation"):
+            assert figures.sweep_scatter(TINY, pd.concat([runs, sweep]), scenario).axes[0].collections
+    plt.close("all")

@@ -1,0 +1,159 @@
+"""Plans say what a notebook would do; parts of it, done elsewhere, are what the notebook would have done."""
+
+import json
+
+import pytest
+
+from fu_core.errors import ConfigError, CorruptData, StorageError
+from fu_papers.lab import paths, plan, reproduce
+from fu_papers.lab.pool import Listing, Stage, map_runs
+from fu_papers.lab.reproduce import main
+from fu_papers.lab.store import RecordStore, config_key, function_name
+from tests import toy_runs
+from tests.notebook_lab import PARAMETERS
+
+PAPERS = ("puf", "hf_kcu", "fedora", "certified_dfl")
+TINY = [word for name, value in PARAMETERS.items() for word in ("-p", name, json.dumps(value))]
+TINY += ["-p", "settings", '["digits/iid/softmax_regression"]']
+
+
+@pytest.fixture(autouse=True)
+def own_runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("FU_RUNS", str(tmp_path / "runs"))
+    monkeypatch.delenv("FU_FIGURES", raising=False)  # the committed records tell how long runs take
+    return tmp_path / "runs" / "records"
+
+
+def stages(paper, profile="quick"):
+    made = reproduce.plan(paper, profile, {})
+    return plan.stages_of(paper, made.notebook, made.parameters)
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_a_plan_names_exactly_the_runs_that_the_notebook_has_made(paper, own_runs):
+    planned = {(function_name(s.fn), config_key(config)) for s in stages(paper) for config in s.configs}
+    committed = RecordStore(paths.ROOT / "figures" / "quick" / paper / "records", read_only=True).everything()
+    assert planned == {(record.function, config_key(record.config)) for record in committed}
+    assert not own_runs.exists()
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+@pytest.mark.parametrize("profile", ["laptop", "paper"])
+def test_every_profile_can_be_planned_without_its_data(paper, profile, monkeypatch, tmp_path):
+    monkeypatch.setenv("FU_DATA", str(tmp_path / "nothing"))
+    labels = [stage.label for stage in stages(paper, profile)]
+    assert "training" in labels
+    assert len(set(labels)) == len(labels)  # --stage can name each
+
+
+def test_parts_are_every_run_once():
+    stage = Stage("numbers", toy_runs.number, [{"value": v} for v in range(7)], "")
+    parts = [plan.part_of(stage, (k, 3)).configs for k in (1, 2, 3)]
+    assert sorted(config["value"] for part in parts for config in part) == list(range(7))
+    assert plan.part_of(stage, (1, 1)).configs == stage.configs
+
+
+def test_a_listing_computes_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("TOY_LOG", str(tmp_path / "log"))
+    listing = Listing(tmp_path / "records")
+    assert map_runs(toy_runs.number, [{"value": 1}, {"value": 2}], store=listing, label="numbers") == [None, None]
+    [stage] = listing.stages
+    assert (stage.label, stage.fn, stage.configs) == ("numbers", toy_runs.number, [{"value": 1}, {"value": 2}])
+    assert not (tmp_path / "log").exists()
+    assert not (tmp_path / "records").exists()
+
+
+def test_two_parts_merged_are_the_whole(own_runs, tmp_path, monkeypatch, capsys):
+    command = ["--paper", "puf", *TINY, "--stage", "training", "--jobs", "1"]
+    for k in (1, 2):
+        monkeypatch.setenv("FU_RUNS", str(tmp_path / f"machine {k}"))
+        assert main([*command, "--part", f"{k}/2"]) == 0
+    monkeypatch.setenv("FU_RUNS", str(tmp_path / "runs"))
+    for k in (1, 2, 2):
+        assert main(["--merge", str(tmp_path / f"machine {k}" / "records")]) == 0
+    assert capsys.readouterr().out.splitlines()[-3:] == ["1 new records", "1 new records", "0 new records"]
+    monkeypatch.setenv("FU_RUNS", str(tmp_path / "alone"))
+    assert main(command) == 0
+    alone, merged = (RecordStore(tmp_path / name / "records") for name in ("alone", "runs"))
+    keys = {record.key: record.metrics for record in alone.everything()}
+    assert len(keys) == 2
+    assert {record.key: record.metrics for record in merged.everything()} == keys
+    assert all(merged.tensors(key)["w"].equal(alone.tensors(key)["w"]) for key in keys)
+
+
+def test_the_listing_counts_what_is_done_and_measures_the_rest(capsys):
+    command = ["--paper", "puf", *TINY]
+    main([*command, "--stage", "training", "--part", "1/2", "--jobs", "1"])
+    capsys.readouterr()
+    assert main([*command, "--dry-run"]) == 0
+    rows = {line[:32].strip(): line[32:].split() for line in capsys.readouterr().out.splitlines()}
+    assert rows["training"][:2] == ["2", "1"]
+    assert rows["all"][1] == "1"
+    assert float(rows["training"][2]) >= 0
+
+
+def test_hours_grow_with_the_rounds(monkeypatch):
+    """A training of ten times the rounds is ten times the work, and its runs cost what such runs cost before."""
+    made = reproduce.plan("puf", "quick", {"settings": ["digits/iid/mlp"], "sweep_settings": []})
+    short, long = (
+        plan.stages_of(
+            "puf", made.notebook, made.parameters | {"rounds": r, "long_settings": [], "segmentation_settings": []}
+        )
+        for r in (20, 200)
+    )
+    monkeypatch.setattr(plan, "_measure", lambda fn, config: plan.Measured(3600.0, 2**30))
+    one, ten = ({row.stage: row for row in plan.estimate("puf", found)} for found in (short, long))
+    few_rounds = [c["rounds"] * c["epochs"] for c in short[1].configs]
+    assert one["training"].hours == pytest.approx(sum(few_rounds))
+    assert ten["training"].hours == pytest.approx(10 * sum(few_rounds))
+    assert ten["unlearning and recovery"].hours == pytest.approx(one["unlearning and recovery"].hours)
+    assert one["unlearning and recovery"].hours > 0
+    kept = [c["rounds"] if c["history"] else 1 for c in short[1].configs]  # FedEraser's history has every round
+    assert one["training"].gib == sum(kept) > len(kept)
+
+
+def test_what_cannot_be_measured_says_why(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("FU_DATA", str(tmp_path))
+    monkeypatch.setattr(
+        plan, "load", lambda name: (_ for _ in ()).throw(CorruptData(f"{name} is not here\nlong story"))
+    )
+    command = ["--paper", "puf", *TINY[:-1], '["cifar10/iid/resnet18"]', "-p", "n_train", "0", "--dry-run"]
+    assert main(command) == 0
+    training = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("training"))
+    assert training.endswith("0.00 + ?  cifar10 is not here")
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (["--part", "3/2"], "must be K/N with 1 <= K <= N, like 2/8, got '3/2'"),
+    (["--part", "half"], "got 'half'"),
+])  # fmt: skip
+def test_wrong_parts_are_refused(options, message, capsys):
+    with pytest.raises(SystemExit):
+        main(["--paper", "puf", *options])
+    assert message in capsys.readouterr().err
+
+
+def test_a_wrong_stage_and_a_wrong_folder_are_named(capsys, tmp_path):
+    assert main(["--paper", "puf", "--stage", "trainin"]) == 2
+    assert "--stage must be one of" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="--stage"):
+        plan.chosen(stages("puf"), "trainin")
+    with pytest.raises(StorageError, match="there is no folder"):
+        RecordStore(tmp_path / "here").merge(tmp_path / "nowhere")
+    assert main(["--merge", str(tmp_path / "nowhere")]) == 1
+
+
+@pytest.mark.parametrize("damage", ["record", "tensors", "no tensors"])
+def test_damaged_records_are_not_taken_over(damage, tmp_path):
+    theirs, ours = RecordStore(tmp_path / "theirs"), RecordStore(tmp_path / "ours")
+    record = theirs.run(toy_runs.walk, {"rounds": 1, "seed": 0})
+    text, tensors = (theirs.root / f"{record.key}.{kind}" for kind in ("json", "safetensors"))
+    if damage == "record":
+        text.write_text(text.read_text().replace('"length": ', '"length": 1'))
+    elif damage == "tensors":
+        tensors.write_bytes(tensors.read_bytes()[:-1] + b"?")
+    else:
+        tensors.unlink()
+    with pytest.raises(CorruptData, match=r"checksum" if damage == "record" else r"safetensors is missing or damaged"):
+        ours.merge(theirs.root)
+    assert not list(ours.root.rglob("*.json"))

@@ -1,0 +1,139 @@
+"""The process map: order, same bits on any number of cores, and what survives when something goes wrong."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from fu_core.errors import ConfigError
+from fu_papers.lab.pool import default_jobs, map_runs, single_threaded
+from fu_papers.lab.store import RecordStore
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+from tests import toy_runs  # noqa: E402
+
+
+@pytest.fixture
+def store(tmp_path):
+    return RecordStore(tmp_path / "records")
+
+
+def values(count):
+    return [{"value": value} for value in range(count)]
+
+
+def test_results_come_in_config_order_and_have_the_same_bits_for_any_number_of_jobs(tmp_path):
+    configs = [{"rounds": rounds, "seed": seed} for seed in (3, 1) for rounds in (6, 1, 3)]
+    one = map_runs(toy_runs.walk, configs, store=RecordStore(tmp_path / "one"), jobs=1)
+    two = map_runs(toy_runs.walk, configs, store=RecordStore(tmp_path / "two"), jobs=2)
+    assert [record.config for record in two] == configs
+    assert [(r.key, r.metrics, r.rounds, r.tensors) for r in one] == [
+        (r.key, r.metrics, r.rounds, r.tensors) for r in two
+    ]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_every_run_has_one_thread_and_the_caller_keeps_its_own(store, jobs):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        records = map_runs(toy_runs.threads, values(2), store=store, jobs=jobs)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert [record.metrics["threads"] for record in records] == [1, 1]
+    with single_threaded():
+        assert torch.get_num_threads() == 1
+
+
+def test_finished_runs_are_read_without_starting_workers(store, monkeypatch):
+    first = map_runs(toy_runs.number, values(3), store=store, jobs=1)
+    monkeypatch.setattr("joblib.Parallel", None)
+    assert map_runs(toy_runs.number, values(3), store=store, jobs=2) == first
+
+
+def test_equal_configs_are_computed_once(store, tmp_path, monkeypatch):
+    monkeypatch.setenv("TOY_LOG", str(tmp_path / "log"))
+    records = map_runs(toy_runs.number, [*values(2), *values(2)], store=store, jobs=1)
+    assert [record.metrics["value"] for record in records] == [0, 1, 0, 1]
+    assert len((tmp_path / "log").read_text().splitlines()) == 2
+
+
+def test_data_hash_may_depend_on_the_config(store):
+    records = map_runs(toy_runs.number, values(2), store=store, jobs=1, data_hash=lambda config: f"d{config['value']}")
+    assert [record.data_hash for record in records] == ["d0", "d1"]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_failing_run_is_named_and_the_others_are_kept(store, jobs):
+    with pytest.raises(
+        RuntimeError, match=r"2 of 5 runs of parity failed.*'value': [13].*ValueError: [13] is odd"
+    ) as info:
+        map_runs(toy_runs.fails_on_odd, values(5), store=store, jobs=jobs, label="parity")
+    assert any("in fails_on_odd" in note for note in info.value.__notes__)
+    assert len(list(store.root.glob("*.json"))) == 3
+
+
+def test_a_killed_worker_is_reported_and_the_map_can_go_on(store):
+    with pytest.raises(RuntimeError, match=r"worker process of deaths was killed.*call again"):
+        map_runs(toy_runs.dies_on_two, values(4), store=store, jobs=2, label="deaths")
+    records = map_runs(toy_runs.number, values(3), store=store, jobs=2)
+    assert [record.metrics["value"] for record in records] == [0, 1, 2]
+
+
+def test_ctrl_c_ends_the_workers_and_keeps_checkpoints(store, tmp_path):
+    script = tmp_path / "interrupted.py"
+    script.write_text(
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        f"sys.path[:0] = [{str(HERE)!r}, {str(HERE.parent)!r}]\n"
+        "from pathlib import Path; from tests import toy_runs\n"
+        "from fu_papers.lab.pool import map_runs; from fu_papers.lab.store import RecordStore\n"
+        "configs = [{'rounds': 1000, 'seed': seed, 'pause': 0.05} for seed in range(2)]\n"
+        f"map_runs(toy_runs.walk, configs, store=RecordStore(Path({str(store.root)!r})), jobs=2)\n"
+    )
+    process = subprocess.Popen([sys.executable, str(script)], stderr=subprocess.DEVNULL, start_new_session=True)
+    checkpoints = store.root / "checkpoints"
+    deadline = time.monotonic() + 60
+    while len(list(checkpoints.glob("*.safetensors"))) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=30) != 0
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
+    assert len(list(checkpoints.glob("*.safetensors"))) == 2
+
+
+def test_jobs_come_from_the_environment(monkeypatch):
+    monkeypatch.setenv("FU_JOBS", "3")
+    assert default_jobs() == 3
+    monkeypatch.setenv("FU_JOBS", "")
+    assert 1 <= default_jobs() <= os.cpu_count()
+    for wrong in ("0", "two", "-1"):
+        monkeypatch.setenv("FU_JOBS", wrong)
+        with pytest.raises(ConfigError, match="FU_JOBS"):
+            default_jobs()
+
+
+def test_unknown_backend_and_impossible_jobs_are_config_errors(store, monkeypatch):
+    with pytest.raises(ConfigError, match="jobs"):
+        map_runs(toy_runs.number, values(1), store=store, jobs=0)
+    monkeypatch.setenv("FU_BACKEND", "lokey")
+    with pytest.raises(ConfigError, match="FU_BACKEND must be one of 'loky'"):
+        map_runs(toy_runs.number, values(1), store=store)
+
+
+def test_read_only_store_computes_nothing(store, tmp_path):
+    map_runs(toy_runs.number, values(2), store=store, jobs=1)
+    committed = RecordStore(store.root, read_only=True)
+    assert len(map_runs(toy_runs.number, values(2), store=committed)) == 2
+    with pytest.raises(RuntimeError, match="make reproduce"):
+        map_runs(toy_runs.number, values(3), store=committed)

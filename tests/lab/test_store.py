@@ -1,0 +1,376 @@
+"""Run records: keys, whole files or none, resuming, and one computation per run."""
+
+import errno
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fu_core.errors import ConfigError, CorruptData, NumericalFailure, StorageError
+from fu_core.version import __version__
+from fu_papers.lab import store as records
+from fu_papers.lab.store import Record, RecordStore, RunContext, function_name, run_key
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+from tests import toy_runs  # noqa: E402
+
+WALK = {"rounds": 4, "seed": 1}
+
+
+@pytest.fixture
+def store(tmp_path):
+    return RecordStore(tmp_path / "records")
+
+
+@pytest.fixture
+def computed(tmp_path, monkeypatch):
+    """A function that tells how many runs have been computed in this test, in all processes."""
+    log = tmp_path / "log"
+    log.touch()
+    monkeypatch.setenv("TOY_LOG", str(log))
+    return lambda: len(log.read_text().splitlines())
+
+
+def in_new_process(store, config, **environment):
+    """Start `store.run(toy_runs.walk, config)` in a process of its own."""
+    code = (
+        f"import sys; sys.path[:0] = [{str(HERE)!r}, {str(HERE.parent)!r}]\n"
+        "from pathlib import Path; from tests import toy_runs; from fu_papers.lab.store import RecordStore\n"
+        f"RecordStore(Path({str(store.root)!r})).run(toy_runs.walk, {config!r}, label='the walk')"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", code], env=os.environ | environment, stderr=subprocess.PIPE, text=True
+    )
+
+
+def files(folder):
+    """Everything below `folder` but locks."""
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file() and "locks" not in p.parts)
+
+
+def result(record):
+    return record.key, record.metrics, record.rounds, record.tensors
+
+
+# --- keys ---
+
+
+def test_version_equals_pyproject():
+    project = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]
+    assert __version__ == project["version"]
+
+
+def test_key_ignores_order_and_nothing_else():
+    key = run_key("m.f", {"a": 1, "b": {"c": [1.5, None], "d": "x"}}, "data")
+    assert re.fullmatch("[0-9a-f]{16,}", key)
+    assert key == run_key("m.f", {"b": {"d": "x", "c": [1.5, None]}, "a": 1}, "data")
+    others = [
+        run_key("m.g", {"a": 1, "b": {"c": [1.5, None], "d": "x"}}, "data"),
+        run_key("m.f", {"a": 2, "b": {"c": [1.5, None], "d": "x"}}, "data"),
+        run_key("m.f", {"a": 1, "b": {"c": [None, 1.5], "d": "x"}}, "data"),
+        run_key("m.f", {"a": 1, "b": {"c": [1.5, None], "d": "x"}}, "other data"),
+    ]
+    assert len({key, *others}) == 5
+
+
+def test_key_depends_on_the_version(monkeypatch):
+    key = run_key("m.f", {})
+    monkeypatch.setattr("fu_papers.lab.store.__version__", "0.0.0")
+    assert run_key("m.f", {}) != key
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"alpha": float("nan")}, "config.alpha"),
+        ({"a": {"b": [1, float("inf")]}}, "config.a.b[1]"),
+        ({"w": torch.zeros(2)}, "config.w"),
+        ({"s": {1, 2}}, "config.s"),
+        ({"a": {1: "x"}}, "config.a has the key 1"),
+        ({"folder": "/data/mnist"}, "config.folder is an absolute path"),
+    ],
+)
+def test_config_that_json_cannot_say_is_refused_by_name(config, named):
+    with pytest.raises(ConfigError, match=re.escape(named)):
+        run_key("m.f", config)
+
+
+def test_functions_whose_name_does_not_stand_for_their_code_are_refused():
+    def inner(config, context): ...
+
+    for fn in (inner, lambda config, context: None):
+        with pytest.raises(ConfigError, match="imported from a module"):
+            function_name(fn)
+    assert function_name(toy_runs.walk) == "tests.toy_runs.walk"
+
+
+# --- records ---
+
+
+def test_a_finished_run_is_read_and_not_repeated(store, computed):
+    first = store.run(toy_runs.walk, WALK)
+    again = RecordStore(store.root).run(toy_runs.walk, dict(reversed(WALK.items())))
+    assert again == first
+    assert store.get(first.key) == first
+    assert computed() == 1
+    assert files(store.root) == [f"{first.key}.json", f"{first.key}.safetensors"]
+
+
+def test_record_keeps_bits_tensors_rows_and_costs(store):
+    record = store.run(toy_runs.walk, WALK, data_hash="abc")
+    position = store.tensors(record.key)["position"]
+    assert record.metrics["position"] == position.tolist()
+    assert [row["round"] for row in record.rounds] == [0, 1, 2, 3]
+    assert record.data_hash == "abc"
+    assert record.config == WALK
+    for phase in ("walk", "total"):
+        assert record.provenance["phases"][phase]["seconds"] >= 0
+        assert 10 < record.provenance["phases"][phase]["peak_mib"] < 100_000
+    assert record.seconds == record.provenance["phases"]["total"]["seconds"]
+
+
+def test_only_the_tensors_asked_for_are_read(store):
+    record = store.run(toy_runs.two_tensors, {"seed": 0})
+    assert set(store.tensors(record.key)) == {"first", "second"}
+    (only,) = store.tensors(record.key, ["second"]).items()
+    assert only[0] == "second"
+    assert only[1].tolist() == [2.0]
+
+
+def test_record_names_no_host_and_no_path(store):
+    record = store.run(toy_runs.number, {"value": 0.1 + 0.2})
+    text = (store.root / f"{record.key}.json").read_text()
+    assert json.loads(text)["metrics"]["value"] == 0.1 + 0.2
+    assert os.uname().nodename not in record.provenance.values()
+    assert str(Path.home()) not in text
+    assert str(store.root) not in text
+
+
+def test_metrics_accept_numpy_and_tensor_numbers(store):
+    context = RunContext(store, "k")
+    context.log(a=np.float32(0.5), b=torch.tensor(2), c=None, d=np.int64(3), e=True)
+    assert context.rounds == [{"a": 0.5, "b": 2, "c": None, "d": 3, "e": True}]
+
+
+def test_non_finite_metric_is_an_error_that_names_it(store):
+    with pytest.raises(NumericalFailure, match=r"metrics\.accuracy\.test is nan"):
+        store.run(toy_runs.not_a_number, {})
+    with pytest.raises(NumericalFailure, match=r"rounds\.loss"):
+        RunContext(store, "k").log(loss=float("inf"))
+    assert files(store.root) == []
+
+
+# --- damage ---
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda text: "",
+        lambda text: "[1, 2]",
+        lambda text: text.replace('"length"', '"lenght"', 1),
+        lambda text: text.replace('"seed": 1', '"seed": 2'),
+        lambda text: text.replace('"rounds"', '"other"', 1),
+        lambda text: text.replace('"key": "', '"key": "0'),
+        lambda text: "\udcff",
+    ],
+    ids=["cut", "empty", "other json", "metric", "config", "missing part", "key", "not text"],
+)
+def test_corrupt_record_is_moved_aside_and_computed_again(store, damage):
+    record = store.run(toy_runs.walk, WALK)
+    path = store.root / f"{record.key}.json"
+    path.write_text(damage(path.read_text()), errors="surrogateescape")
+    with pytest.warns(UserWarning, match="moved aside"):
+        again = store.run(toy_runs.walk, WALK)
+    assert result(again) == result(record)
+    assert f"{record.key}.json.corrupt-1" in files(store.root)
+    assert store.get(record.key) == again
+
+
+def test_each_corrupt_record_is_kept(store):
+    for _ in range(2):
+        record = store.run(toy_runs.number, {"value": 1})
+        (store.root / f"{record.key}.json").write_text("{")
+        with pytest.warns(UserWarning, match="moved aside"):
+            assert store.get(record.key) is None
+    assert files(store.root) == [f"{record.key}.json.corrupt-1", f"{record.key}.json.corrupt-2"]
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(b"x")])
+def test_lost_tensors_are_reported_and_computed_again(store, damage):
+    record = store.run(toy_runs.walk, WALK)
+    damage(store.root / f"{record.key}.safetensors")
+    with pytest.raises(CorruptData, match=record.key):
+        store.tensors(record.key)
+    assert result(store.run(toy_runs.walk, WALK)) == result(record)
+    assert len(store.tensors(record.key)["position"]) == 3
+
+
+def test_corrupt_checkpoint_is_moved_aside_and_the_run_starts_afresh(store, tmp_path):
+    expected = RecordStore(tmp_path / "undisturbed").run(toy_runs.walk, WALK)
+    checkpoint = store.root / "checkpoints" / f"{expected.key}.safetensors"
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.write_bytes(b"half a checkpoint")
+    with pytest.warns(UserWarning, match="moved aside"):
+        assert result(store.run(toy_runs.walk, WALK)) == result(expected)
+    assert f"checkpoints/{checkpoint.name}.corrupt-1" in files(store.root)
+
+
+# --- interruptions ---
+
+
+def test_killed_run_resumes_to_the_same_record(store, tmp_path, computed):
+    expected = RecordStore(tmp_path / "undisturbed").run(toy_runs.walk, WALK)
+    killed = in_new_process(store, WALK, TOY_KILL_AT="1")
+    assert killed.wait() == -signal.SIGKILL
+    assert files(store.root) == [f"checkpoints/{expected.key}.safetensors"]
+    (store.root / f".{expected.key}.json.99999.part").write_text("what a kill in the middle of a write leaves")
+
+    context = RunContext(store, expected.key)
+    tensors, meta = context.resume()
+    assert meta == {"round": 2}
+    assert [row["round"] for row in context.rounds] == [0, 1]
+    assert tensors["position"].shape == (3,)
+
+    resumed = store.run(toy_runs.walk, WALK)
+    assert result(resumed) == result(expected)
+    assert torch.equal(store.tensors(resumed.key)["position"], torch.tensor(expected.metrics["position"]))
+    assert files(store.root) == [f"{expected.key}.json", f"{expected.key}.safetensors"]
+    assert computed() == 3  # undisturbed, killed, resumed
+
+
+def test_two_processes_compute_one_run_once(store, computed):
+    config = WALK | {"pause": 0.5}
+    processes = [in_new_process(store, config) for _ in range(2)]
+    errors = [process.communicate()[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], errors
+    assert computed() == 1
+    waiting = [text for text in errors if "waiting for the walk: process" in text]
+    assert len(waiting) <= 1  # none, if one process was done before the other had started
+    assert not list((store.root / "locks").glob("*.owner"))
+
+
+@pytest.mark.parametrize("broken", ["fsync", "safetensors"])
+def test_full_disk_leaves_nothing_half_written(store, monkeypatch, broken):
+    def no_space(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(
+        *{"fsync": ("os.fsync", no_space), "safetensors": ("fu_papers.lab.store.save_file", no_space)}[broken]
+    )
+    with pytest.raises(StorageError, match=r"cannot write .*checkpoints.*No space left on device"):
+        store.run(toy_runs.walk, WALK)
+    assert files(store.root) == []
+    monkeypatch.undo()
+    store.run(toy_runs.walk, WALK)
+
+
+def test_full_disk_keeps_the_previous_checkpoint(store, monkeypatch):
+    context = RunContext(store, "k")
+    context.log(round=0)
+    context.checkpoint({"w": torch.ones(2)}, {"round": 1})
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+        with pytest.raises(StorageError):
+            context.checkpoint({"w": torch.zeros(2)}, {"round": 2})
+    tensors, meta = RunContext(store, "k").resume()
+    assert tensors["w"].tolist() == [1, 1]
+    assert meta == {"round": 1}
+
+
+def test_folder_that_cannot_be_made_is_one_clear_error(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(StorageError, match=r"cannot write .*file"):
+        RecordStore(tmp_path / "file" / "records").run(toy_runs.number, {"value": 1})
+
+
+def test_checkpoint_accepts_views_of_one_vector(store):
+    w = torch.arange(6.0)
+    RunContext(store, "k").checkpoint({"w": w, "head": w[:3], "rows": w.view(2, 3).T}, {})
+    tensors, _ = RunContext(store, "k").resume()
+    assert torch.equal(tensors["rows"], w.view(2, 3).T)
+
+
+# --- looking only ---
+
+
+def test_read_only_store_reads_and_says_how_to_make_what_is_missing(store, tmp_path):
+    record = store.run(toy_runs.walk, WALK)
+    folder = tmp_path / "figures"
+    store.export([record.key], folder)
+    committed = RecordStore(folder, read_only=True)
+    assert committed.run(toy_runs.walk, WALK) == record  # without its tensors
+    with pytest.raises(RuntimeError, match=r"PUF, seed 9.*make reproduce"):
+        committed.run(toy_runs.walk, {"rounds": 4, "seed": 9}, label="PUF, seed 9")
+    (folder / f"{record.key}.json").write_text("{")
+    with pytest.warns(UserWarning, match="ignored"):
+        assert committed.get(record.key) is None
+    assert files(folder) == [f"{record.key}.json"]
+
+
+def test_export_replaces_what_is_there(store, tmp_path):
+    keys = [store.run(toy_runs.number, {"value": value}).key for value in range(3)]
+    folder = tmp_path / "figures" / "records"
+    store.export(keys[:2], folder)
+    store.export(keys[1:], folder)
+    assert files(folder) == sorted(f"{key}.json" for key in keys[1:])
+    for key in keys[1:]:
+        assert (folder / f"{key}.json").read_bytes() == (store.root / f"{key}.json").read_bytes()
+        assert Record.from_json((folder / f"{key}.json").read_text(), key) == store.get(key)
+    with pytest.raises(RuntimeError, match="no such record"):
+        store.export(["0" * 20], folder)
+
+
+def test_a_phase_entered_twice_adds_up_and_cannot_contain_itself(store):
+    context = RunContext(store, "k")
+    for _ in range(2):
+        with context.phase("train"):
+            sum(range(100_000))
+    with context.phase("outer"), pytest.raises(RuntimeError, match="outer"), context.phase("outer"):
+        pass
+    assert set(context.clock.totals()) == {"train", "outer"}
+
+
+def test_precision_is_part_of_the_key_and_a_wrong_one_is_refused(monkeypatch):
+    exact = run_key("f", {"a": 1})
+    monkeypatch.setenv("FU_PRECISION", "float32")
+    assert run_key("f", {"a": 1}) == exact
+    monkeypatch.setenv("FU_PRECISION", "bf16")
+    assert run_key("f", {"a": 1}) != exact
+    monkeypatch.setenv("FU_PRECISION", "half")
+    with pytest.raises(ConfigError, match=r"FU_PRECISION must be one of .*bf16.*'half'"):
+        run_key("f", {"a": 1})
+
+
+def test_checkpoints_are_as_far_apart_as_asked_and_cost_a_tenth_of_the_time_at_most(tmp_path, monkeypatch):
+    clock, written = [0.0], []
+    monkeypatch.setenv("FU_CHECKPOINT_SECONDS", "2")
+    monkeypatch.setattr(records.time, "monotonic", lambda: clock[0])
+
+    def slow_save(path, tensors, metadata):
+        written.append(clock[0])
+        clock[0] += 0.5
+
+    monkeypatch.setattr(records, "_save_tensors", slow_save)
+    context = RunContext(RecordStore(tmp_path), "k")
+    while clock[0] < 15:
+        clock[0] += 1.0
+        context.checkpoint({}, {})
+    assert written == [2.0, 7.5, 13.0]  # two seconds after the start, then ten times half a second after the last
+
+
+@pytest.mark.parametrize("given", ["-1", "soon", "nan", "inf"])
+def test_a_wrong_checkpoint_interval_is_refused(given, tmp_path, monkeypatch):
+    monkeypatch.setenv("FU_CHECKPOINT_SECONDS", given)
+    with pytest.raises(ConfigError, match=f"FU_CHECKPOINT_SECONDS must be a number >= 0, got '{given}'"):
+        RunContext(RecordStore(tmp_path), "k")
