@@ -86,7 +86,9 @@ def run_function(name: str) -> Callable[[RunFunction], RunFunction]:
 
 
 def function_name(fn: Callable[..., Any]) -> str:
-    """The declared name of a run function, else `module.function`; ConfigError for lambdas, inner and notebook-defined ones.
+    """The declared name of a run function, else `module.function`.
+
+    ConfigError for lambdas, inner and notebook-defined functions.
 
     Those are refused because their name does not stand for their code: editing a notebook cell would silently
     return the result of the old one.
@@ -97,34 +99,9 @@ def function_name(fn: Callable[..., Any]) -> str:
     if (declared := getattr(fn, "run_name", None)) is None:
         return f"{module}.{name}"
     paper, _, run = declared.partition(".")
-    return f"fu_core.papers.{paper}{'_theory' if run in _THEORY.get(paper, ()) else '_flower' if run == 'flower_round' else ''}.{run}"
-
-
-_THEORY = {
-    "hf_kcu": {
-        "partial_deletion",
-        "condition_number",
-        "perturbation",
-        "local_curvature",
-        "several_clients",
-        "error_terms",
-        "exactness",
-        "cg_convergence",
-        "client_residuals",
-    },
-    "fedora": {"iterated", "steps", "saddle", "duality_gap", "limits", "theorem_1", "one_force", "forbidden"},
-    "certified_dfl": {
-        "audit",
-        "calibration",
-        "noise_scale",
-        "mixing",
-        "fixed_point",
-        "fisher",
-        "exactness",
-        "bounds",
-        "risk",
-    },
-}  # names until the records are carried over
+    if "theory" in module.rpartition(".")[2] or run == "flower_round":  # until the records are carried over
+        paper += "_flower" if run == "flower_round" else "_theory"
+    return f"fu_core.papers.{paper}.{run}"
 
 
 # --- records and the store -------------------------------------------------------------------------------------------

@@ -209,7 +209,6 @@ def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, A
         return {"diverged": str(reason)}, None
 
 
-@run_function("puf._unlearn")
 def _unlearn(config: Mapping[str, Any], context: RunContext) -> dict[str, Any]:
     p, method = problem(config), config["method"]
     sides = Sides(p, config["request"])

@@ -8,7 +8,8 @@ import pytest
 import fu_core
 from fu_core import federation
 
-EXPERIMENTS = "import sys; from fu_papers.certified_dfl import runs; from fu_papers.fedora import runs; from fu_papers.hf_kcu import runs; from fu_papers.puf import runs"
+PAPERS = ("certified_dfl", "fedora", "hf_kcu", "puf")
+EXPERIMENTS = f"import sys, {', '.join(f'fu_papers.{paper}.runs' for paper in PAPERS)}"
 LATER = ("torchvision", "sklearn", "matplotlib", "seaborn")
 
 
