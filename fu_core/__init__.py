@@ -13,13 +13,46 @@ from fu_core.version import __version__
 if TYPE_CHECKING:
     from fu_core import evaluation, federation, partition, unlearning
     from fu_core.data import Dataset, load
-    from fu_core.models import FlatModel
+    from fu_core.federation import ClientOpt, Federation, FedOpt, Peers, fedavg, recovery_path
+    from fu_core.models import FlatModel, build
+    from fu_core.request import Deletion, Request
+    from fu_core.unlearning.method import Trained, methods, register, unlearn
 
-__all__ = ["Dataset", "FlatModel", "__version__", "evaluation", "federation", "load", "partition", "unlearning"]
+__all__ = [
+    "ClientOpt",
+    "Dataset",
+    "Deletion",
+    "FedOpt",
+    "Federation",
+    "FlatModel",
+    "Peers",
+    "Request",
+    "Trained",
+    "__version__",
+    "build",
+    "evaluation",
+    "fedavg",
+    "federation",
+    "load",
+    "methods",
+    "partition",
+    "recovery_path",
+    "register",
+    "unlearn",
+    "unlearning",
+]
 
-# The runner that starts notebooks need not hold torch in memory as well.
+# Whoever asks for a version, or imports one part, need not wait for torch and all the others.
 __getattr__ = lazy.parts(
     __name__,
     ("evaluation", "federation", "partition", "unlearning"),
-    {"Dataset": "fu_core.data", "load": "fu_core.data", "FlatModel": "fu_core.models"},
+    {
+        **dict.fromkeys(("Dataset", "load"), "fu_core.data"),
+        **dict.fromkeys(
+            ("ClientOpt", "FedOpt", "Federation", "Peers", "fedavg", "recovery_path"), "fu_core.federation"
+        ),
+        **dict.fromkeys(("FlatModel", "build"), "fu_core.models"),
+        **dict.fromkeys(("Deletion", "Request"), "fu_core.request"),
+        **dict.fromkeys(("Trained", "methods", "register", "unlearn"), "fu_core.unlearning.method"),
+    },
 )

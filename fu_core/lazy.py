@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Collection, Mapping
+import pkgutil
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -26,3 +27,8 @@ def parts(package: str, modules: Collection[str], objects: Mapping[str, str] = N
         raise AttributeError(f"module {package!r} has no attribute {name!r}")
 
     return get
+
+
+def submodules(package: str, path: Iterable[str]) -> Callable[[str], Any]:
+    """The `__getattr__` of a package all of whose modules are parts of it; `path`: the package's `__path__`."""
+    return parts(package, [found.name for found in pkgutil.iter_modules(path)])

@@ -6,12 +6,42 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fu_core import lazy
-from fu_core.federation.horizontal import FedOpt
+from fu_core.federation.federation import Federation
 from fu_core.federation.local import Client, ClientOpt
 from fu_core.federation.meter import Meter
+from fu_core.federation.server import FedOpt
 
 if TYPE_CHECKING:
-    from fu_core.federation import decentralised, horizontal, local, vertical
+    from fu_core.federation import decentralised, graphs, horizontal, local, server, together, vertical
+    from fu_core.federation.decentralised import dpsgd
+    from fu_core.federation.graphs import Peers
+    from fu_core.federation.horizontal import fedavg, recovery_path
 
-__all__ = ["Client", "ClientOpt", "FedOpt", "Meter", "decentralised", "horizontal", "local", "vertical"]
-__getattr__ = lazy.parts(__name__, ("decentralised", "horizontal", "local", "vertical"))
+__all__ = [
+    "Client",
+    "ClientOpt",
+    "FedOpt",
+    "Federation",
+    "Meter",
+    "Peers",
+    "decentralised",
+    "dpsgd",
+    "fedavg",
+    "graphs",
+    "horizontal",
+    "local",
+    "recovery_path",
+    "server",
+    "together",
+    "vertical",
+]
+__getattr__ = lazy.parts(  # graphs need networkx, which takes its time
+    __name__,
+    ("decentralised", "graphs", "horizontal", "local", "server", "together", "vertical"),
+    {
+        "Peers": "fu_core.federation.graphs",
+        "dpsgd": "fu_core.federation.decentralised",
+        "fedavg": "fu_core.federation.horizontal",
+        "recovery_path": "fu_core.federation.horizontal",
+    },
+)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from fu_core.errors import InvalidRequest, check_choice, check_count, check_positive
 from fu_core.federation.augment import AUGMENTATIONS, augment
-from fu_core.federation.meter import Meter
 from fu_core.federation.optim import OPTIMISERS, FlatOptimiser
-from fu_core.models.flat import FlatModel
 from fu_core.precision import training_precision
 from fu_core.streams import stream
+
+if TYPE_CHECKING:
+    from fu_core.federation.federation import Federation
 
 Client = tuple[Tensor, Tensor]  # x (n_i, ...), y (n_i,)
 
@@ -77,32 +79,21 @@ def round_half_up(value: float) -> int:
     return math.floor(value + 0.5)
 
 
-def train_client(
-    model: FlatModel,
-    w: Tensor,
-    client: Client,
-    opt: ClientOpt,
-    *,
-    seed: int,
-    round: int,
-    client_id: int,
-    meter: Meter | None = None,
-) -> Tensor:
-    """Local training from `w` (d,), which is left untouched; returns the client's new vector (d,).
+def train_client(f: Federation, w: Tensor, client: int, round: int) -> Tensor:
+    """Local training of `client` from `w` (d,), which is left untouched; returns the client's new vector (d,).
 
-    Random: batch order and augmentation, from streams of `(seed, round, client_id)`.
+    Random: batch order and augmentation, from streams of `(f.seed, round, client)`.
     """
-    x, y = client
+    x, y = f.clients[client]
     w_local = w.detach().clone().requires_grad_()
-    optimiser = opt.fresh(round)
-    draws = stream(seed, "augment", round, client_id)
-    order, sizes = visits(len(y), opt, seed=seed, round=round, client=client_id)
+    optimiser = f.local.fresh(round)
+    draws = stream(f.seed, "augment", round, client)
+    order, sizes = visits(len(y), f.local, seed=f.seed, round=round, client=client)
     for b in order.to(x.device).split(sizes):  # to an accelerator at once, not per step
-        x_b = model.arrange(augment(x[b], opt.augmentation, draws))
+        x_b = f.model.arrange(augment(x[b], f.local.augmentation, draws))
         with training_precision(x.device):
-            loss = model.loss(w_local, x_b, y[b])
+            loss = f.model.loss(w_local, x_b, y[b])
         (g,) = torch.autograd.grad(loss, w_local)
         optimiser.step(w_local, g)  # w <- w - eta * grad loss(w; b)
-        if meter is not None:
-            meter.train(len(b))
+        f.meter.train(len(b))
     return w_local.detach()

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from fu_core.errors import NumericalFailure, UnsupportedModel, check_choice
 from fu_core.federation.augment import augment
-from fu_core.federation.local import Client, ClientOpt, train_client, visits
-from fu_core.federation.meter import Meter
+from fu_core.federation.federation import Federation
+from fu_core.federation.local import Client, train_client, visits
 from fu_core.models.flat import FlatModel
 from fu_core.precision import training_precision
 from fu_core.streams import stream
@@ -28,7 +28,6 @@ from fu_core.streams import stream
 WAYS = ("auto", "loop", "vmap", "dense")
 TOGETHER = 100  # clients trained as one matrix on a CPU: more fall out of its cache, and need as much memory each
 
-Clients = Sequence[Client] | Mapping[int, Client]
 Layers = dict[str, Tensor]  # (K, *shape) per name of `FlatModel.views`
 
 
@@ -60,81 +59,72 @@ class Pool(Mapping[int, Client]):
         return len(self.rows)
 
 
-def prepared(model: FlatModel, w: Tensor, clients: Clients, opt: ClientOpt, how: str) -> tuple[FlatModel, Clients]:
+def prepared(f: Federation, w: Tensor) -> Federation:
     """What many rounds from `w` train faster: of a dense model, its dense layers and the features that they see.
 
     Other models, and data that would take too much memory as features, come back as they are. The
     parameters are the same ones in either case.
     """
-    if _way(how, model, opt, w.device, len(clients)) != "dense":
-        return model, clients
-    by_id = clients if isinstance(clients, Mapping) else dict(enumerate(clients))
-    if not model.keeps_features(sum(len(y) for _, y in by_id.values())):
-        return model, clients
-    return _tail(model), _as_features(model, w, Pool.of(by_id))
+    if _way(f, w.device, len(f.clients)) != "dense":
+        return f
+    if not f.model.keeps_features(sum(len(y) for _, y in f.clients.values())):
+        return f
+    return f.having(model=_tail(f.model), clients=_as_features(f.model, w, Pool.of(f.clients)))
 
 
-def train_round(
-    model: FlatModel,
-    w: Tensor,
-    clients: Clients,
-    opt: ClientOpt,
-    *,
-    seed: int,
-    round: int,
-    ids: Sequence[int],
-    how: str = "auto",
-    meter: Meter | None = None,
-) -> Tensor:
-    """Train the clients `ids` from `w`; returns their updates (K, d) in that order, new minus old.
+def train_round(f: Federation, w: Tensor, round: int, ids: Sequence[int] | None = None) -> Tensor:
+    """Train the clients `ids` (default: all) from `w`; returns their updates (K, d) in that order, new minus old.
 
     w: (d,), where all of them start, or (K, d), a start for each: row k belongs to `ids[k]`, and so does its
-    update. `meter` counts an exchange with a server for (d,) only; clients with models of their own have none.
+    update. The meter counts an exchange with a server for (d,) only; clients with models of their own have none.
 
-    how: a way of this module, or "auto", the fastest by our benchmark. Raises `NumericalFailure` naming the
-    client whose update is not finite, `ValueError` for a `w` of another shape, `UnsupportedModel` for
-    "dense" with a model that is not.
+    Raises `NumericalFailure` naming the client whose update is not finite, `ValueError` for a `w` of another shape,
+    `UnsupportedModel` for how="dense" with a model that is not.
     """
-    ids = list(ids)
+    model, ids = f.model, f.ids if ids is None else list(ids)
     one, each = (model.d,), (len(ids), model.d)
     if w.shape not in (one, each):
         raise ValueError(f"w must have shape {one}, or {each} with a row per client, got {tuple(w.shape)}")
-    way = _way(how, model, opt, w.device, len(ids))
+    way = _way(f, w.device, len(ids))
     together = TOGETHER if w.device.type == "cpu" else len(ids)
     deltas = torch.empty((len(ids), model.d), dtype=w.dtype, device=w.device)
     for first in range(0, len(ids), together):
         part = slice(first, first + together)
         start, own = w if w.dim() == 1 else w[part], ids[part]
-        held = clients if isinstance(clients, Pool) else {i: clients[i] for i in own}
         if way == "loop":
-            deltas[part] = _train_loop(model, start, held, opt, own, seed, round, meter)
-        elif way == "vmap":
-            deltas[part] = _train_matrix(model, start, Pool.of(held), opt, own, seed, round, meter, vmap_gradients)
+            deltas[part] = _train_loop(f, start, own, round)
+            continue
+        pool = f.clients if isinstance(f.clients, Pool) else Pool.of({i: f.clients[i] for i in own})
+        if way == "vmap":
+            deltas[part] = _train_matrix(f, model, start, pool, own, round, vmap_gradients)
         else:
-            pool = _as_features(model, w, Pool.of(held))
-            deltas[part] = _train_matrix(_tail(model), start, pool, opt, own, seed, round, meter, dense_gradients)
+            deltas[part] = _train_matrix(
+                f, _tail(model), start, _as_features(model, w, pool), own, round, dense_gradients
+            )
     finite = deltas.sum(dim=1).isfinite()  # NaN and infinity survive a sum, which is ten times cheaper to check
     if not finite.all():
         culprit = ids[int((~finite).nonzero()[0])]
-        raise NumericalFailure(f"client {culprit}, round {round}: its update is not finite; lower lr (now {opt.lr})")
-    if meter is not None and w.dim() == 1:
-        meter.exchange(w, deltas)
+        raise NumericalFailure(
+            f"client {culprit}, round {round}: its update is not finite; lower lr (now {f.local.lr})"
+        )
+    if w.dim() == 1:
+        f.meter.exchange(w, deltas)
     return deltas
 
 
-def _way(how: str, model: FlatModel, opt: ClientOpt, device: torch.device, clients: int) -> str:
-    check_choice("how", how, WAYS)
-    dense = model.dense_tail is not None and opt.augmentation == "none"  # which changes what features are made of
-    if how == "dense" and not dense:
+def _way(f: Federation, device: torch.device, clients: int) -> str:
+    check_choice("how", f.how, WAYS)
+    dense = f.model.dense_tail is not None and f.local.augmentation == "none"  # which changes what features are made of
+    if f.how == "dense" and not dense:
         raise UnsupportedModel(
             "how='dense' needs classification by nn.Linear and ReLU in turn, after layers without parameters, "
             "and no augmentation"
         )
-    if how != "auto":
-        return how
+    if f.how != "auto":
+        return f.how
     if dense:
         return "dense"
-    convolutional = any(isinstance(part, nn.Conv2d) for part in model.module.modules())
+    convolutional = any(isinstance(part, nn.Conv2d) for part in f.model.module.modules())
     return "loop" if clients == 1 or (convolutional and device.type == "cpu") else "vmap"
 
 
@@ -150,21 +140,11 @@ def _as_features(model: FlatModel, w: Tensor, pool: Pool) -> Pool:
 # --- one after the other ---------------------------------------------------------------------------------------------
 
 
-def _train_loop(
-    model: FlatModel,
-    w: Tensor,
-    clients: Mapping[int, Client],
-    opt: ClientOpt,
-    ids: list[int],
-    seed: int,
-    round: int,
-    meter: Meter | None,
-) -> Tensor:
-    deltas = torch.empty((len(ids), model.d), dtype=w.dtype, device=w.device)
+def _train_loop(f: Federation, w: Tensor, ids: list[int], round: int) -> Tensor:
+    deltas = torch.empty((len(ids), f.model.d), dtype=w.dtype, device=w.device)
     starts = w.expand(len(ids), -1)  # (K, d), whether they share one or not
     for start, delta, i in zip(starts, deltas, ids, strict=True):
-        w_i = train_client(model, start, clients[i], opt, seed=seed, round=round, client_id=i, meter=meter)
-        torch.sub(w_i, start, out=delta)  # Delta_i = w_i - w
+        torch.sub(train_client(f, start, i, round), start, out=delta)  # Delta_i = w_i - w
     return deltas
 
 
@@ -175,19 +155,12 @@ Gradients = Callable[[FlatModel, Layers, Tensor, Tensor, Tensor | None], Layers]
 
 
 def _train_matrix(
-    model: FlatModel,
-    w: Tensor,
-    pool: Pool,
-    opt: ClientOpt,
-    ids: list[int],
-    seed: int,
-    round: int,
-    meter: Meter | None,
-    gradients: Gradients,
+    f: Federation, model: FlatModel, w: Tensor, pool: Pool, ids: list[int], round: int, gradients: Gradients
 ) -> Tensor:
     """All clients step together, each layer one (K, *shape) tensor. Those with more batches come first, so
     that the clients still at work are always a prefix and finished ones simply drop off the end.
     """
+    opt, seed = f.local, f.seed
     rows = [pool.rows[i] for i in ids]
     plans = [visits(r.stop - r.start, opt, seed=seed, round=round, client=i) for i, r in zip(ids, rows, strict=True)]
     order = sorted(range(len(ids)), key=lambda k: -len(plans[k][1]))
@@ -218,8 +191,7 @@ def _train_matrix(
             if model.l2:
                 g = g.add_(layers[name], alpha=model.l2)
             optimisers[name].step(layers[name], g)
-        if meter is not None:
-            meter.train(sum(lengths))
+        f.meter.train(sum(lengths))
     deltas.index_copy_(0, to[:working], _as_rows(layers))
     return deltas.sub_(w)
 

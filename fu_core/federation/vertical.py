@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from fu_core.data import Dataset
 from fu_core.errors import InvalidRequest, NumericalFailure, UnsupportedModel
-from fu_core.federation.local import ClientOpt, batches
+from fu_core.federation.local import Client, ClientOpt, batches
 from fu_core.federation.meter import Meter
 from fu_core.federation.optim import FlatOptimiser
 from fu_core.models.bottoms import build_bottom, build_top
@@ -145,6 +145,34 @@ class Boundary:
     def numbers(self, count: int) -> None:
         """`count` single numbers up and down: of methods that ask for more than embeddings and gradients."""
         self.meter.send(torch.zeros(1), up=count, down=count)
+
+
+@dataclass(frozen=True)
+class VerticalFederation:
+    """Parties, what each does in training, the seed of all streams, and the border between them: `Federation`'s twin.
+
+    For requests it is one client, 0, that holds every sample: its inputs are the row numbers.
+    """
+
+    parties: Parties
+    local: ClientOpt
+    seed: int = 0
+    boundary: Boundary = field(default_factory=Boundary)
+
+    @property
+    def clients(self) -> dict[int, Client]:
+        """The aligned samples: row numbers (n,) and labels (n,)."""
+        y = self.parties.active.y
+        return {0: (torch.arange(len(y), device=y.device), y)}
+
+    @property
+    def meter(self) -> Meter:
+        """What has passed the border."""
+        return self.boundary.meter
+
+    def having(self, *, meter: Meter) -> VerticalFederation:
+        """The same federation with other counters, and its exchanges counted from the start."""
+        return replace(self, boundary=Boundary(meter, self.boundary.name))
 
 
 class Exchange:

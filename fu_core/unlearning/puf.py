@@ -18,22 +18,19 @@ times too small (errata P6). `form="printed"` is that reading.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from fu_core.errors import InvalidRequest, check_choice, check_positive
-from fu_core.federation.horizontal import FedOpt, ServerState, aggregate, server_step, sizes_of
-from fu_core.federation.local import Client, ClientOpt
-from fu_core.federation.meter import Meter
+from fu_core.federation.federation import Federation
+from fu_core.federation.local import Client
+from fu_core.federation.server import ServerState, aggregate, server_step
 from fu_core.federation.together import train_round
-from fu_core.models.flat import FlatModel
-from fu_core.unlearning.deletion import check_targets
-from fu_core.unlearning.needs import Needs
+from fu_core.request import Deletion
+from fu_core.unlearning.method import Trained, register
 
-NEEDS = Needs()  # in either mode
 MODES = ("special", "regular")
 FORMS = ("corrected", "printed")
 
@@ -111,52 +108,38 @@ def effective_step(sizes: Tensor, targets: Tensor, *, mode: str, eta_u: float) -
     return eta_u * float(minus.sum())
 
 
-def puf_round(
-    model: FlatModel,
-    w: Tensor,
-    clients: Sequence[Client],
-    targets: Sequence[int],
-    config: PUF,
-    *,
-    local: ClientOpt,
-    seed: int,
-    round: int,
-    forget: Mapping[int, Client] | None = None,
-    server: FedOpt | None = None,
-    how: str = "auto",
-    meter: Meter | None = None,
-) -> Tensor:
+def puf_round(f: Federation, w: Tensor, deletion: Deletion, config: PUF, round: int) -> Tensor:
     """One PUF round on a real federation: train, negate, apply. Returns the unlearned model (d,).
 
-    Client unlearning: `clients[j]` of a target j is all that is to be forgotten. Sample unlearning:
-    `clients[j]` is what the target keeps and `forget[j]` what it wants forgotten; in a Regular round it
-    takes part twice, once on either side.
+    A target that leaves trains on all it has. One that forgets samples trains on those; in a Regular round it takes
+    part twice, with what it keeps on the other side.
 
     The server's moments start afresh, since the old ones contain the targets' updates. Adam and Yogi
     normalise the step, so a Special round would hardly depend on eta_u: `InvalidRequest` unless
     `config.allow_adaptive_special`. Warns if the step is longer than the model itself.
     """
-    server = server or FedOpt()
-    if config.mode == "special" and server.kind != "sgd" and not config.allow_adaptive_special:
+    if config.mode == "special" and f.server.kind != "sgd" and not config.allow_adaptive_special:
         raise InvalidRequest(
-            f"server optimiser {server.kind!r} normalises a Special round, so that eta_u={config.eta_u} would hardly "
+            f"server optimiser {f.server.kind!r} normalises a Special round, so that eta_u={config.eta_u} would hardly "
             "matter; use mode='regular' or server 'sgd', or set allow_adaptive_special=True"
         )
-    pool, minus_ids, plus_ids = _participants(clients, targets, forget, config.mode)
-    at_targets = replace(local, epochs=config.epochs_u, augmentation=local.augmentation if config.augment else "none")
+    everybody, minus_ids, plus_ids = _participants(deletion, config.mode)
+    augmentation = f.local.augmentation if config.augment else "none"
+    f = f.having(clients=everybody)
+    at_targets = f.having(local=replace(f.local, epochs=config.epochs_u, augmentation=augmentation))
 
-    updates = [train_round(model, w, pool, at_targets, seed=seed, round=round, ids=minus_ids, how=how, meter=meter)]
+    rounds_before = f.meter.rounds
+    updates = [train_round(at_targets, w, round, minus_ids)]
     if plus_ids:
-        updates += [train_round(model, w, pool, local, seed=seed, round=round, ids=plus_ids, how=how, meter=meter)]
-    if meter is not None:
-        meter.rounds = 1  # both groups train in the same round
-        meter.keep("global model", w)
+        updates += [train_round(f, w, round, plus_ids)]
+    f.meter.rounds = rounds_before + 1  # both groups train in the same round
+    f.meter.keep("global model", w)
 
-    sizes = sizes_of([pool[i] for i in (*minus_ids, *plus_ids)])
+    sizes = f.sizes([*minus_ids, *plus_ids])
     leaving = torch.arange(len(sizes)) < len(minus_ids)
     n = None
-    if config.mode == "special" and config.special_sample_norm == "full" and forget is not None:
-        n = float(sizes.sum() + sizes_of([clients[j] for j in targets]).sum())
+    if config.mode == "special" and config.special_sample_norm == "full" and not deletion.of_clients:
+        n = float(sum(len(deletion.clients[j][1]) for j in deletion.targets))
     delta = pseudo_gradient(
         torch.cat(updates),
         sizes,
@@ -167,9 +150,16 @@ def puf_round(
         form=config.form,
         n=n,
     )
-    w_unlearned, _ = server_step(w, delta, server, ServerState())
-    _warn_if_far(w, w_unlearned)
+    w_unlearned, _ = server_step(w, delta, f.server, ServerState())
+    warn_if_far(w, w_unlearned)
     return w_unlearned
+
+
+@register("PUF-Special", paper="PUF", colour="#d55e00", parameters=PUF, preset={"mode": "special"})
+@register("PUF-Regular", paper="PUF", colour="#e69f00", parameters=PUF, preset={"mode": "regular", "eta_u": 20.0})
+def serve(trained: Trained, deletion: Deletion, config: PUF) -> Tensor:
+    """The unlearning round that follows training."""
+    return puf_round(trained.horizontal, trained.model, deletion, config, trained.next_round)
 
 
 def _shares(sizes: Tensor, targets: Tensor, mode: str, form: str, n: float | None) -> tuple[Tensor, Tensor]:
@@ -193,25 +183,19 @@ def _shares(sizes: Tensor, targets: Tensor, mode: str, form: str, n: float | Non
     return torch.where(takes_part & ~targets, share, 0.0), torch.where(targets, share, 0.0)
 
 
-def _participants(
-    clients: Sequence[Client], targets: Sequence[int], forget: Mapping[int, Client] | None, mode: str
-) -> tuple[dict[int, Client], list[int], list[int]]:
+def _participants(deletion: Deletion, mode: str) -> tuple[dict[int, Client], list[int], list[int]]:
     """Everybody's data by id, the ids of S- and the ids of S+.
 
-    The forget part of target j is a participant of its own, N + j, so that it has its own random stream.
+    The forget part of a target j that stays is a participant of its own, N + j, so that it has its own random stream.
     """
-    N = len(clients)
-    check_targets(N, targets, forget)
-    pool = dict(enumerate(clients))
-    if forget is None:
-        minus, plus = sorted(targets), [i for i in range(N) if i not in set(targets)]
-    else:
-        pool |= {N + j: forget[j] for j in forget}
-        minus, plus = [N + j for j in sorted(targets)], list(range(N))
-    return pool, minus, plus if mode == "regular" else []
+    N = 1 + max(deletion.clients)
+    twice = {j: N + j for j in deletion.targets if j in deletion.kept}
+    minus = {twice.get(j, j): client for j, client in deletion.forgotten.items()}
+    plus = deletion.kept if mode == "regular" else {}
+    return {**minus, **plus}, list(minus), sorted(plus)
 
 
-def _warn_if_far(w: Tensor, w_unlearned: Tensor) -> None:
+def warn_if_far(w: Tensor, w_unlearned: Tensor) -> None:
     moved = float((w_unlearned - w).norm() / w.norm().clamp(min=1e-12))
     if moved > 1:
         warnings.warn(f"the PUF step is {moved:.2f} times as long as the model; eta_u may be too large", stacklevel=3)

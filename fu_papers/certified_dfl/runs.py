@@ -16,6 +16,7 @@ from typing import Any
 
 import networkx as nx
 import torch
+from fu_core.unlearning.deletion import Deletion, Forget
 from torch import Tensor
 
 from fu_core import partition
@@ -36,7 +37,6 @@ from fu_core.unlearning.certified import (
     residual_radius,
     softmax_constants,
 )
-from fu_core.unlearning.deletion import Deletion, Forget
 from fu_papers.certified_dfl.grid import DU_FORMS, REFERENCES, WHOLE_CLIENTS, Cell, Experiment, Place
 from fu_papers.lab.pool import device, map_runs
 from fu_papers.lab.store import Record, RecordStore, RunContext, RunFunction, run_function

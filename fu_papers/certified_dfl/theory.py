@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from fu_core.unlearning.deletion import Deletion, Forget
 from torch import Tensor, nn
 from torch.func import grad, hessian, vmap
 
@@ -43,7 +44,6 @@ from fu_core.unlearning.certified import (
     softmax_constants,
 )
 from fu_core.unlearning.curvature import dense_curvature, mean_gradient
-from fu_core.unlearning.deletion import Deletion, Forget
 from fu_core.unlearning.gaussian_mechanism import gaussian_delta, gaussian_epsilon, gaussian_sigma
 from fu_core.unlearning.newton import newton_solver
 from fu_papers.hf_kcu.theory import OneLogit, convex_clients, convex_model, data_hash, optimum, pooled

@@ -12,6 +12,7 @@ import matplotlib.pyplot as plt
 import networkx as nx
 import numpy as np
 import torch
+from fu_core.unlearning.deletion import Deletion, Forget
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
@@ -21,7 +22,6 @@ from fu_core.federation.local import Client
 from fu_core.models.flat import FlatModel
 from fu_core.streams import stream
 from fu_core.unlearning.certified import DU, du_release, flood
-from fu_core.unlearning.deletion import Deletion, Forget
 from fu_papers.look import colour, linestyle
 
 SAMPLES, L2 = 12, 0.1

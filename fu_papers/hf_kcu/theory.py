@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
+from fu_core.unlearning.deletion import Deletion
 from torch import Tensor, nn
 from torch.func import grad, hessian
 
@@ -24,7 +25,6 @@ from fu_core.federation.local import Client
 from fu_core.models.flat import FlatModel
 from fu_core.streams import stream
 from fu_core.unlearning.curvature import Product
-from fu_core.unlearning.deletion import Deletion
 from fu_core.unlearning.hf_kcu import hf_kcu
 from fu_core.unlearning.krylov import cg_iterates
 from fu_papers.lab.pool import map_kinds

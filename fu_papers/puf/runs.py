@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from fu_core.unlearning.deletion import Deletion
 from torch import Tensor
 
 from fu_core import partition
@@ -34,7 +35,6 @@ from fu_core.unlearning.baselines.mode import MoDe, mode
 from fu_core.unlearning.baselines.natural import natural
 from fu_core.unlearning.baselines.pga import PGA, pga
 from fu_core.unlearning.baselines.weight_negation import negate_weights
-from fu_core.unlearning.deletion import Deletion
 from fu_core.unlearning.puf import PUF, puf_round
 from fu_papers.lab.pool import device, map_runs
 from fu_papers.lab.store import Record, RecordStore, RunContext, run_function

@@ -16,23 +16,21 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from fu_core.errors import (
     InvalidRequest,
-    MissingHistory,
     NumericalFailure,
     UnsupportedTask,
     check_choice,
-    check_count,
     check_positive,
 )
 from fu_core.federation.horizontal import aggregate, participants, sizes_of
 from fu_core.federation.local import Client, ClientOpt
-from fu_core.federation.meter import Meter, nbytes
+from fu_core.federation.meter import Meter
 from fu_core.federation.together import train_round
 from fu_core.models.flat import FlatModel
 from fu_core.unlearning.needs import Needs
@@ -40,64 +38,6 @@ from fu_core.unlearning.needs import Needs
 NEEDS = Needs(history=True, full_participation=True, several_rounds=True)
 NORM_SCOPES = ("global", "layer", "layer_avg")
 SHORTEST = 1e-12  # a fresh update below this has no direction
-
-
-@dataclass
-class UpdateHistory:
-    """What FedEraser stores during training: `w_0` (d,) and the updates (d,) of rounds 1, 1 + interval, ...
-
-    Hand `record` to `fedavg` as `on_updates`. Everything recorded is a copy.
-    """
-
-    w_0: Tensor
-    interval: int = 1  # dt; the original paper: 2
-    _updates: dict[tuple[int, int], Tensor] = field(default_factory=dict, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        check_count("interval", self.interval)
-        self.w_0 = self.w_0.detach().clone()
-
-    def record(self, round: int, ids: Sequence[int], deltas: Tensor) -> None:
-        """Store the updates (K, d) of the clients `ids`, if `round` is one to retain."""
-        if (round - 1) % self.interval == 0:
-            for k, delta in zip(ids, deltas, strict=True):
-                self._updates[round, k] = delta.detach().clone()
-
-    @property
-    def rounds(self) -> list[int]:
-        """The rounds retained, in order."""
-        return sorted({t for t, _ in self._updates})
-
-    def update(self, round: int, client: int) -> Tensor:
-        """U_k^t (d,), new minus old, not to be overwritten; raises `MissingHistory` if it was not stored."""
-        if (round, client) not in self._updates:
-            stored = f"rounds {self.rounds[0]} to {self.rounds[-1]}" if self._updates else "nothing"
-            raise MissingHistory(
-                f"no stored update of client {client} in round {round}; the history holds {stored}, "
-                f"interval {self.interval}"
-            )
-        return self._updates[round, client]
-
-    @property
-    def stored(self) -> list[Tensor]:
-        """All stored updates, by round and client."""
-        return [self._updates[key] for key in sorted(self._updates)]
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The stored updates under "update/<round>/<client>", to be written to a file."""
-        return {f"update/{t}/{k}": update for (t, k), update in self._updates.items()}
-
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take back what `tensors` gave, read from a file: not copied again. Other names are left alone."""
-        for name, update in tensors.items():
-            if name.startswith("update/"):
-                _, t, k = name.split("/")
-                self._updates[int(t), int(k)] = update.to(self.w_0.device)
-
-    @property
-    def nbytes(self) -> int:
-        """C R_ret P B: the bytes of the updates. `w_0` comes from its seed and is not counted."""
-        return sum(nbytes(update) for update in self.stored)
 
 
 def calibrate(model: FlatModel, stored: Tensor, fresh: Tensor, *, per_layer: bool) -> tuple[Tensor, int]:

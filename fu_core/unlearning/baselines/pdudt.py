@@ -20,7 +20,6 @@ linear losses and drift otherwise. What comes out has no certificate. The recove
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import networkx as nx
 import torch
@@ -28,103 +27,16 @@ from torch import Tensor
 
 from fu_core.errors import (
     InvalidRequest,
-    MissingHistory,
     NumericalFailure,
     TopologyError,
     UnsupportedTask,
     check_choice,
-    check_count,
-    check_positive,
 )
 from fu_core.federation.decentralised import check_mixing, links, metropolis
-from fu_core.federation.meter import Meter, nbytes
+from fu_core.federation.meter import Meter
 from fu_core.streams import stream
 
 CURVATURES = ("secant", "frozen")
-
-
-@dataclass
-class PeerHistory:
-    """The models X^s and gradients g^s, both (K, d), of every round, from `first_round` on.
-
-    Hand `record` to `dpsgd` as `on_updates`. Everything recorded is a copy; the clients are those of the first
-    record. gamma: the clients' learning rate in round 1, times `decay` every round after, as ClientOpt's lr and
-    lr_decay. A decay that is not known here would pass for curvature.
-    """
-
-    gamma: float
-    decay: float = 1.0
-    first_round: int = 1
-    ids: list[int] = field(default_factory=list, init=False)
-    _models: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
-    _gradients: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        check_positive("gamma", self.gamma)
-        check_positive("decay", self.decay)
-        check_count("first_round", self.first_round)
-
-    def record(self, round: int, ids: Sequence[int], W: Tensor, deltas: Tensor) -> None:
-        """Store the models `W` before `round` and what the clients learnt at them, g = -deltas / gamma."""
-        self.ids = self.ids or list(ids)
-        if list(ids) != self.ids:
-            raise InvalidRequest(f"round {round} has the clients {list(ids)}, but this history is of {self.ids}")
-        self._models[round] = W.detach().clone()
-        self._gradients[round] = deltas.detach() / -self.rate(round)
-
-    def rate(self, round: int) -> float:
-        """The learning rate of `round`."""
-        return self.gamma * self.decay ** (round - 1)
-
-    @property
-    def rounds(self) -> list[int]:
-        """The rounds stored, in order."""
-        return sorted(self._models)
-
-    def models(self, round: int) -> Tensor:
-        """X^s (K, d) before `round`, not to be overwritten; raises `MissingHistory` if it was not stored."""
-        return self._of(self._models, round)
-
-    def gradients(self, round: int) -> Tensor:
-        """g^s (K, d) of `round`, not to be overwritten; raises `MissingHistory` if it was not stored."""
-        return self._of(self._gradients, round)
-
-    def _of(self, stored: dict[int, Tensor], round: int) -> Tensor:
-        if round not in stored:
-            held = f"rounds {self.rounds[0]} to {self.rounds[-1]}" if stored else "nothing"
-            raise MissingHistory(f"no stored models and gradients of round {round}; the history holds {held}")
-        return stored[round]
-
-    def tensors(self) -> dict[str, Tensor]:
-        """What is stored, under "models/<t>", "gradients/<t>" and "ids", to be written to a file."""
-        models = {f"models/{t}": X for t, X in self._models.items()}
-        gradients = {f"gradients/{t}": g for t, g in self._gradients.items()}
-        return {**models, **gradients, "ids": torch.tensor(self.ids, dtype=torch.long)}
-
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take back what `tensors` gave, read from a file: not copied again. Other names are left alone."""
-        for name, tensor in tensors.items():
-            kind, _, t = name.partition("/")
-            if name == "ids":
-                self.ids = tensor.tolist()
-            elif kind == "models":
-                self._models[int(t)] = tensor
-            elif kind == "gradients":
-                self._gradients[int(t)] = tensor
-
-    @property
-    def stored(self) -> list[Tensor]:
-        """All stored models and gradients."""
-        return [*self._models.values(), *self._gradients.values()]
-
-    @property
-    def nbytes(self) -> int:
-        """2 t_1 K d B: what this reconstruction keeps, at all clients together."""
-        return sum(nbytes(tensor) for tensor in self.stored)
-
-    def published_nbytes(self, neighbours: int) -> int:
-        """t_1 N_c d B: the storage Wu et al. (Sec. IV-E) give for PDUDT, N_c the neighbours of the client leaving."""
-        return sum(neighbours * nbytes(g[0]) for g in self._gradients.values())
 
 
 def mixing_without(Q: Tensor, rows: Sequence[int]) -> Tensor:

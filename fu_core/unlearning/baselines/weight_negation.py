@@ -8,34 +8,29 @@ The same model results whoever leaves: the method does not look at the target's 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from fu_core.errors import UnsupportedModel, nearest
-from fu_core.federation.meter import Meter
 from fu_core.models.flat import FlatModel
+from fu_core.request import Deletion
+from fu_core.unlearning.method import Trained, register
 from fu_core.unlearning.needs import Needs
 
-NEEDS = Needs(blind=True)
+
+@dataclass(frozen=True)
+class NoT:
+    """layers: module names; none: the first layer with parameters that a forward pass reaches."""
+
+    layers: Sequence[str] = ()
 
 
-def negate_weights(
-    model: FlatModel,
-    w: Tensor,
-    *,
-    example: Tensor | None = None,
-    layers: Sequence[str] | None = None,
-    meter: Meter | None = None,
-) -> Tensor:
+def negate_weights(model: FlatModel, w: Tensor, layers: Sequence[str]) -> Tensor:
     """`w` (d,) with the weights of `layers` negated. Deterministic; applying it twice gives `w` back.
 
-    `layers`: module names; by default the first layer with parameters that a forward pass of `example`
-    (1, ...) reaches. Raises `UnsupportedModel` for a layer without a weight, naming what there is.
+    Raises `UnsupportedModel` for a layer without a weight, naming what there is.
     """
-    if layers is None:
-        if example is None:
-            raise ValueError("example or layers must be given: the first layer is found by a forward pass")
-        layers = [model.first_layer(example)]
     negated = w.clone()
     views = model.views(negated)
     for layer in layers:
@@ -43,6 +38,13 @@ def negate_weights(
         if name not in views:
             raise UnsupportedModel(f"layer {layer!r} has no weight to negate{nearest(name, views)}")
         views[name].neg_()  # w_l <- -w_l
-    if meter is not None:
-        meter.keep("global model", w)
     return negated
+
+
+@register("NoT", paper="Khalil et al., CVPR 2025", colour="#d98cc0", parameters=NoT, needs=Needs(blind=True))
+def serve(trained: Trained, deletion: Deletion, config: NoT) -> Tensor:
+    """The model (d,) with a layer negated; an example of the retained data finds the first one."""
+    f = trained.horizontal
+    layers = config.layers or [f.model.first_layer(next(iter(deletion.kept.values()))[0][:1])]
+    f.meter.keep("global model", trained.model)
+    return negate_weights(f.model, trained.model, layers)

@@ -7,6 +7,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from fu_core.unlearning.deletion import Deletion
 from torch import nn
 
 from fu_core.errors import (
@@ -34,7 +35,6 @@ from fu_core.unlearning.certified import (
     softmax_constants,
 )
 from fu_core.unlearning.curvature import dense_curvature
-from fu_core.unlearning.deletion import Deletion
 
 N, D, L2 = 5, 4, 0.1
 Q = metropolis(ring(N))

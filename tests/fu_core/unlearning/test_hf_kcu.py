@@ -11,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from fu_core.unlearning.deletion import Deletion
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -21,7 +22,6 @@ from fu_core.models.cnn import simple_cnn
 from fu_core.models.flat import FlatModel
 from fu_core.models.linear import softmax_regression
 from fu_core.unlearning.curvature import curvature_product
-from fu_core.unlearning.deletion import Deletion
 from fu_core.unlearning.hf_kcu import HFKCU, conjugate_gradient, hf_kcu, hf_kcu_step
 from fu_core.unlearning.krylov import cg_iterates, solve
 from tests.quadratics import Quadratics

@@ -1,0 +1,235 @@
+"""Every method registers beside its function: its name, what it needs, what it can serve, what it guarantees.
+
+    @register("NoT", paper="Khalil et al., CVPR 2025", colour="#d98cc0", needs=Needs(blind=True))
+    def serve(trained: Trained, deletion: Deletion, config: NoT) -> Tensor: ...
+
+    trained = Trained(federation, w, rounds=20)
+    model, cost, notes = unlearn("NoT", trained, "client-3")
+
+A file in `unlearning` or `unlearning.baselines` is enough: all are imported when somebody first asks for a method.
+One that is defined elsewhere, in a notebook say, is there as soon as its decorator has run.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fu_core.errors import InvalidRequest, UnsupportedTask, check_choice
+from fu_core.federation.federation import Federation
+from fu_core.federation.meter import Meter
+from fu_core.federation.server import FedOpt
+from fu_core.request import Deletion, Request
+from fu_core.unlearning.memory import Memory, PeerHistory
+from fu_core.unlearning.needs import Needs
+
+if TYPE_CHECKING:
+    from fu_core.federation.vertical import VerticalFederation
+
+KINDS = ("client", "clients", "samples", "classes")  # of requests: one or several leave, or some of their samples go
+EXCHANGES = ("server", "peers", "vertical")
+GUARANTEES = ("none", "exact", "certified")  # exact: the very model that never saw the data
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A federation after training, as a request meets it.
+
+    w: the model (d,), or everybody's (N, d) where clients are peers; None in a vertical federation, whose parties
+    carry theirs. rounds: trained so far, which the count of rounds and the learning-rate schedule continue. w_0 (d,):
+    where training began. memory: what was kept meanwhile. watch: hears of a method's own progress, step by step.
+    """
+
+    federation: Federation | VerticalFederation
+    w: Tensor | None = None
+    rounds: int = 0
+    w_0: Tensor | None = None
+    memory: Memory | PeerHistory = field(default_factory=Memory)
+    watch: Callable[[Any], None] | None = None
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def model(self) -> Tensor:
+        """`w`, where there is one."""
+        if self.w is None:
+            raise UnsupportedTask("w: this method needs one model as a vector, but vertical parties hold parts of one")
+        return self.w
+
+    @property
+    def horizontal(self) -> Federation:
+        """The federation, where its clients hold whole samples."""
+        if not isinstance(self.federation, Federation):
+            raise UnsupportedTask("federation: this method needs clients with whole samples, not vertical parties")
+        return self.federation
+
+    @property
+    def vertical(self) -> VerticalFederation:
+        """The federation, where parties hold different features of the same samples."""
+        if isinstance(self.federation, Federation):
+            raise UnsupportedTask(
+                "federation: this method needs vertical parties, but these clients hold whole samples"
+            )
+        return self.federation
+
+    @property
+    def next_round(self) -> int:
+        """The number of the round that comes."""
+        return self.rounds + 1
+
+    @property
+    def exchange(self) -> str:
+        """Which of EXCHANGES the federation has."""
+        if not isinstance(self.federation, Federation):
+            return "vertical"
+        return "server" if isinstance(self.federation.exchange, FedOpt) else "peers"
+
+
+Serve = Callable[[Trained, Deletion, Any], Any]
+
+
+@dataclass(frozen=True)
+class NoParameters:
+    """Of methods that have nothing to choose."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A registered method. `serve(trained, deletion, parameters)` gives the unlearned model.
+
+    name: unique, as tables show it; paper: whose it is; colour, dash: of its line in every figure; parameters: the
+    frozen dataclass of its hyper-parameters; preset: the values of its fields that make it this method ("PUF-Special" is
+    PUF with mode="special"); needs: the columns of PUF's Table I; refuses: KINDS of requests that it cannot serve, and why, in
+    its own words; exchanges: where it works; guarantee: one of GUARANTEES; recovers: do rounds of recovery follow, or
+    is the model ready as it comes?
+    """
+
+    name: str
+    serve: Serve
+    paper: str
+    colour: str
+    dash: str = "-"
+    parameters: Callable[..., Any] = NoParameters
+    preset: dict[str, Any] = field(default_factory=dict)
+    needs: Needs = field(default_factory=Needs)
+    refuses: Mapping[str, str] = field(default_factory=dict)
+    exchanges: Collection[str] = ("server",)
+    guarantee: str = "none"
+    recovers: bool = True
+
+    def __post_init__(self) -> None:
+        for kind in self.refuses:
+            check_choice(f"refuses of {self.name}", kind, KINDS)
+        for exchange in self.exchanges:
+            check_choice(f"exchanges of {self.name}", exchange, EXCHANGES)
+        check_choice(f"guarantee of {self.name}", self.guarantee, GUARANTEES)
+
+    @property
+    def serves(self) -> list[str]:
+        """The KINDS of requests that it can serve."""
+        return [kind for kind in KINDS if kind not in self.refuses]
+
+    def configured(self, **changes: Any) -> Any:
+        """The method's hyper-parameters: its defaults, the method's presets, and `changes`."""
+        try:
+            return self.parameters(**{**self.preset, **changes})
+        except TypeError as error:
+            raise InvalidRequest(f"{self.name} has no such parameter: {error}") from error
+
+
+_REGISTERED: dict[str, Method] = {}
+
+
+def register(name: str, **about: Any) -> Callable[[Serve], Serve]:
+    """Register the decorated function as the method `name`; the keywords are the fields of `Method`.
+
+    A name that is taken by another function raises ValueError; running a cell again replaces its own.
+    """
+
+    def declare(serve: Serve) -> Serve:
+        known = _REGISTERED.get(name)
+        where = (serve.__module__, serve.__qualname__)
+        if known is not None and (known.serve.__module__, known.serve.__qualname__) != where:
+            raise ValueError(f"method {name!r} is registered already, by {known.serve.__module__}")
+        _REGISTERED[name] = Method(name, serve, **about)
+        return serve
+
+    return declare
+
+
+def methods() -> dict[str, Method]:
+    """Every registered method by name."""
+    _import_all()
+    return dict(_REGISTERED)
+
+
+def method(name: str) -> Method:
+    """The method of that name; ValueError names the nearest."""
+    known = methods()
+    check_choice("method", name, known)
+    return known[name]
+
+
+@cache
+def _import_all() -> None:
+    for package in ("fu_core.unlearning", "fu_core.unlearning.baselines"):
+        for found in pkgutil.iter_modules(importlib.import_module(package).__path__):
+            if not found.ispkg:
+                importlib.import_module(f"{package}.{found.name}")
+
+
+class Unlearned(NamedTuple):
+    """The unlearned model, what it cost, and what the method tells of how it came about."""
+
+    model: Any
+    cost: Meter
+    notes: dict[str, Any]
+
+
+def unlearn(name: str, trained: Trained, request: str | Request | Deletion, **parameters: Any) -> Unlearned:
+    """Let the method `name` serve a request; `parameters` are fields of its hyper-parameters.
+
+    The given model is left untouched. The model is a vector (d,); everybody's (K, d) where clients are peers; parties
+    in a vertical federation; an ensemble for SISA. Raises `UnsupportedTask` in the method's own words where it cannot
+    serve such a request or works in another kind of federation, `InvalidRequest` for a request that names nobody,
+    `MissingHistory` where it needs what was not kept.
+    """
+    chosen = method(name)
+    if trained.exchange not in chosen.exchanges:
+        needed = " or ".join(chosen.exchanges)
+        raise UnsupportedTask(f"{name} works in a federation of kind {needed}, but this one is {trained.exchange}")
+    config = chosen.configured(**parameters)
+    deletion = resolved(trained, request)
+    refuse(deletion, chosen.refuses)
+    meter = Meter()
+    counted = replace(trained, federation=trained.federation.having(meter=meter), notes={})
+    return Unlearned(chosen.serve(counted, deletion, config), meter, counted.notes)
+
+
+def resolved(trained: Trained, request: str | Request | Deletion) -> Deletion:
+    """The request as samples of the federation's clients."""
+    if isinstance(request, Deletion):
+        return request
+    read = Request.parse(request) if isinstance(request, str) else request
+    return read.resolve(trained.federation.clients)
+
+
+def kind_of(deletion: Deletion) -> str:
+    """Which of KINDS a request is of, by what it takes: of clients if all who forget leave, else of classes or samples."""
+    if deletion.of_clients:
+        return "client" if len(deletion.targets) == 1 else "clients"
+    gone, kept = deletion.forget[1], deletion.retain[1]
+    whole = gone.dim() == 1 and not gone.is_floating_point() and not torch.isin(gone, kept).any()
+    return "classes" if whole else "samples"
+
+
+def refuse(deletion: Deletion, refuses: Mapping[str, str]) -> None:
+    """Raise UnsupportedTask, in a method's own words, for a kind of request that it refuses."""
+    if (kind := kind_of(deletion)) in refuses:
+        raise UnsupportedTask(refuses[kind])
