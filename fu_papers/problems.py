@@ -1,30 +1,28 @@
 """What every horizontal experiment is about: a data set, a way to split it, a net, and what is trained on.
 
 `Setting` reads the short text that notebooks and profiles use, `problem` turns the flat config of a run
-into data, clients and a model, `resumable_fedavg` trains on it inside a run.
+into data, clients and a model, `train_resumably` trains on it inside a run.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from fu_core import partition
 from fu_core.data import Dataset, load
 from fu_core.errors import ConfigError, check_choice, check_positive
-from fu_core.federation.horizontal import fedavg
-from fu_core.federation.local import Client, ClientOpt
-from fu_core.federation.meter import Meter
+from fu_core.federation import Client, ClientOpt, Federation, fedavg
 from fu_core.models import MODELS, FlatModel, build
 from fu_core.streams import stream_seed
-from fu_papers.lab.pool import device
-from fu_papers.lab.store import RunContext
+from fu_core.unlearning.memory import Memory
+from fu_papers.lab.context import RunContext
+from fu_papers.lab.device import device
 
 EVALUATE_EVERY = 5  # rounds of training between two evaluations
 SMALLEST_CLIENT = 10
@@ -93,10 +91,9 @@ class Problem:
         """Of the data and who holds what."""
         return hashlib.sha256(f"{self.dataset.sha256}/{partition.partition_hash(self.parts)}".encode()).hexdigest()[:16]
 
-    def retained(self, target: int) -> Client:
-        """All samples of the other clients, in client order."""
-        others = [c for i, c in enumerate(self.clients) if i != target]
-        return torch.cat([x for x, _ in others]), torch.cat([y for _, y in others])
+    def federation(self, config: Mapping[str, Any]) -> Federation:
+        """Everybody, with the local training and the seed of a run's config."""
+        return Federation(self.model, self.clients, client_opt(config), config["seed"])
 
 
 def problem(config: Mapping[str, Any]) -> Problem:
@@ -133,6 +130,11 @@ def _problem(
     )
 
 
+def data_hash(config: Mapping[str, Any]) -> str:
+    """Of the data behind a run's config, and who holds what."""
+    return problem(config).data_hash
+
+
 def _by_site(dataset: Dataset, clients: int) -> list[Tensor]:
     if dataset.site_train is None:
         raise ConfigError(f"split 'site' needs data from several hospitals; {dataset.name} names none")
@@ -147,72 +149,50 @@ def client_opt(config: Mapping[str, Any]) -> ClientOpt:
     return ClientOpt(**{f.name: config[f.name] for f in fields(ClientOpt)})
 
 
-def initial_model(config: Mapping[str, Any], p: Problem) -> Tensor:
+def initial_model(config: Mapping[str, Any], model: FlatModel) -> Tensor:
     """Where every training of the config's seed starts (d,)."""
-    return p.model.init(stream_seed(config["seed"], "init")).to(device())
-
-
-class Keeper(Protocol):
-    """Something that keeps updates while a model is trained, and survives an interruption with it."""
-
-    def record(self, round: int, ids: Sequence[int], deltas: Tensor) -> None:
-        """See `fedavg`'s `on_updates`."""
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Everything kept, by name."""
-
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take back what `tensors` gave; other names are left alone."""
+    return model.init(stream_seed(config["seed"], "init")).to(device())
 
 
 def train_resumably(
-    config: Mapping[str, Any],
+    f: Federation,
+    w_0: Tensor,
+    rounds: int,
     context: RunContext,
-    p: Problem,
     scores: Callable[[Tensor], Mapping[str, float]],
-    *,
-    clients: Sequence[Client] | None = None,
-    history: Keeper | None = None,
-    w_0: Tensor | None = None,
-) -> tuple[Tensor, Meter]:
-    """FedAvg from scratch without the clients in `config["exclude"]`: the final model (d,), and what it cost.
+    memory: Memory | None = None,
+) -> Tensor:
+    """FedAvg from `w_0` inside a run: the final model (d,). What it costs is counted by the federation's meter.
 
-    Resumes after the last finished round. Logs `scores(w)` every few rounds. `clients` replaces the
-    problem's (poisoned ones, say); `history` gets the clients' updates, and survives an interruption.
-    Trainings of one seed start from the same weights, whoever takes part; `w_0` (d,) are others, pre-trained say.
+    Resumes after the last finished round. Logs `scores(w)` every few rounds. `memory` gets the clients' updates, and
+    survives an interruption.
     """
-    seed = config["seed"]
-    w = initial_model(config, p) if w_0 is None else w_0
-    done, meter = 0, Meter()
+    w, done = w_0, 0
     if (saved := context.resume()) is not None:
         tensors, meta = saved
-        w, done, meter = tensors.pop("w").to(device()), meta["round"], Meter(**meta["meter"])
-        if history is not None:
-            history.restore(tensors)
+        w, done = tensors.pop("w").to(device()), meta["round"]
+        f.meter.restore(meta["meter"])
+        if memory is not None:
+            memory.restore(tensors, device())
 
     def after_round(t: int, w_t: Tensor, _: object) -> None:
-        if t % EVALUATE_EVERY == 0 or t in (1, config["rounds"]):
+        if t % EVALUATE_EVERY == 0 or t in (1, rounds):
             context.log(round=t, **scores(w_t))
-        kept = history.tensors() if history is not None else {}
-        context.checkpoint({"w": w_t, **kept}, {"round": t, "meter": asdict(meter)})
+        kept = memory.tensors() if memory is not None else {}
+        context.checkpoint({"w": w_t, **kept}, {"round": t, "meter": asdict(f.meter)})
 
-    w = fedavg(
-        p.model,
+    return fedavg(
+        f,
         w,
-        p.clients if clients is None else clients,
-        rounds=config["rounds"] - done,
-        local=client_opt(config),
-        seed=seed,
-        exclude=config["exclude"],
+        rounds - done,
         first_round=done + 1,
-        meter=meter,
         after_round=after_round,
-        on_updates=None if history is None else history.record,
+        on_updates=None if memory is None else memory.record,
     )
-    return w, meter
 
 
 PROBLEM_KEYS = ("dataset", "split", "alpha", "model", "clients", "n_train", "n_val", "n_test")
+TRAINING_FIELDS = tuple(f.name for f in fields(ClientOpt))  # of a config, beside those of its problem
 
 
 def plain_fields(values: Any) -> dict[str, Any]:

@@ -5,7 +5,9 @@ The paper's cost formulas (fu_core.evaluation.costs) are checked against these c
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -63,6 +65,11 @@ class Meter:
     def keep(self, name: str, *tensors: Tensor) -> None:
         """`tensors` stay in memory under `name` after the round."""
         self.kept[name] = sum(nbytes(tensor) for tensor in tensors)
+
+    def restore(self, counted: Mapping[str, Any]) -> None:
+        """Go on from what was counted before an interruption: the fields by name."""
+        for name, value in counted.items():
+            setattr(self, name, value)
 
     @property
     def gradient_passes(self) -> int:

@@ -18,8 +18,8 @@ from fu_papers.lab.store import Record
 from fu_papers.look import mean_spread
 from fu_papers.problem_figures import title
 from fu_papers.problems import Setting
-from fu_papers.puf.figures import Unlearnings
 from fu_papers.puf.grid import METHODS, PUFS, Experiment
+from fu_papers.puf.results import Unlearnings
 from fu_papers.verdicts import ClaimResult, judge
 
 PAPER_STOP = "test"
@@ -39,7 +39,7 @@ def verdicts(
 ) -> list[ClaimResult]:
     """One result per claim P1-P14. runs, sweep: `puf_figures.tidy` of the tables' and of the sweep's runs;
     costs: the record of `puf.run_costs`."""
-    ended = runs[(runs.stop == PAPER_STOP) & (runs.variant == "")]
+    ended = runs[(runs.stop == PAPER_STOP) & (runs.label == "")]
     swept = sweep[sweep.stop == PAPER_STOP]
     judged = [
         _forgets_better("P1", e, ended, "dirichlet"),
@@ -66,7 +66,7 @@ def _forgets_better(id: str, e: Experiment, ended: pd.DataFrame, split: str) -> 
     if not settings:
         return ClaimResult(id, "not run", reason=f"needs a setting with the split {split!r}")
     clearly, lowest, shown = [], [], []
-    r = ended[(ended.scenario == "clients") & ended.setting.isin(settings)]
+    r = ended[(ended.group == "clients") & ended.setting.isin(settings)]
     for setting in settings:
         here = r[r.setting == setting]
         ours = here[here.method == "PUF-Regular"].delta_forget
@@ -95,7 +95,7 @@ def _upper(values: pd.Series) -> float:
 def _cheaper(e: Experiment, ended: pd.DataFrame) -> ClaimResult:
     """P3: at least 25x less communication than retraining. With fewer than the paper's 200 rounds of training
     the rule is the equivalent one: recovery takes at most a 25th of them."""
-    r = ended[(ended.scenario == "clients") & ended.method.isin(PUFS)]
+    r = ended[(ended.group == "clients") & ended.method.isin(PUFS)]
     short = e.rounds < PAPER_ROUNDS
     fits, shown = [], []
     for setting, method in product(e.settings, PUFS):
@@ -114,7 +114,7 @@ def _not_is_blind(e: Experiment, unlearnings: Unlearnings) -> ClaimResult:
     models: dict[tuple[str, int], set[str]] = defaultdict(set)
     keys = []
     for cell, record in unlearnings.items():
-        if (cell.scenario, cell.method) == ("clients", "NoT"):
+        if (cell.group, cell.method) == ("clients", "NoT"):
             models[cell.setting, cell.seed].add(record.metrics["unlearned"]["sha256"])
             keys.append(record.key)
     if len(e.targets) < 2:
@@ -141,7 +141,7 @@ def _models_kept(r: pd.DataFrame, descriptions: Mapping[str, Record]) -> pd.Seri
 
 def _natural_remembers(e: Experiment, ended: pd.DataFrame) -> ClaimResult:
     """P6: Natural's mean forget gap exceeds both PUF variants' when test accuracy first reaches Retrain's."""
-    r = ended[(ended.scenario == "clients") & ended.method.isin(["Natural", *PUFS])]
+    r = ended[(ended.group == "clients") & ended.method.isin(["Natural", *PUFS])]
     beats, shown = [], []
     for setting in e.settings:
         gap = r[r.setting == setting].groupby("method").delta_forget.mean()
@@ -153,7 +153,7 @@ def _natural_remembers(e: Experiment, ended: pd.DataFrame) -> ClaimResult:
 
 def _rate_matters(e: Experiment, swept: pd.DataFrame) -> ClaimResult:
     """P7: eta_u correlates negatively with the forget gap and positively with the recovery rounds (Spearman, 5 %)."""
-    r = swept[swept.scenario == "clients"]
+    r = swept[swept.group == "clients"]
     if r.groupby("method").eta_u.nunique().min() < 3 if len(r) else True:
         return ClaimResult("P7", "not run", reason="needs sweep_settings and at least three values of eta_u")
     lost, r = int(r.delta_forget.isna().sum()), r[r.delta_forget.notna()]
@@ -176,16 +176,16 @@ def _rate_matters(e: Experiment, swept: pd.DataFrame) -> ClaimResult:
 
 def _insensitive(e: Experiment, ended: pd.DataFrame, swept: pd.DataFrame) -> ClaimResult:
     """P8: at least half of the grid of eta_u and E_u has a smaller forget gap than the best baseline of Fig. 5."""
-    r = swept[swept.scenario == "clients"]
+    r = swept[swept.group == "clients"]
     if r.empty:
         return ClaimResult("P8", "not run", reason="needs sweep_settings")
     met, shown, keys = [], [], _keys(r)
     for setting in e.sweep_settings:
-        rivals = ended[(ended.scenario == "clients") & (ended.setting == setting) & ended.seed.isin(list(e.few_seeds))]
+        rivals = ended[(ended.group == "clients") & (ended.setting == setting) & ended.seed.isin(list(e.few_seeds))]
         rivals = rivals[rivals.method.isin(set(METHODS) - {"FedEraser", *PUFS})]
         best = rivals.groupby("method").delta_forget.mean().min()
         # a cell of the grid in which a run diverged has no gap, and is not below anything
-        grid = r[r.setting == setting].groupby(["method", "variant"]).delta_forget.agg(lambda v: v.mean(skipna=False))
+        grid = r[r.setting == setting].groupby(["method", "label"]).delta_forget.agg(lambda v: v.mean(skipna=False))
         met.append(bool((grid < best).mean() >= 0.5))
         shown.append(f"{title(setting)}: {int((grid < best).sum())} of {len(grid)} below {best:.1f}")
         keys += _keys(rivals)
@@ -201,7 +201,7 @@ def _smallest_gap(
 
     FedEraser, which the paper does not compare with there, is left out.
     """
-    r = ended[(ended.scenario == scenario) & ended.method.isin(set(METHODS) - {"FedEraser"})]
+    r = ended[(ended.group == scenario) & ended.method.isin(set(METHODS) - {"FedEraser"})]
     if split is not None:
         r = r[[Setting.parse(text).split == split for text in r.setting]]
     if r.empty:
@@ -219,7 +219,7 @@ def _smallest_gap(
 def _fed_eraser(e: Experiment, ended: pd.DataFrame, descriptions: Mapping[str, Record]) -> ClaimResult:
     """P12: under IID FedEraser has the lowest mean forget gap, and stores C R_ret models."""
     settings = [s for s in e.settings if Setting.parse(s).split == "iid"]
-    r = ended[(ended.scenario == "clients") & ended.setting.isin(settings) & ended.method.isin(METHODS)]
+    r = ended[(ended.group == "clients") & ended.setting.isin(settings) & ended.method.isin(METHODS)]
     eraser = r[r.method == "FedEraser"]
     if eraser.empty:
         return ClaimResult("P12", "not run", reason="needs an IID setting and history_interval of at least 1")

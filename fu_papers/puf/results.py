@@ -1,0 +1,91 @@
+"""The tidy frame of PUF's runs, and how its rows are found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pandas as pd
+
+from fu_papers.lab.record import Record
+from fu_papers.problem_figures import title
+from fu_papers.puf.runs import STOP_RULES
+from fu_papers.study import Cell, tidy
+
+Trainings = Mapping[tuple[str, str, int, str], Record]  # (scenario, setting, seed, request)
+Unlearnings = Mapping[Cell, Record]
+
+ATTACKS = ("forget", "song", "yeom")  # what tells remembered data from forgotten ones
+
+
+def results(unlearnings: Unlearnings, trainings: Trainings, references: Unlearnings | None = None) -> pd.DataFrame:
+    """Every metric of every run, per stop rule, with differences to the retrained model of the same seed and request.
+
+    `references` holds the Retrain runs if `unlearnings` does not. Runs of unsupported cases have no rows, those that
+    diverged have some without numbers.
+    """
+
+    def measure(cell: Cell, record: Record) -> Iterator[dict[str, Any]]:
+        if "unsupported" in record.metrics:
+            return
+        options = record.config.get("options", {})
+        swept = {name: options[name] for name in ("eta_u", "epochs_u") if name in options}
+        if "diverged" in record.metrics:
+            yield from ({"stop": stop, "test": None, **swept} for stop in STOP_RULES)
+            return
+        retrained = (references or unlearnings)[cell._replace(method="Retrain", label="")].metrics["final"]
+        training = trainings[cell.group, cell.setting, cell.seed, cell.request].metrics
+        for stop in STOP_RULES:
+            m: dict[str, Any] = dict(record.metrics.get("final") or record.metrics[stop])
+            if cell.method == "Retrain":
+                m |= {"bytes": training["bytes"], "images": training["images"]}
+            spent = [cost for cost in ("bytes", "images") if m.get(cost)]  # none where nothing was sent
+            gains = {f"{cost}_gain": training[cost] / m[cost] for cost in spent}
+            compared = [name for name in ("test", "loss", *ATTACKS) if name in m]
+            deltas = {f"delta_{name}": abs(m[name] - retrained[name]) for name in compared}
+            step = {f"unlearned_{k}": v for k, v in record.metrics.get("unlearned", {}).items() if k != "sha256"}
+            yield {"stop": stop, **m, **deltas, **gains, **step, **swept}
+
+    return tidy(unlearnings, measure, index=["stop"])
+
+
+def diverged(unlearnings: Unlearnings) -> dict[str, str]:
+    """Method, and eta_u and E_u where they are swept -> in how many of its runs training left the numbers."""
+    counts: dict[str, list[bool]] = {}
+    for cell, record in unlearnings.items():
+        name = f"{cell.method} ({cell.label})" if cell.label else cell.method
+        counts.setdefault(f"{title(cell.setting)}: {name}", []).append("diverged" in record.metrics)
+    return {name: f"{sum(lost)} of {len(lost)} runs" for name, lost in counts.items() if any(lost)}
+
+
+def unsupported(unlearnings: Unlearnings, scenario: str) -> dict[str, str]:
+    """Method -> why it cannot serve the scenario's requests, in its own words."""
+    return {
+        cell.method: record.metrics["unsupported"]
+        for cell, record in unlearnings.items()
+        if cell.group == scenario and "unsupported" in record.metrics
+    }
+
+
+def runs_of(unlearnings: Unlearnings, scenario: str, setting: str, method: str) -> list[Record]:
+    """The runs of one block and method that have a result."""
+    return [
+        record
+        for cell, record in unlearnings.items()
+        if (cell.group, cell.setting, cell.method, cell.label) == (scenario, setting, method, "")
+        and not {"unsupported", "diverged"} & set(record.metrics)
+    ]
+
+
+def rows_of(
+    runs: pd.DataFrame, scenario: str, setting: str, method: str, stop: str, label: str | None = ""
+) -> pd.DataFrame:
+    """The rows of one block and method; `label`: None for whichever."""
+    here = (runs.group == scenario) & (runs.setting == setting) & (runs.method == method) & (runs.stop == stop)
+    return runs[here if label is None else here & (runs.label == label)]
+
+
+def saved(frame: pd.DataFrame) -> pd.DataFrame:
+    """A frame under the names of PUF's CSV files: scenarios and variants."""
+    plain = frame.drop(columns=["condition", "record"], errors="ignore")
+    return plain.rename(columns={"group": "scenario", "label": "variant"})

@@ -1,0 +1,57 @@
+"""PUF's stages, in the order of its notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any
+
+from fu_papers.problems import PROBLEM_KEYS
+from fu_papers.puf import flower, runs
+from fu_papers.puf.grid import Experiment
+from fu_papers.study import Cell, Config, Stage
+
+
+def descriptions(e: Experiment) -> dict[str, Config]:
+    """Every setting, by its text."""
+    configs = {text: e.training(s, text, 0) for s in e.scenarios() for text in s.settings}
+    return {text: {key: config[key] for key in PROBLEM_KEYS} for text, config in configs.items()}
+
+
+def trainings(e: Experiment) -> dict[tuple[str, str, int, str], Config]:
+    """What the tables' runs need, by (scenario, setting, seed, request); "none" is the original model's."""
+    found: dict[tuple[str, str, int, str], Config] = {}
+    for cell, config in e.runs():
+        needed = runs.needs(config)
+        for request, name in (("none", "original"), (cell.request, "retrained")):
+            found[cell.group, cell.setting, cell.seed, request] = needed[name][1]
+    return found
+
+
+def equivalence(e: Experiment) -> dict[Cell, Config]:
+    """Claim P14, measured after training. The updates cancel only if all train E epochs: E_u = E."""
+    main = e.scenarios()[0]
+    return {
+        cell: e.unlearning(main, *cell[1:5], epochs_u=float(e.epochs))
+        for cell, _ in e.runs()
+        if cell.group == main.name and cell.method == "PUF-Regular"
+    }
+
+
+def in_flower(e: Experiment) -> Mapping[str, Any]:
+    """One run, where it is wanted and Flower is installed."""
+    there = e.flower and find_spec("flwr") is not None and find_spec("ray") is not None
+    return {"flower": flower.CONFIG} if there else {}
+
+
+STAGES = (
+    Stage("settings", runs.describe, descriptions, alone=True),
+    Stage("training", runs.train, trainings),
+    Stage("unlearning and recovery", runs.unlearn, lambda e: dict(e.runs()), needs=("training",)),
+    Stage("the other divisor", runs.unlearn, lambda e: dict(e.norms()), needs=("training",)),
+    Stage("sweep over eta_u and E_u", runs.unlearn, lambda e: dict(e.sweep()), needs=("training",)),
+    Stage("printed costs", runs.printed_costs, lambda e: {"costs": {"tables": "III to V"}}, alone=True),
+    Stage("formula as printed", runs.unlearn, lambda e: dict(e.printed()), needs=("training",)),
+    Stage("Regular against Special", runs.mode_equivalence, equivalence, needs=("training",)),
+    Stage("Flower", flower.flower_round, in_flower, alone=True, optional="Flower's simulation did not run here"),
+)
