@@ -27,55 +27,12 @@ from IPython.display import HTML, Image
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fu_core.errors import check_choice, nearest
+from fu_core.errors import nearest
 from fu_papers.lab.store import written_atomically
 
 DPI = 150
 SCREEN_DPI = 90  # pictures keep their print resolution and are shown at this one
 SOURCE_SIZE = 7.0  # points
-
-# Methods that meet in one figure (those of one paper) can be told apart by colour-blind readers, too; a test measures
-# it. The proposed method of each paper is a warm, strong colour.
-METHOD_COLOURS = {
-    "Original": "#6a6a6a",
-    "Retrain": "#000000",
-    "Natural": "#7cc7f2",
-    "NoT": "#d98cc0",
-    "PUF-Special": "#d55e00",
-    "PUF-Regular": "#e69f00",
-    "FedEraser": "#00b080",
-    "PGA": "#0072b2",
-    "MoDe": "#6b3e14",
-    "FedAU": "#4b1f7a",
-    "HF-KCU": "#c1272d",
-    "HF-KCU printed": "#f2a07b",
-    "NaiveGA": "#3fb5dd",
-    "SISA": "#4b4e9e",
-    "FedORA": "#e3550f",
-    "FedORA vector": "#f2b27b",
-    "FedORA calibrated": "#8c1d40",
-    "GA": "#66b8d4",
-    "ICO": "#0b4a26",
-    "CVFU": "#7a52a8",
-    "PDUDT": "#5aa9dc",
-    "Certified": "#b22222",
-    "DU": "#b22222",
-    "DU printed": "#f2a07b",
-    "Fine-tune": "#7a52a8",
-}
-_DASHED = {
-    "Retrain": "--",
-    "Original": ":",
-    "Natural": "-.",
-    "NaiveGA": "-.",
-    "HF-KCU printed": "--",
-    "GA": "-.",
-    "FedORA vector": "--",
-    "PDUDT": "-.",
-    "DU printed": "--",
-    "Fine-tune": "-.",
-}
-LINESTYLES = {method: _DASHED.get(method, "-") for method in METHOD_COLOURS}
 
 
 # --- figures ---------------------------------------------------------------------------------------------------------
@@ -106,15 +63,17 @@ def style() -> Iterator[None]:
 
 
 def colour(method: str) -> str:
-    """The colour of `method`, the same in every figure. Raises ValueError for an unknown one."""
-    check_choice("method", method, METHOD_COLOURS)
-    return METHOD_COLOURS[method]
+    """The colour of `method`, the same in every figure, as it was registered. Raises ValueError for an unknown one.
+
+    Methods that meet in one figure (those of one paper) can be told apart by colour-blind readers, too; a test measures
+    it. The proposed method of each paper is a warm, strong colour.
+    """
+    return registered(method).colour
 
 
 def linestyle(method: str) -> str:
     """The dash pattern of `method`: dashed for Retrain, the line that all others are compared with."""
-    check_choice("method", method, LINESTYLES)
-    return LINESTYLES[method]
+    return registered(method).dash
 
 
 def seed_band(ax: Axes, x: Sequence[float], runs: Any, method: str, **line: Any) -> None:
@@ -230,6 +189,12 @@ def show_table(frame: pd.DataFrame, source: str, caption: str = "") -> HTML:
     # one would align every table of a page like the others.
     uuid = hashlib.sha256(f"{caption}\n{csv_text(columns)}".encode()).hexdigest()[:12]
     return HTML(styler.to_html(table_uuid=uuid) + below)
+
+
+def show_parameters(experiment: Parameters) -> HTML:
+    """All parameters with their values, the paper's and their meaning: a table that unfolds."""
+    table = show_table(experiment.table(), f"profile {experiment.profile}, and what was changed above").data
+    return HTML(f"<details><summary>All {len(experiment.table())} parameters</summary>{table}</details>")
 
 
 def published(paper: str, table: str) -> pd.DataFrame:

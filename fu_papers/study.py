@@ -46,8 +46,8 @@ class Stage:
     """Runs that belong together, and the stages whose records they read.
 
     name: as the progress bar and `--stage` call it; cells: from a paper's parameters to {where a result belongs:
-    config}; alone: one run at a time, since a clock is running; optional: what to say, instead of failing, where its runs cannot
-    run (a package that is not installed); "" if they must.
+    config}; alone: one run at a time, since a clock is running; optional: what to say, instead of failing, where its
+    runs cannot run (a package that is not installed); "" if they must.
     """
 
     name: str

@@ -1,29 +1,26 @@
 """Run the papers' notebooks without a screen: `python -m fu_papers --profile quick --paper puf`.
 
-papermill executes; this module is the strictness around it. A misspelt parameter, a value of the wrong type, a
-notebook without its `parameters` cell are errors before anything runs, and a failing cell is one line that names it.
+papermill executes; this module is the strictness around it. A misspelt parameter, a value out of range, a notebook
+without its `parameters` cell are errors before anything runs, and a failing cell is one line that names it.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import logging
 import os
 import re
 import sys
 import textwrap
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import nbformat
 import papermill
-import yaml
 from ipykernel.kernelspec import get_kernel_dict
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
@@ -32,170 +29,16 @@ from papermill.exceptions import PapermillExecutionError
 from tqdm import tqdm
 from traitlets import default
 
-from fu_core.errors import ConfigError, check_choice, nearest
+from fu_core.errors import ConfigError
 from fu_papers.lab import paths
+from fu_papers.lab.notebooks import Plan, notebooks, plan
 from fu_papers.lab.provenance import PeakMemory, machine
+from fu_papers.parameters import profiles, read_yaml
 
 if TYPE_CHECKING:
-    from fu_papers.lab.pool import Stage
+    from fu_papers.lab.plan import Planned
 
 # What needs torch is imported where it is used: who waits for notebooks need not hold it in memory as well.
-
-TYPES = "int, float, str, bool, list[...] of these, or any of them `| None`"
-
-
-# --- what to run -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """One line `name: type = literal` of a notebook's `parameters` cell."""
-
-    name: str
-    type: ast.expr
-    default: Any
-
-    def check(self, value: Any, where: str) -> None:
-        """Raise ConfigError unless `value` has the declared type."""
-        if not _fits(value, self.type):
-            expected = ast.unparse(self.type)
-            raise ConfigError(f"{where}: {self.name} must be {expected}, got {value!r} ({type(value).__name__})")
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A notebook and the parameters to run it with, both checked."""
-
-    paper: str
-    notebook: Path
-    profile: str
-    parameters: dict[str, Any]
-
-    @property
-    def executed(self) -> Path:
-        """Where the executed copy goes, the log of the run."""
-        return paths.runs_dir() / "executed" / self.profile / self.notebook.name
-
-
-def notebooks() -> dict[str, Path]:
-    """The notebook of every paper, in order: `{"puf": .../01_puf.ipynb, ...}`."""
-    return {path.stem.partition("_")[2]: path for path in sorted(paths.NOTEBOOKS.glob("0*_*.ipynb"))}
-
-
-def profiles(paper: str) -> list[str]:
-    """The profiles that exist for `paper`."""
-    folder = _profile_folder(paper)
-    names = [file.name for file in folder.iterdir()] if folder.is_dir() else []
-    return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
-
-
-def plan(paper: str, profile: str, overrides: Mapping[str, Any]) -> Plan:
-    """Check everything that can be checked before running. Raises ConfigError naming what is wrong."""
-    known = notebooks()
-    check_choice("paper", paper, known, ConfigError)
-    if profile not in (available := profiles(paper)):
-        raise ConfigError(
-            f"{paper} has no profile {profile!r}{nearest(profile, available)}; "
-            f"there are: {', '.join(available) or 'none yet'}"
-        )
-    declared = declared_parameters(known[paper])
-    given = load_profile(paper, profile)
-    for values, where in ((given, f"{paper}/{profile}.yaml"), (overrides, "-p")):
-        _check_values(values, declared, where, known[paper].name)
-    return Plan(paper, known[paper], profile, {**given, **overrides, "profile": profile})
-
-
-def load_profile(paper: str, profile: str) -> dict[str, Any]:
-    """The values of a profile file, flat `name: value`; an empty file is no values."""
-    file = _profile_folder(paper) / f"{profile}.yaml"
-    values = _yaml(file.read_text(encoding="utf-8"), f"{paper}/{file.name}")
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
-        raise ConfigError(f"{paper}/{file.name} must consist of lines `name: value`, got {values!r}")
-    return values
-
-
-def declared_parameters(notebook: Path) -> dict[str, Parameter]:
-    """The parameters that `notebook` declares, by name.
-
-    Raises ConfigError unless there is exactly one `parameters` cell, each of its lines is a typed literal, each
-    default has its type, and `profile: str` is among them.
-    """
-    cells = nbformat.read(notebook, as_version=4).cells
-    tagged = [cell for cell in cells if "parameters" in cell.metadata.get("tags", [])]
-    if len(tagged) != 1:
-        raise ConfigError(f"{notebook.name} must have exactly one cell tagged `parameters`, got {len(tagged)}")
-    try:
-        statements = ast.parse(tagged[0].source).body
-    except SyntaxError as error:
-        raise ConfigError(f"{notebook.name}: the `parameters` cell is not Python: {error}") from error
-    parameters = [_parameter(statement, notebook.name) for statement in statements]
-    declared = {parameter.name: parameter for parameter in parameters}
-    if "profile" not in declared or ast.unparse(declared["profile"].type) != "str":
-        raise ConfigError(f'{notebook.name}: the `parameters` cell needs a line `profile: str = "quick"`')
-    return declared
-
-
-def _parameter(statement: ast.stmt, notebook: str) -> Parameter:
-    line = ast.unparse(statement)
-    match statement:
-        case ast.AnnAssign(target=ast.Name(id=name), annotation=declared, value=ast.expr() as value):
-            try:
-                parameter = Parameter(name, declared, ast.literal_eval(value))
-            except ValueError as error:
-                raise ConfigError(f"{notebook}: the default of a parameter must be a literal, got `{line}`") from error
-            parameter.check(parameter.default, f"{notebook}, default (types: {TYPES})")
-            return parameter
-    raise ConfigError(f"{notebook}: a parameter must be written `name: type = literal`, got `{line}`")
-
-
-def _check_values(values: Mapping[str, Any], declared: Mapping[str, Parameter], where: str, notebook: str) -> None:
-    for name, value in values.items():
-        if name == "profile":
-            raise ConfigError(f"{where}: profile is not set here but with --profile")
-        if name not in declared:
-            raise ConfigError(
-                f"{where}: {notebook} has no parameter {name!r}{nearest(name, declared)}; it has: {', '.join(declared)}"
-            )
-        declared[name].check(value, where)
-
-
-def _fits(value: Any, declared: ast.expr) -> bool:
-    """Whether `value` has the type that the annotation spells. An int is a float, a bool is not an int."""
-    match declared:
-        case ast.Name(id="float"):
-            return type(value) in (int, float)
-        case ast.Name(id="int" | "str" | "bool" as name):
-            return type(value).__name__ == name
-        case ast.Subscript(value=ast.Name(id="list"), slice=element):
-            return isinstance(value, list) and all(_fits(item, element) for item in value)
-        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
-            return _fits(value, left) or _fits(value, right)
-        case ast.Constant(value=None):
-            return value is None
-    return False
-
-
-def _profile_folder(paper: str) -> Any:
-    return resources.files("fu_papers") / paper / "profiles"
-
-
-class _YamlLoader(yaml.SafeLoader):
-    """YAML 1.1 reads 1e-3 as text; scientists write it as a number."""
-
-
-_YamlLoader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
-
-
-def _yaml(text: str, where: str) -> Any:
-    try:
-        return yaml.load(text, Loader=_YamlLoader)
-    # What is YAML and yet no value raises what Python raises: 2001-13-45 is no date, `!!bool maybe` no bool.
-    except (yaml.YAMLError, ValueError, KeyError, AttributeError, RecursionError) as error:
-        raise ConfigError(f"{where} is not YAML: {' '.join(str(error).split())}") from error
 
 
 # --- running it ------------------------------------------------------------------------------------------------------
@@ -376,10 +219,10 @@ def _run_part(each: Plan, options: argparse.Namespace) -> None:
     print(f"{each.paper}: {runs} runs are there; the notebook, or --merge elsewhere, will find them")
 
 
-def _stages(each: Plan) -> list[Stage]:
-    from fu_papers.lab.plan import stages_of
+def _stages(each: Plan) -> list[Planned]:
+    from fu_papers.lab.plan import planned
 
-    return stages_of(each.paper, each.notebook, each.parameters)
+    return planned(each.paper, each.profile, each.changes)
 
 
 def _plans(options: argparse.Namespace) -> list[Plan]:
@@ -387,8 +230,8 @@ def _plans(options: argparse.Namespace) -> list[Plan]:
     if not known:
         raise ConfigError(f"there are no notebooks in {paths.NOTEBOOKS}; run from a checkout, or set FU_HOME to one")
     papers = list(known) if "all" in options.paper else options.paper
-    overrides = {name: _yaml(value, f"-p {name}") for name, value in options.parameter}
-    return [plan(paper, options.profile, overrides) for paper in papers]
+    changes = {name: read_yaml(value, f"-p {name}") for name, value in options.parameter}
+    return [plan(paper, options.profile, changes) for paper in papers]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -6,20 +6,19 @@ A run like any other, so that its record can be shown where Flower is not instal
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from importlib.util import find_spec
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
 
 from fu_core import partition
 from fu_core.data import load
-from fu_core.federation.horizontal import fedavg
-from fu_core.federation.local import ClientOpt
+from fu_core.federation import ClientOpt, Federation, fedavg
 from fu_core.models import build
+from fu_core.request import Deletion
 from fu_core.unlearning.puf import PUF, puf_round
-from fu_papers.lab.pool import map_runs
-from fu_papers.lab.store import Record, RecordStore, RunContext, run_function
+from fu_papers.lab.context import RunContext
+from fu_papers.lab.record import Record, run_function
 
 CLIENTS, TARGET, LOCAL = 4, 1, ClientOpt(lr=0.05, batch_size=20)
 CONFIG = {"eta_u": {"special": 2.0, "regular": 20.0}, "round": 2}
@@ -40,41 +39,30 @@ def flower_round(config: Mapping[str, Any], context: RunContext) -> tuple[dict[s
     data, rounds = load("digits"), config["round"]
     parts = partition.dirichlet(data.y_train, CLIENTS, alpha=1.0, seed=0)
     clients = [(data.x_train[p], data.y_train[p]) for p in parts]
-    model = build("mlp", data)
-    w_0 = model.init(0)
+    f = Federation(build("mlp", data), clients, LOCAL, seed=0)
+    w_0 = f.model.init(0)
+    deletion = Deletion.of(f.clients, TARGET)
     modes = {mode: PUF(mode=mode, eta_u=eta_u) for mode, eta_u in config["eta_u"].items()}
 
     def serve(grid: Any, nodes: list[int]) -> list[Any]:
         return [
             flower.PufStrategy(nodes, [TARGET], rounds, mode=mode, eta_u=how.eta_u, fraction_evaluate=0.0)
-            .start(grid, flower.to_arrays(model, w_0), num_rounds=rounds)
+            .start(grid, flower.to_arrays(f.model, w_0), num_rounds=rounds)
             .arrays
             for mode, how in modes.items()
         ]
 
-    theirs = flower.simulate(flower.client_app(model, clients, LOCAL, seed=0), CLIENTS, serve)
-    before = fedavg(model, w_0, clients, rounds=rounds - 1, local=LOCAL, seed=0)
+    theirs = flower.simulate(flower.client_app(f), CLIENTS, serve)
+    before = fedavg(f, w_0, rounds - 1)
     metrics = {}
     for (mode, how), arrays in zip(modes.items(), theirs, strict=True):
-        ours = puf_round(model, before, clients, [TARGET], how, local=LOCAL, seed=0, round=rounds)
-        difference = flower.to_vector(arrays, model.names) - ours
+        ours = puf_round(f, before, deletion, how, rounds)
+        difference = flower.to_vector(arrays, f.model.names) - ours
         metrics[mode] = {"difference": float(difference.abs().max()), "moved": float((ours - before).abs().max())}
     return metrics, None
 
 
-def run_flower(store: RecordStore) -> list[Record]:
-    """The record; none, with the reason printed, where Flower is not installed or does not start."""
-    if not store.read_only and (find_spec("flwr") is None or find_spec("ray") is None):
-        print('Flower is not installed here; it comes with `pip install "fu_core[flower]"`.')
-        return []
-    try:
-        return map_runs(flower_round, [CONFIG], store=store, jobs=1, label="Flower")
-    except RuntimeError as error:
-        print(f"Flower's simulation did not run here: {str(error).splitlines()[0]}")
-        return []
-
-
-def flower_table(records: list[Record]) -> pd.DataFrame:
+def flower_table(records: Iterable[Record]) -> pd.DataFrame:
     """One row per mode: the largest difference of a parameter, and how far the round has moved one."""
     rows = [
         {"mode": mode, "eta_u": record.config["eta_u"][mode], **measured, "same to 1e-6": measured["difference"] < 1e-6}

@@ -82,3 +82,6 @@ class PufParameters(Parameters):
     sweep_regular: Several[Positive] = parameter("eta_u of PUF-Regular there")
     sweep_epochs_u: Several[Positive] = parameter("E_u there")
     flower: bool = parameter("also run the unlearning round in Flower's simulation, where that is installed")
+
+
+SCHEMA = PufParameters  # as the runner finds it

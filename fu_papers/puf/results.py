@@ -18,7 +18,7 @@ Unlearnings = Mapping[Cell, Record]
 ATTACKS = ("forget", "song", "yeom")  # what tells remembered data from forgotten ones
 
 
-def results(unlearnings: Unlearnings, trainings: Trainings, references: Unlearnings | None = None) -> pd.DataFrame:
+def of_runs(unlearnings: Unlearnings, trainings: Trainings, references: Unlearnings | None = None) -> pd.DataFrame:
     """Every metric of every run, per stop rule, with differences to the retrained model of the same seed and request.
 
     `references` holds the Retrain runs if `unlearnings` does not. Runs of unsupported cases have no rows, those that

@@ -1,0 +1,99 @@
+"""Which notebooks there are, and with which parameters one is to be run: everything checked before anything runs."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+from fu_core.errors import ConfigError, check_choice
+from fu_papers.lab import paths
+from fu_papers.parameters import Parameters, load_profile
+
+OTHERS = "others"  # the notebook's parameter that takes what has no line of its own in its cell
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A notebook and what to run it with, both checked. `changes`: what differs from the profile, by name."""
+
+    paper: str
+    notebook: Path
+    profile: str
+    changes: dict[str, Any]
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What papermill is to put in place of the notebook's own values."""
+        lines = declared(self.notebook)
+        own = {name: value for name, value in self.changes.items() if name in lines}
+        others = {name: value for name, value in self.changes.items() if name not in lines}
+        return {"profile": self.profile, **own, **({OTHERS: others} if others else {})}
+
+    @property
+    def executed(self) -> Path:
+        """Where the executed copy goes, the log of the run."""
+        return paths.runs_dir() / "executed" / self.profile / self.notebook.name
+
+
+def notebooks() -> dict[str, Path]:
+    """The notebook of every paper, in order: `{"puf": .../01_puf.ipynb, ...}`."""
+    return {path.stem.partition("_")[2]: path for path in sorted(paths.NOTEBOOKS.glob("0*_*.ipynb"))}
+
+
+def schema_of(paper: str) -> type[Parameters]:
+    """The schema of a paper's parameters, without the grid, which would bring torch along."""
+    schema: type[Parameters] = importlib.import_module(f"fu_papers.{paper}.parameters").SCHEMA
+    return schema
+
+
+def plan(paper: str, profile: str, changes: Mapping[str, Any]) -> Plan:
+    """Check everything that can be checked before running. Raises ConfigError naming what is wrong."""
+    known = notebooks()
+    check_choice("paper", paper, known, ConfigError)
+    schema, lines = schema_of(paper), declared(known[paper])
+    values = load_profile(paper, profile)
+    schema.check_names(values, f"{paper}/{profile}.yaml")
+    schema(**{**values, "profile": profile})
+    of_notebook = [name for name in lines if name not in (*schema.model_fields, OTHERS)]
+    schema.check_names({name: value for name, value in changes.items() if name not in of_notebook}, "-p")
+    schema(**{**values, **{n: v for n, v in changes.items() if n in schema.model_fields}, "profile": profile})
+    return Plan(paper, known[paper], profile, dict(changes))
+
+
+def declared(notebook: Path) -> list[str]:
+    """The names in a notebook's `parameters` cell.
+
+    Raises ConfigError unless there is exactly one such cell, each of its lines is `name: type = literal`, and `profile`
+    and `others` are among them.
+    """
+    cells = nbformat.read(notebook, as_version=4).cells
+    tagged = [cell for cell in cells if "parameters" in cell.metadata.get("tags", [])]
+    if len(tagged) != 1:
+        raise ConfigError(f"{notebook.name} must have exactly one cell tagged `parameters`, got {len(tagged)}")
+    try:
+        statements = ast.parse(tagged[0].source).body
+    except SyntaxError as error:
+        raise ConfigError(f"{notebook.name}: the `parameters` cell is not Python: {error}") from error
+    names = [_name(statement, notebook.name) for statement in statements]
+    for needed, line in (("profile", 'profile: str = "quick"'), (OTHERS, f"{OTHERS}: dict = {{}}")):
+        if needed not in names:
+            raise ConfigError(f"{notebook.name}: the `parameters` cell needs a line `{line}`")
+    return names
+
+
+def _name(statement: ast.stmt, notebook: str) -> str:
+    line = ast.unparse(statement)
+    match statement:
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+            try:
+                ast.literal_eval(value)
+            except ValueError as error:
+                raise ConfigError(f"{notebook}: the default of a parameter must be a literal, got `{line}`") from error
+            return name
+    raise ConfigError(f"{notebook}: a parameter must be written `name: type = literal`, got `{line}`")
