@@ -28,7 +28,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fu_core.errors import check_choice, nearest
-from fu_papers.lab.store import written_atomically
+from fu_papers.lab.files import written_atomically
 
 DPI = 150
 SCREEN_DPI = 90  # pictures keep their print resolution and are shown at this one

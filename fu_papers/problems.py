@@ -23,8 +23,8 @@ from fu_core.federation.local import Client, ClientOpt
 from fu_core.federation.meter import Meter
 from fu_core.models import MODELS, FlatModel, build
 from fu_core.streams import stream_seed
+from fu_papers.lab.context import RunContext
 from fu_papers.lab.pool import device
-from fu_papers.lab.store import RunContext
 
 EVALUATE_EVERY = 5  # rounds of training between two evaluations
 SMALLEST_CLIENT = 10

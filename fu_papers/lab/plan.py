@@ -32,8 +32,10 @@ from tqdm import tqdm
 from fu_core.data import load
 from fu_core.errors import ConfigError, check_choice
 from fu_papers.lab import paths
-from fu_papers.lab.pool import Listing, Stage, device, map_runs, single_threaded
-from fu_papers.lab.store import Record, RecordStore, RunFunction, config_key, function_name
+from fu_papers.lab.pool import Listing, Stage, device, map_runs
+from fu_papers.lab.record import Record, RunFunction, config_key, function_name
+from fu_papers.lab.store import CommittedStore, RecordStore
+from fu_papers.lab.task import single_threaded
 
 UNSEEN = "no committed record tells what they take"
 ENOUGH, ENOUGH_SECONDS = 5, 2.0  # a round is long enough to be timed at so many times the shortest, and so many seconds
@@ -172,11 +174,14 @@ def _kind(config: Mapping[str, Any]) -> str:
 
 
 class Reference:
-    """What runs cost in the committed records of a paper, in passes over their training data."""
+    """What runs cost in the committed records of a paper, in passes over their training data.
+
+    Records that come without their times tell nothing.
+    """
 
     def __init__(self, paper: str) -> None:
-        folders = [paths.figures_dir(profile, paper) / "records" for profile in ("laptop", "quick")]
-        self._records = [list(RecordStore(folder, read_only=True).everything()) for folder in folders]
+        stores = [CommittedStore(paths.figures_dir(profile, paper)) for profile in ("laptop", "quick")]
+        self._records = [[record for record in store.everything() if record.provenance] for store in stores]
 
     def passes(self, stage: Stage, config: Mapping[str, Any]) -> float | None:
         """How many passes such a run takes: counted for a training, else the median of the same method's runs."""

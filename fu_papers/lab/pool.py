@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import traceback
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,12 +14,13 @@ from typing import Any
 import joblib
 import torch
 from joblib.externals.loky.process_executor import TerminatedWorkerError
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from tqdm import tqdm as text_bar
 from tqdm.auto import tqdm as notebook_or_text_bar
 
 from fu_core.errors import ConfigError, check_choice, check_count
-from fu_papers.lab.store import Record, RecordStore, RunFunction, config_key, function_name, run_key
+from fu_papers.lab.record import Record, RunFunction, config_key, function_name
+from fu_papers.lab.store import RecordStore
+from fu_papers.lab.task import Failure, Outcome, ShowRunning, Task, attempt
 
 BACKENDS = ("loky", "dask")  # processes of this machine, through joblib; workers of $FU_SCHEDULER: docs/cluster.md
 
@@ -41,8 +41,10 @@ class Stage:
 class Listing(RecordStore):
     """A store for plans: `map_runs` writes down in it what it is asked for, computes nothing and returns no records."""
 
+    read_only = True
+
     def __init__(self, root: Path) -> None:
-        super().__init__(root, read_only=True)
+        super().__init__(root)
         self.stages: list[Stage] = []
 
     def note(self, stage: Stage) -> list[Any]:
@@ -143,56 +145,7 @@ def default_jobs() -> int:
     return int(given)
 
 
-@contextmanager
-def single_threaded() -> Iterator[None]:
-    """One thread for torch and for NumPy's linear algebra: sums of floats depend on how they are split."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with threadpool_limits(limits=1):
-            yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-@dataclass(frozen=True)
-class Task:
-    """One run to be computed."""
-
-    fn: RunFunction
-    config: dict[str, Any]
-    data_hash: str
-
-    @property
-    def key(self) -> str:
-        """The key of the run's record."""
-        return run_key(function_name(self.fn), self.config, self.data_hash)
-
-    def run(self, store: RecordStore, label: str) -> Record:
-        """Compute it, or read it if somebody else has finished it meanwhile."""
-        return store.run(self.fn, self.config, data_hash=self.data_hash, label=f"{label} {self.config}")
-
-
-@dataclass(frozen=True)
-class Failure:
-    """An exception as text: not every exception survives the way between processes."""
-
-    message: str
-    traceback: str
-
-
-Outcome = tuple[Task, Record | Failure]
-ShowRunning = Callable[[int], None]  # to be called with the number of workers, at first and when it changes
 Backend = Callable[[Sequence[Task], RecordStore, str, ShowRunning], Iterator[Outcome]]
-
-
-def attempt(task: Task, store: RecordStore, label: str) -> Outcome:
-    """One run in one thread; runs in a worker process, or here when `jobs` is 1."""
-    try:
-        with single_threaded():
-            return task, task.run(store, label)
-    except Exception as error:
-        return task, Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
 
 
 def _backend(name: str, jobs: int) -> Backend:

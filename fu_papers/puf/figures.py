@@ -21,7 +21,7 @@ from fu_core.evaluation.costs import NOMINAL_FLOPS
 from fu_core.unlearning import puf
 from fu_core.unlearning.baselines import fed_au, fed_eraser, mode, natural, pga, weight_negation
 from fu_core.unlearning.needs import Needs
-from fu_papers.lab.store import Record
+from fu_papers.lab.record import Record
 from fu_papers.look import colour, linestyle, mean_spread, published, seed_band
 from fu_papers.problem_figures import axes_row, spread, title
 from fu_papers.problems import Setting

@@ -18,8 +18,10 @@ from fu_core.federation.horizontal import fedavg
 from fu_core.federation.local import ClientOpt
 from fu_core.models import build
 from fu_core.unlearning.puf import PUF, puf_round
+from fu_papers.lab.context import RunContext
 from fu_papers.lab.pool import map_runs
-from fu_papers.lab.store import Record, RecordStore, RunContext, run_function
+from fu_papers.lab.record import Record, run_function
+from fu_papers.lab.store import RecordStore
 
 CLIENTS, TARGET, LOCAL = 4, 1, ClientOpt(lr=0.05, batch_size=20)
 CONFIG = {"eta_u": {"special": 2.0, "regular": 20.0}, "round": 2}

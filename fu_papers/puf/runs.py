@@ -36,8 +36,10 @@ from fu_core.unlearning.baselines.pga import PGA, pga
 from fu_core.unlearning.baselines.weight_negation import negate_weights
 from fu_core.unlearning.deletion import Deletion
 from fu_core.unlearning.puf import PUF, puf_round
+from fu_papers.lab.context import RunContext
 from fu_papers.lab.pool import device, map_runs
-from fu_papers.lab.store import Record, RecordStore, RunContext, run_function
+from fu_papers.lab.record import Record, run_function
+from fu_papers.lab.store import RecordStore
 from fu_papers.problems import PROBLEM_KEYS, Problem, client_opt, initial_model, problem, train_resumably
 from fu_papers.puf.costs import cost_cells
 from fu_papers.puf.grid import REFERENCES, TRAINING_KEYS, Cell, Experiment
