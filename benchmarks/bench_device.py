@@ -28,7 +28,7 @@ from workloads import WORKLOADS, Workload, load_or_generate
 from fu_core.federation.local import Client, ClientOpt, batches
 from fu_core.federation.together import prepared, train_round
 from fu_core.models import FlatModel, build
-from fu_papers.lab.pool import device
+from fu_papers.lab.device import device
 from fu_papers.lab.provenance import machine
 
 OUT = Path(__file__).resolve().parent / "device.csv"

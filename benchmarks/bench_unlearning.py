@@ -26,8 +26,8 @@ from fu_core.federation.local import ClientOpt
 from fu_core.federation.meter import Meter
 from fu_core.models import build
 from fu_core.unlearning.hf_kcu import HFKCU, hf_kcu_step
-from fu_papers.lab.pool import single_threaded
 from fu_papers.lab.provenance import machine
+from fu_papers.lab.task import single_threaded
 
 OUT = Path(__file__).resolve().parent / "unlearning.csv"
 ROUNDS, EPOCHS, EVERY = 20, 5, 4

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -28,7 +28,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fu_core.errors import nearest
-from fu_papers.lab.store import written_atomically
+from fu_core.unlearning.method import method as registered
+from fu_papers.lab.files import written_atomically
+
+if TYPE_CHECKING:
+    from fu_papers.parameters import Parameters
 
 DPI = 150
 SCREEN_DPI = 90  # pictures keep their print resolution and are shown at this one

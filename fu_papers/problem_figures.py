@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fu_papers.lab.store import Record
+from fu_papers.lab.record import Record
 from fu_papers.look import colour, mean_spread
 from fu_papers.problems import Setting
 

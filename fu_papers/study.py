@@ -22,7 +22,8 @@ import pandas as pd
 from fu_core.errors import ConfigError, check_choice
 from fu_papers.lab.paths import figures_dir
 from fu_papers.lab.pool import map_runs
-from fu_papers.lab.store import Record, RecordStore, RunFunction, open_store
+from fu_papers.lab.record import Record, RunFunction
+from fu_papers.lab.store import RecordStore, open_store
 from fu_papers.parameters import Parameters
 
 Config = Mapping[str, Any]

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from fu_core.errors import CorruptData, check_choice, nearest
-from fu_papers.lab.store import written_atomically
+from fu_papers.lab.files import written_atomically
 from fu_papers.look import csv_text, one_line
 
 VERDICTS = ("holds", "holds in part", "does not hold", "not run")

@@ -4,11 +4,15 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from fu_papers.lab import paths
+from fu_papers.lab.committed import CLOCK as CLOCK_FILE
+from fu_papers.lab.committed import RECORDS as RECORDS_FILE
+from fu_papers.lab.store import CommittedStore
 
 DIGITS, PATTERNS = "digits/iid/softmax_regression", "mnist/dirichlet-1/softmax_regression"
 PARAMETERS = {
@@ -74,9 +78,18 @@ class Lab:
         return {str(path.relative_to(self.figures)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
     def records(self):
-        """The exported record files by key."""
-        files = sorted((self.out / "records").glob("*.json"))
-        return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in files}
+        """The exported records by key."""
+        return {record.key: vars(record) for record in CommittedStore(self.out).everything()}
+
+    def determined(self):
+        """The bytes of records.jsonl: what no clock and no interruption may change."""
+        return (self.out / RECORDS_FILE).read_bytes()
+
+    def give_records(self, other):
+        """Hand the exported records over to `other`."""
+        other.out.mkdir(parents=True)
+        for name in (RECORDS_FILE, CLOCK_FILE):
+            shutil.copyfile(self.out / name, other.out / name)
 
 
 def results(records):

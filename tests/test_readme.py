@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from fu_papers.lab.paths import NOTEBOOKS, ROOT
+from fu_papers.lab.store import CommittedStore
 from fu_papers.verdicts import tally_markdown
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -71,4 +72,7 @@ def test_committed_figures_have_their_records(profile):
     for paper in (folder for folder in (ROOT / "figures" / profile).iterdir() if folder.is_dir()):
         assert list(paper.glob("*.png"))
         assert list(paper.glob("*.csv"))
-        assert list((paper / "records").glob("*.json"))
+        records = list(CommittedStore(paper).everything())
+        assert records
+        assert [record.key for record in records if not record.provenance] == []  # each has its line in clock.jsonl
+        assert [record.key for record in records] == sorted(record.key for record in records)

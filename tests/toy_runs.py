@@ -37,6 +37,14 @@ def number(config, context):
     return {"value": config["value"]}, None
 
 
+def timed(config, context):
+    """Measures time: seconds among its metrics, and in the second of its rows."""
+    began = time.perf_counter()
+    context.log(round=0, loss=0.5)
+    context.log(round=1, seconds=time.perf_counter() - began, loss=0.25)
+    return {"value": config["value"], "seconds": {"slow": time.perf_counter() - began, "fast": 0.0}, "loss": 0.25}, None
+
+
 def two_tensors(config, context):
     """Nothing measured, two tensors kept."""
     return {}, {"first": torch.ones(1), "second": torch.full((1,), 2.0)}

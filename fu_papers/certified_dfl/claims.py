@@ -22,7 +22,7 @@ from fu_papers.certified_dfl.figures import (
     saved_percent,
 )
 from fu_papers.certified_dfl.grid import DU_FORMS, WHOLE_CLIENTS, Experiment, Place
-from fu_papers.lab.store import Record
+from fu_papers.lab.record import Record
 from fu_papers.look import mean_spread
 from fu_papers.verdicts import ClaimResult, judge, lowered
 

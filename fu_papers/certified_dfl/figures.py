@@ -19,7 +19,7 @@ from matplotlib.lines import Line2D
 
 from fu_papers import problem_figures
 from fu_papers.certified_dfl.grid import DU_FORMS, REFERENCES, WHOLE_CLIENTS, Cell, Experiment, Place
-from fu_papers.lab.store import Record
+from fu_papers.lab.record import Record
 from fu_papers.look import colour, linestyle, published
 from fu_papers.problem_figures import axes_row, spread_or_dash
 from fu_papers.problems import DATASET_TITLES

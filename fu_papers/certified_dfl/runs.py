@@ -38,8 +38,11 @@ from fu_core.unlearning.certified import (
     softmax_constants,
 )
 from fu_papers.certified_dfl.grid import DU_FORMS, REFERENCES, WHOLE_CLIENTS, Cell, Experiment, Place
-from fu_papers.lab.pool import device, map_runs
-from fu_papers.lab.store import Record, RecordStore, RunContext, RunFunction, run_function
+from fu_papers.lab.context import RunContext
+from fu_papers.lab.device import device
+from fu_papers.lab.pool import map_runs
+from fu_papers.lab.record import Record, RunFunction, run_function
+from fu_papers.lab.store import RecordStore
 from fu_papers.problems import PROBLEM_KEYS, Problem, client_opt, problem
 
 REPEATS = 3  # timings of everything but a whole training

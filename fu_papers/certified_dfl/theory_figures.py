@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fu_papers.certified_dfl.theory import OUTPUTS, SAMPLES, slope
-from fu_papers.lab.store import Record
+from fu_papers.lab.record import Record
 from fu_papers.look import colour, linestyle
 from fu_papers.problem_figures import axes_row
 

@@ -14,7 +14,7 @@ from scipy.stats import spearmanr
 
 from fu_papers.fedora.figures import dataset_title, request_title, shown, task_runs
 from fu_papers.fedora.grid import ABLATIONS, BASELINES, Experiment, Task
-from fu_papers.lab.store import Record
+from fu_papers.lab.record import Record
 from fu_papers.look import mean_spread
 from fu_papers.verdicts import ClaimResult, judge, lowered
 

@@ -25,7 +25,7 @@ from fu_papers.fedora.grid import (
     Experiment,
     Task,
 )
-from fu_papers.lab.store import Record
+from fu_papers.lab.record import Record
 from fu_papers.look import colour, linestyle, published
 from fu_papers.problem_figures import axes_row, spread_or_dash
 from fu_papers.problems import DATASET_TITLES

@@ -47,8 +47,11 @@ from fu_core.unlearning.baselines.vertical_ga import vertical_ga
 from fu_core.unlearning.fedora import FedORA, Iteration, fedora, threshold_of_entropy
 from fu_papers.fedora.grid import BASELINES, FORMS, Cell, Experiment, Task
 from fu_papers.fedora.theory import entropy
-from fu_papers.lab.pool import device, map_runs
-from fu_papers.lab.store import Record, RecordStore, RunContext, RunFunction, run_function
+from fu_papers.lab.context import RunContext
+from fu_papers.lab.device import device
+from fu_papers.lab.pool import map_runs
+from fu_papers.lab.record import Record, RunFunction, run_function
+from fu_papers.lab.store import RecordStore
 
 PARTIES = 2  # passive ones, as in the paper
 BACKDOOR = 0  # label of the backdoor's target (Sec. V-A5)

@@ -29,8 +29,10 @@ from fu_core.partition import vertical
 from fu_core.streams import stream
 from fu_core.unlearning.fedora import FedORA, Iteration, primal_dual, uncertainty_loss
 from fu_papers.hf_kcu.theory import OneLogit, optimum
+from fu_papers.lab.context import RunContext
 from fu_papers.lab.pool import map_kinds
-from fu_papers.lab.store import Record, RecordStore, RunContext, run_function
+from fu_papers.lab.record import Record, run_function
+from fu_papers.lab.store import RecordStore
 
 DELETED = 45  # of 455 rows
 L2 = 0.05

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fu_papers.fedora.theory import DIRECTION, READINGS, RETRAINED, START, STARTS, SaddlePath
-from fu_papers.lab.store import Record
+from fu_papers.lab.record import Record
 from fu_papers.look import colour
 from fu_papers.problem_figures import axes_row
 

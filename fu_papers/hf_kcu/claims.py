@@ -14,7 +14,7 @@ import pandas as pd
 from fu_papers.hf_kcu.figures import FORMS, asr_reduction, main_runs, shown
 from fu_papers.hf_kcu.grid import Experiment
 from fu_papers.hf_kcu.theory_figures import slope_of
-from fu_papers.lab.store import Record
+from fu_papers.lab.record import Record
 from fu_papers.look import mean_spread
 from fu_papers.problem_figures import spread, title
 from fu_papers.problems import Setting

@@ -16,7 +16,7 @@ from fu_core.errors import ConfigError, check_choice, check_count, check_positiv
 from fu_core.federation.local import ClientOpt
 from fu_core.unlearning.baselines.sisa import shard_clients
 from fu_core.unlearning.hf_kcu import HFKCU
-from fu_papers.lab.store import config_key
+from fu_papers.lab.record import config_key
 from fu_papers.problems import Setting, plain_fields
 
 TARGET = 0  # "Remove all data from Client 0"

@@ -35,8 +35,11 @@ from fu_core.unlearning.curvature import curvature_product
 from fu_core.unlearning.hf_kcu import HFKCU, hf_kcu_step
 from fu_core.unlearning.krylov import solve
 from fu_papers.hf_kcu.grid import REFERENCES, TARGET, Cell, Experiment, shards_without_target
-from fu_papers.lab.pool import device, map_runs
-from fu_papers.lab.store import Record, RecordStore, RunContext, run_function
+from fu_papers.lab.context import RunContext
+from fu_papers.lab.device import device
+from fu_papers.lab.pool import map_runs
+from fu_papers.lab.record import Record, run_function
+from fu_papers.lab.store import RecordStore
 from fu_papers.problems import PROBLEM_KEYS, Problem, client_opt, initial_model, problem, train_resumably
 
 REPEATS = 5  # timings of everything but a whole training,

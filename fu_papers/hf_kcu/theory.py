@@ -27,8 +27,10 @@ from fu_core.streams import stream
 from fu_core.unlearning.curvature import Product
 from fu_core.unlearning.hf_kcu import hf_kcu
 from fu_core.unlearning.krylov import cg_iterates
+from fu_papers.lab.context import RunContext
 from fu_papers.lab.pool import map_kinds
-from fu_papers.lab.store import Record, RecordStore, RunContext, run_function
+from fu_papers.lab.record import Record, run_function
+from fu_papers.lab.store import RecordStore
 
 SEEDS = tuple(range(10))
 L2 = 0.01

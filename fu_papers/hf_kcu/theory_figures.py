@@ -12,7 +12,7 @@ import torch
 from matplotlib.figure import Figure
 
 from fu_papers.hf_kcu.theory import CONVEX, LEAVING, cg_path, pooled, total_loss, two_parameters
-from fu_papers.lab.store import Record
+from fu_papers.lab.record import Record
 from fu_papers.look import colour, linestyle
 from fu_papers.problem_figures import axes_row
 

@@ -26,8 +26,10 @@ from tqdm.auto import tqdm
 from fu_core.errors import ConfigError
 from fu_core.precision import precision
 from fu_core.version import __version__
-from fu_papers.lab.pool import Failure, Outcome, ShowRunning, Task, attempt
-from fu_papers.lab.store import RecordStore, written_atomically
+from fu_papers.lab.files import written_atomically
+from fu_papers.lab.settings import seconds_setting
+from fu_papers.lab.store import RecordStore
+from fu_papers.lab.task import Failure, Outcome, ShowRunning, Task, attempt
 
 CONNECT_SECONDS = 10
 LOOK_SECONDS = 1.0  # between two looks at how many workers there are
@@ -117,7 +119,7 @@ class _Crew:
     def __init__(self, client: Client, show_running: ShowRunning) -> None:
         self._client = client
         self._show_running = show_running
-        self._patience = _patience()
+        self._patience = seconds_setting("FU_WORKER_WAIT", "60", zero=False)
         self._workers: int | None = None
         self._counted = self._changed = 0.0
 
@@ -146,17 +148,6 @@ class _Crew:
                 "with FU_WORKER_WAIT (seconds)"
             )
         return workers
-
-
-def _patience() -> float:
-    given = os.environ.get("FU_WORKER_WAIT") or "60"
-    try:
-        seconds = float(given)
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < float("inf"):
-        raise ConfigError(f"FU_WORKER_WAIT must be a number of seconds > 0, got {given!r}")
-    return seconds
 
 
 def _lost() -> RuntimeError:
@@ -254,7 +245,7 @@ def _outcome(future: Future, task: Task, store: RecordStore, last: bool) -> Outc
     except TimeoutError:  # the worker died before it could pass on the result, which is in the store
         return None
     except KilledWorker as error:
-        if not last and not (store.root / "locks" / f"{task.key}.owner").exists():
+        if not last and not store.under_way(task.key):
             return None
         return task, Failure(
             f"{error.allowed_failures + 1} workers were killed by it, perhaps for lack of memory; call again to "

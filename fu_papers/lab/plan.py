@@ -4,18 +4,14 @@
     python -m fu_papers --profile paper --paper puf --stage training --part 2/8
     python -m fu_papers --merge /elsewhere/runs/records
 
-The plan is taken from the notebook: its `Experiment(...)` and its calls of `run_...(experiment, store)` are evaluated
-with a store that writes down what it is asked for. Hours come from two measurements: how long one pass over the
+The plan is the paper's own list of stages. Hours come from two measurements: how long one pass over the
 training data takes on this device, by training for one round on a little of it; and how many passes' worth of time
 the same method took in the committed records of the `laptop` profile, or else of `quick`.
 """
 
 from __future__ import annotations
 
-import ast
-import importlib
 import math
-import re
 import tempfile
 import time
 from collections import defaultdict
@@ -26,14 +22,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-import nbformat
 from tqdm import tqdm
 
 from fu_core.data import load
 from fu_core.errors import ConfigError, check_choice
 from fu_papers.lab import paths
-from fu_papers.lab.pool import Listing, Stage, device, map_runs, single_threaded
-from fu_papers.lab.store import Record, RecordStore, RunFunction, config_key, function_name
+from fu_papers.lab.device import device
+from fu_papers.lab.pool import map_runs
+from fu_papers.lab.record import Record, RunFunction, config_key, function_name
+from fu_papers.lab.store import CommittedStore, RecordStore
+from fu_papers.lab.task import single_threaded
+from fu_papers.study import experiment_of, stages_of
 
 UNSEEN = "no committed record tells what they take"
 ENOUGH, ENOUGH_SECONDS = 5, 2.0  # a round is long enough to be timed at so many times the shortest, and so many seconds
@@ -43,63 +42,44 @@ PASS = ("dataset", "model", "clients", "batch_size", "augmentation", "optimiser"
 # --- what there is to do ---------------------------------------------------------------------------------------------
 
 
-def stages_of(paper: str, notebook: Path, parameters: Mapping[str, Any]) -> list[Stage]:
-    """All runs of a notebook with these parameters, in its order. Computes nothing."""
-    experiment_class = importlib.import_module(f"fu_papers.{paper}.grid").Experiment
-    listing = Listing(paths.runs_dir() / "records")
-    experiment: Any = None
-    for call in _calls(notebook):
-        if isinstance(call.func, ast.Name) and call.func.id == "Experiment":
-            experiment = _evaluate(call, {**parameters, "Experiment": experiment_class})
-        elif isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name):
-            module = call.func.value.id
-            names = {"experiment": experiment, "store": listing}
-            _evaluate(call, {**parameters, **names, module: _module(paper, module)})
-    return listing.stages
+@dataclass(frozen=True)
+class Planned:
+    """A stage with the configs of its runs, for given parameters."""
+
+    label: str
+    fn: RunFunction
+    configs: list[dict[str, Any]]
 
 
-def _calls(notebook: Path) -> Iterator[ast.Call]:
-    """`Experiment(...)` and every `<module>.run_...(..., store)`, in the order of the notebook."""
-    for cell in nbformat.read(notebook, as_version=4).cells:
-        if cell.cell_type != "code":
-            continue
-        for node in ast.walk(ast.parse(cell.source)):
-            if isinstance(node, ast.Call):
-                name = ast.unparse(node.func)
-                if name == "Experiment" or (
-                    re.fullmatch(r"\w+\.run_\w+", name) and "store" in map(ast.unparse, node.args)
-                ):
-                    yield node
+def planned(paper: str, profile: str, changes: Mapping[str, Any]) -> list[Planned]:
+    """All runs of a paper with these parameters, stage by stage. Computes nothing."""
+    schema = experiment_of(paper)
+    experiment = schema.of(profile, **{name: value for name, value in changes.items() if name in schema.model_fields})
+    return [
+        Planned(stage.name, stage.fn, [dict(config) for config in stage.cells(experiment).values()])
+        for stage in stages_of(paper)
+    ]
 
 
-def _module(paper: str, alias: str) -> Any:
-    """`puf` in a notebook is fu_papers.puf.runs, `puf_flower` fu_papers.puf.flower."""
-    return importlib.import_module(f"fu_papers.{paper}.{alias.removeprefix(paper).lstrip('_') or 'runs'}")
-
-
-def _evaluate(call: ast.Call, names: dict[str, Any]) -> Any:
-    return eval(compile(ast.Expression(call), "notebook", "eval"), names)
-
-
-def chosen(stages: Sequence[Stage], label: str) -> list[Stage]:
+def chosen(stages: Sequence[Planned], label: str) -> list[Planned]:
     """The stage called `label`, or all for ""; ConfigError names those there are."""
     if label:
         check_choice("--stage", label, [stage.label for stage in stages], ConfigError)
     return [stage for stage in stages if label in ("", stage.label)]
 
 
-def part_of(stage: Stage, part: tuple[int, int]) -> Stage:
+def part_of(stage: Planned, part: tuple[int, int]) -> Planned:
     """Every n-th run of a stage, beginning with the k-th, for `part` (k, n), 1-based."""
     k, n = part
-    return Stage(stage.label, stage.fn, stage.configs[k - 1 :: n], stage.data_hash)
+    return Planned(stage.label, stage.fn, stage.configs[k - 1 :: n])
 
 
-def run_part(stages: Sequence[Stage], part: tuple[int, int], jobs: int | None = None) -> int:
+def run_part(stages: Sequence[Planned], part: tuple[int, int], jobs: int | None = None) -> int:
     """Compute the k-th of n parts of every stage, without a notebook; returns how many runs that is."""
     store = RecordStore(paths.runs_dir() / "records")
     runs = 0
     for stage in (part_of(stage, part) for stage in stages):
-        map_runs(stage.fn, stage.configs, store=store, jobs=jobs, label=stage.label, data_hash=stage.data_hash)
+        map_runs(stage.fn, stage.configs, store=store, jobs=jobs, label=stage.label)
         runs += len(stage.configs)
     return runs
 
@@ -119,7 +99,7 @@ class Row:
     reason: str
 
 
-def estimate(paper: str, stages: Sequence[Stage]) -> Iterator[Row]:
+def estimate(paper: str, stages: Sequence[Planned]) -> Iterator[Row]:
     """A row per stage, in order. Trains for one round on little data, once per kind of training."""
     finished = {(r.function, config_key(r.config)) for r in RecordStore(paths.runs_dir() / "records").everything()}
     reference, clock = Reference(paper), Clock(stages)
@@ -137,7 +117,7 @@ def estimate(paper: str, stages: Sequence[Stage]) -> Iterator[Row]:
         yield Row(stage.label, len(stage.configs), len(stage.configs) - len(missing), seconds / 3600, gib, reason)
 
 
-def _cost(stage: Stage, config: Mapping[str, Any], reference: Reference, clock: Clock) -> tuple[float | str, float]:
+def _cost(stage: Planned, config: Mapping[str, Any], reference: Reference, clock: Clock) -> tuple[float | str, float]:
     """Seconds, or why they are unknown; and the bytes that the run keeps."""
     if "epochs" not in config:
         seconds = reference.seconds(stage)
@@ -152,7 +132,7 @@ def _cost(stage: Stage, config: Mapping[str, Any], reference: Reference, clock: 
     return passes * measured.seconds, kept
 
 
-def _trains(stage: Stage) -> bool:
+def _trains(stage: Planned) -> bool:
     return stage.fn.__name__ == "train"
 
 
@@ -172,13 +152,16 @@ def _kind(config: Mapping[str, Any]) -> str:
 
 
 class Reference:
-    """What runs cost in the committed records of a paper, in passes over their training data."""
+    """What runs cost in the committed records of a paper, in passes over their training data.
+
+    Records that come without their times tell nothing.
+    """
 
     def __init__(self, paper: str) -> None:
-        folders = [paths.figures_dir(profile, paper) / "records" for profile in ("laptop", "quick")]
-        self._records = [list(RecordStore(folder, read_only=True).everything()) for folder in folders]
+        stores = [CommittedStore(paths.figures_dir(profile, paper)) for profile in ("laptop", "quick")]
+        self._records = [[record for record in store.everything() if record.provenance] for store in stores]
 
-    def passes(self, stage: Stage, config: Mapping[str, Any]) -> float | None:
+    def passes(self, stage: Planned, config: Mapping[str, Any]) -> float | None:
         """How many passes such a run takes: counted for a training, else the median of the same method's runs."""
         if _trains(stage):
             return _passes(config)
@@ -188,7 +171,7 @@ class Reference:
                     return found[function_name(stage.fn), method]
         return None
 
-    def seconds(self, stage: Stage) -> float | None:
+    def seconds(self, stage: Planned) -> float | None:
         """Of runs that train on no data set: as they were measured."""
         for records in self._records:
             if taken := [r.seconds for r in records if r.function == function_name(stage.fn)]:
@@ -230,7 +213,7 @@ class Clock:
     stages: where trainings are looked up. Nothing that it trains is kept.
     """
 
-    def __init__(self, stages: Sequence[Stage]) -> None:
+    def __init__(self, stages: Sequence[Planned]) -> None:
         trainings = [(stage.fn, config) for stage in stages if _trains(stage) for config in stage.configs]
         self._trainings = {_kind(config): (fn, config) for fn, config in reversed(trainings)}
         self._known: dict[str, Measured | str] = {}

@@ -3,52 +3,23 @@
 from __future__ import annotations
 
 import os
-import traceback
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from contextlib import closing
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import joblib
-import torch
 from joblib.externals.loky.process_executor import TerminatedWorkerError
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from tqdm import tqdm as text_bar
 from tqdm.auto import tqdm as notebook_or_text_bar
 
 from fu_core.errors import ConfigError, check_choice, check_count
-from fu_papers.lab.store import Record, RecordStore, RunFunction, config_key, function_name, run_key
+from fu_papers.lab.record import Record, RunFunction, config_key, data_hash_of, function_name
+from fu_papers.lab.store import RecordStore
+from fu_papers.lab.task import Failure, Outcome, ShowRunning, Task, attempt
 
 BACKENDS = ("loky", "dask")  # processes of this machine, through joblib; workers of $FU_SCHEDULER: docs/cluster.md
-
-
-DataHash = str | Callable[[Mapping[str, Any]], str]  # of the data behind a run; may depend on its config
-
-
-@dataclass(frozen=True)
-class Stage:
-    """What one `map_runs` is asked for."""
-
-    label: str
-    fn: RunFunction
-    configs: list[dict[str, Any]]
-    data_hash: DataHash
-
-
-class Listing(RecordStore):
-    """A store for plans: `map_runs` writes down in it what it is asked for, computes nothing and returns no records."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root, read_only=True)
-        self.stages: list[Stage] = []
-
-    def note(self, stage: Stage) -> list[Any]:
-        """Take down a stage; returns a placeholder per run."""
-        self.stages.append(stage)
-        return [None] * len(stage.configs)
 
 
 def map_runs(
@@ -58,12 +29,13 @@ def map_runs(
     store: RecordStore,
     jobs: int | None = None,
     label: str = "",
-    data_hash: DataHash = "",
+    data_hash: str | None = None,
 ) -> list[Record]:
     """The records of `fn` for all `configs`, in their order. Finished runs are read, the others computed.
 
     `fn` must be importable from a module. Every run has one thread, so that its bits do not depend on `jobs`
-    (default: `$FU_JOBS`, else the number of cores). `data_hash` may be a function of the config.
+    (default: `$FU_JOBS`, else the number of cores). `data_hash`: of the data behind the runs, by default what `fn`
+    declares.
     If a run fails, the others still finish; then RuntimeError names the failed ones. A killed worker (RuntimeError)
     and Ctrl-C end the map at once. Finished runs are always kept, and the next call resumes the others from their
     last checkpoint.
@@ -77,13 +49,9 @@ def map_runs(
     check_count("jobs", jobs, error=ConfigError)
     label = label or function_name(fn).rpartition(".")[2]
     configs = list(configs)
-    if isinstance(store, Listing):
-        return store.note(Stage(label, fn, [dict(config) for config in configs], data_hash))
     if store.read_only:  # before any data_hash: the data may not be here
         return _committed(fn, configs, store, label)
-    tasks = [
-        Task(fn, dict(config), data_hash if isinstance(data_hash, str) else data_hash(config)) for config in configs
-    ]
+    tasks = [Task(fn, dict(config), data_hash_of(fn, config) if data_hash is None else data_hash) for config in configs]
 
     done = {task.key: store.get(task.key) for task in tasks}
     missing = list({task.key: task for task in tasks if done[task.key] is None}.values())
@@ -101,22 +69,6 @@ def map_runs(
     return [record for task in tasks if (record := done[task.key]) is not None]
 
 
-def map_kinds(
-    plans: Mapping[RunFunction, Sequence[Mapping[str, Any]]],
-    *,
-    store: RecordStore,
-    jobs: int | None = None,
-    data_hash: Callable[[RunFunction], DataHash],
-) -> dict[str, list[Record]]:
-    """`map_runs` for several functions, each with its configs: a paper's theory, records by the function's name."""
-    return {
-        fn.__name__: map_runs(
-            fn, configs, store=store, jobs=jobs, label=f"theory: {fn.__name__}", data_hash=data_hash(fn)
-        )
-        for fn, configs in plans.items()
-    }
-
-
 def _committed(fn: RunFunction, configs: Sequence[Mapping[str, Any]], store: RecordStore, label: str) -> list[Record]:
     finished = store.finished(fn)
     missing = [config for config in configs if config_key(config) not in finished]
@@ -126,11 +78,6 @@ def _committed(fn: RunFunction, configs: Sequence[Mapping[str, Any]], store: Rec
             f"here; run `make reproduce` with the same profile to make them. The first: {dict(missing[0])}"
         )
     return [finished[config_key(config)] for config in configs]
-
-
-def device() -> torch.device:
-    """Where runs compute: `$FU_DEVICE`, else the first GPU if there is one, else the CPU."""
-    return torch.device(os.environ.get("FU_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 def default_jobs() -> int:
@@ -143,56 +90,7 @@ def default_jobs() -> int:
     return int(given)
 
 
-@contextmanager
-def single_threaded() -> Iterator[None]:
-    """One thread for torch and for NumPy's linear algebra: sums of floats depend on how they are split."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with threadpool_limits(limits=1):
-            yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-@dataclass(frozen=True)
-class Task:
-    """One run to be computed."""
-
-    fn: RunFunction
-    config: dict[str, Any]
-    data_hash: str
-
-    @property
-    def key(self) -> str:
-        """The key of the run's record."""
-        return run_key(function_name(self.fn), self.config, self.data_hash)
-
-    def run(self, store: RecordStore, label: str) -> Record:
-        """Compute it, or read it if somebody else has finished it meanwhile."""
-        return store.run(self.fn, self.config, data_hash=self.data_hash, label=f"{label} {self.config}")
-
-
-@dataclass(frozen=True)
-class Failure:
-    """An exception as text: not every exception survives the way between processes."""
-
-    message: str
-    traceback: str
-
-
-Outcome = tuple[Task, Record | Failure]
-ShowRunning = Callable[[int], None]  # to be called with the number of workers, at first and when it changes
 Backend = Callable[[Sequence[Task], RecordStore, str, ShowRunning], Iterator[Outcome]]
-
-
-def attempt(task: Task, store: RecordStore, label: str) -> Outcome:
-    """One run in one thread; runs in a worker process, or here when `jobs` is 1."""
-    try:
-        with single_threaded():
-            return task, task.run(store, label)
-    except Exception as error:
-        return task, Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
 
 
 def _backend(name: str, jobs: int) -> Backend:

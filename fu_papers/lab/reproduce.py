@@ -189,8 +189,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _show_plan(each: Plan, options: argparse.Namespace) -> None:
     """The listing of `--dry-run`, stage by stage as the notebook does them."""
+    from fu_papers.lab.device import device
     from fu_papers.lab.plan import chosen, estimate, part_of
-    from fu_papers.lab.pool import device
 
     stages = [part_of(stage, options.part) for stage in chosen(_stages(each), options.stage)]
     print(f"\n{each.paper}, profile {each.profile}, on one {device()} ({machine()['cpu']}):")

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import bootstrap, spearmanr
 
-from fu_papers.lab.store import Record
+from fu_papers.lab.record import Record
 from fu_papers.look import mean_spread
 from fu_papers.problem_figures import title
 from fu_papers.problems import Setting

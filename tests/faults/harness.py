@@ -9,6 +9,7 @@ the disk is full.
 import ctypes
 import dataclasses
 import errno
+import json
 import multiprocessing
 import os
 import resource
@@ -30,8 +31,11 @@ from fu_core.data.bundled import digits
 from fu_core.data.catalogue import CACHED, Entry
 from fu_core.data.datasets import data_dir
 from fu_papers import problem_figures, problems
+from fu_papers.lab.committed import CLOCK as CLOCK_FILE
+from fu_papers.lab.context import RunContext
 from fu_papers.lab.paths import figures_dir, runs_dir
-from fu_papers.lab.store import Record, RecordStore, RunContext, open_store
+from fu_papers.lab.record import Record
+from fu_papers.lab.store import RecordStore, open_store
 from fu_papers.look import save_figure, save_table, style
 from fu_papers.puf import claims as puf_claims
 from fu_papers.puf import figures as puf_figures
@@ -92,7 +96,7 @@ def export(found):
     keys = sorted({record.key for kind in found.values() for record in kind.values()})
     store = open_store("quick", "puf")
     if not store.read_only:
-        store.export(keys, figures_dir("quick", "puf") / "records")
+        store.export(keys, figures_dir("quick", "puf"))
 
 
 def reproduce():
@@ -214,7 +218,7 @@ def kind_of(path):
         return "checkpoint"
     if parts[0] == "runs":
         return "tensors" if ".safetensors" in name else "record"
-    if "records" in parts:
+    if ".jsonl" in name:
         return "export"
     return "figure" if ".png" in name else "table"
 
@@ -324,9 +328,12 @@ def check_all_is_whole(lab, clean):
         inside = path.relative_to(lab.root)
         kind = kind_of(inside)
         twin = clean.root / inside
-        if kind in ("record", "export"):
+        if kind == "record":
             ours, theirs = (Record.from_json(file.read_text(encoding="utf-8"), file.stem) for file in (path, twin))
             assert (ours.metrics, ours.rounds, ours.tensors) == (theirs.metrics, theirs.rounds, theirs.tensors)
+        elif kind == "export" and path.name == CLOCK_FILE:
+            lines = [[json.loads(line)["key"] for line in file.read_text().splitlines()] for file in (path, twin)]
+            assert lines[0] == lines[1]
         elif kind == "checkpoint":
             check_checkpoint(lab, path.stem)
         elif kind != "lock" and path.suffix != ".lock" and path.name != "log":
@@ -344,6 +351,7 @@ def check_same_as_clean(lab, clean):
     """The same figures, tables and numbers as undisturbed, and nothing left over."""
     assert lab.shown() == clean.shown()
     assert results(lab.records()) == results(clean.records())
+    assert lab.determined() == clean.determined()
     assert half_written(lab.root) == []
     assert list((lab.runs / "records" / "checkpoints").iterdir()) == []
     assert not list(lab.root.rglob("*.corrupt-*"))

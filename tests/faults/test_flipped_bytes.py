@@ -3,6 +3,7 @@
 import hashlib
 import json
 import random
+import re
 import shutil
 import warnings
 
@@ -12,7 +13,10 @@ import torch
 
 from fu_core.data.cache import pack, read_cache, write_cache
 from fu_core.errors import CorruptData
-from fu_papers.lab.store import Record, RecordStore, RunContext
+from fu_papers.lab.committed import read_records, write_records
+from fu_papers.lab.context import RunContext
+from fu_papers.lab.record import Record
+from fu_papers.lab.store import RecordStore
 from tests import toy_runs
 from tests.faults.harness import Kill, compute, inside, new_lab, perform, write_tables
 from tests.notebook_lab import Lab, results
@@ -128,15 +132,27 @@ def test_flips_in_a_data_cache_are_errors_that_say_what_to_do(clean, tmp_path):
 
 
 def test_flips_in_exported_records_never_change_what_is_drawn_from_them(clean, tmp_path):
-    lab, rng = copied(clean.lab, tmp_path / "lab"), random.Random("export")
-    paths = sorted((lab.out / "records").glob("*.json"))
-    for path, before in damaged(paths, rng, times=15):
+    lab, rng, found = copied(clean.lab, tmp_path / "lab"), random.Random("export"), 0
+    path = lab.out / "records.jsonl"
+    for _, before in damaged([path], rng, times=15):
         if (shown := Shown(lab, FU_FIGURES_ONLY="1")).error:
-            assert f"{path} is ignored" in shown.warnings
+            assert re.search(rf"{path}, line \d+ (\(run [0-9a-f]{{20}}\) )?is ignored: ", shown.warnings)
             assert f"no record in {path.parent}, which is read only here; run `make reproduce`" in shown.error
             path.write_bytes(before)
-            shown = Shown(lab, FU_FIGURES_ONLY="1")
+            found, shown = found + 1, Shown(lab, FU_FIGURES_ONLY="1")
         check_as_clean(shown, clean)
+    assert found > 10
+
+
+def test_flips_in_exported_times_take_away_no_figure_without_times(clean, tmp_path):
+    lab, rng, found = copied(clean.lab, tmp_path / "lab"), random.Random("clock"), 0
+    path = lab.out / "clock.jsonl"
+    for _, before in damaged([path], rng, times=10):
+        shown = Shown(lab, FU_FIGURES_ONLY="1")
+        found += bool(re.search(rf"{path}, line \d+ (\(run [0-9a-f]{{20}}\) )?is ignored: ", shown.warnings))
+        check_as_clean(shown, clean)
+        path.write_bytes(before)
+    assert found > 5
 
 
 def test_flips_in_figures_and_tables_are_gone_when_they_are_drawn_again(clean, tmp_path):
@@ -193,6 +209,27 @@ def test_a_flip_anywhere_in_a_record_is_found_or_changes_nothing(tmp_path):
     assert found > 7 * len(content)
     with pytest.raises(CorruptData):
         Record.from_json(record.to_json().replace("1e-05", "1e905"), record.key)
+
+
+def test_a_flip_anywhere_in_committed_files_is_found_or_changes_nothing(tmp_path):
+    """Every bit of both: a record is the one that was written, is not there, or is there without any of its times."""
+    record = Record("f", "k", {"seed": 1}, "d", "0", {"seconds": 0.25, "loss": 1e-05}, [{"seconds": 2}], None, {"a": 1})
+    write_records([record], tmp_path)
+    untimed = Record("f", "k", {"seed": 1}, "d", "0", {"loss": 1e-05}, [{}], None, {})
+    for name, otherwise in (("records.jsonl", {}), ("clock.jsonl", {"k": untimed})):
+        content, found = (tmp_path / name).read_bytes(), 0
+        for position in range(len(content)):
+            for bit in range(8):
+                changed = bytearray(content)
+                changed[position] ^= 1 << bit
+                (tmp_path / name).write_bytes(changed)
+                with warnings.catch_warnings(record=True) as caught:
+                    warnings.simplefilter("always")
+                    read = read_records(tmp_path)
+                assert read == (otherwise if caught else {"k": record})
+                found += bool(caught)
+        assert found > 7 * len(content)
+        (tmp_path / name).write_bytes(content)
 
 
 def test_a_record_made_before_all_of_it_was_covered_is_still_read(tmp_path):

@@ -26,7 +26,8 @@ from fu_papers.hf_kcu import grid as hf_kcu_experiment
 from fu_papers.hf_kcu import runs as hf_kcu
 from fu_papers.lab import reproduce
 from fu_papers.lab.pool import map_runs
-from fu_papers.lab.store import RecordStore, run_key
+from fu_papers.lab.record import run_key
+from fu_papers.lab.store import RecordStore
 from fu_papers.problems import problem
 from fu_papers.puf import grid as puf_experiment
 from fu_papers.puf import runs as puf

@@ -6,7 +6,8 @@ import signal
 import pytest
 import torch
 
-from fu_papers.lab.store import RecordStore, RunContext
+from fu_papers.lab.context import RunContext
+from fu_papers.lab.store import RecordStore
 from tests.faults.harness import Kill, check_all_is_whole, check_same_as_clean, half_written, new_lab, perform, walk
 
 OPERATIONS = {

@@ -5,7 +5,7 @@ import pytest
 
 from fu_papers.certified_dfl import claims as claims
 from fu_papers.certified_dfl.grid import DU_FORMS, Experiment, Place
-from fu_papers.lab.store import Record
+from fu_papers.lab.record import Record
 from fu_papers.verdicts import claims as rules
 from fu_papers.verdicts import claims_table
 

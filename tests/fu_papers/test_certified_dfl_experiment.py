@@ -22,8 +22,8 @@ from fu_papers.certified_dfl.grid import (
     Place,
 )
 from fu_papers.certified_dfl.runs import TRAINING_KEYS, config_place
+from fu_papers.lab.record import config_key
 from fu_papers.lab.reproduce import declared_parameters, load_profile, notebooks, plan, profiles
-from fu_papers.lab.store import config_key
 from fu_papers.problems import PROBLEM_KEYS, Setting, client_opt
 
 CONVEX, NET = "digits/unit_softmax", "digits/mlp"

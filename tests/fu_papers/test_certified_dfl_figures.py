@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from fu_papers.certified_dfl import figures as figures
 from fu_papers.certified_dfl import runs as certified_dfl
 from fu_papers.certified_dfl.grid import CHOICES, Cell, Experiment, Place
-from fu_papers.lab.pool import single_threaded
 from fu_papers.lab.store import RecordStore
+from fu_papers.lab.task import single_threaded
 from fu_papers.look import mean_spread, published, show_table, style
 
 CONVEX, NET = "digits/unit_softmax", "digits/mlp"

@@ -13,8 +13,9 @@ from fu_core.unlearning.certified import DU, certified_unlearn
 from fu_papers.certified_dfl import runs as certified_dfl
 from fu_papers.certified_dfl.grid import Experiment, Place
 from fu_papers.certified_dfl.runs import Federation, forget_of
-from fu_papers.lab.pool import single_threaded
-from fu_papers.lab.store import RecordStore, RunContext
+from fu_papers.lab.context import RunContext
+from fu_papers.lab.store import RecordStore
+from fu_papers.lab.task import single_threaded
 from fu_papers.problems import problem
 
 CONVEX, NET = "digits/unit_softmax", "digits/mlp"

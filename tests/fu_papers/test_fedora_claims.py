@@ -8,7 +8,7 @@ import pytest
 
 from fu_papers.fedora import claims as claims
 from fu_papers.fedora.grid import ABLATIONS, BASELINES, REFERENCES, Experiment, Task
-from fu_papers.lab.store import Record
+from fu_papers.lab.record import Record
 from fu_papers.verdicts import claims as rules
 from fu_papers.verdicts import claims_table
 

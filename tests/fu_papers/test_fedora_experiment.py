@@ -24,8 +24,8 @@ from fu_papers.fedora.grid import (
     Task,
 )
 from fu_papers.fedora.runs import TRAINING_KEYS
+from fu_papers.lab.record import config_key
 from fu_papers.lab.reproduce import declared_parameters, load_profile, notebooks, plan, profiles
-from fu_papers.lab.store import config_key
 from fu_papers.problems import plain_fields
 
 TABLE, DIGITS = "breast_cancer/mlp", "digits/mlp"

@@ -12,8 +12,9 @@ from scipy.stats import norm
 from fu_papers.fedora import figures as figures
 from fu_papers.fedora import runs as fedora
 from fu_papers.fedora.grid import ABLATIONS, FORMS, METHODS, READINGS, REFERENCES, Cell, Experiment, Task
-from fu_papers.lab.pool import single_threaded
-from fu_papers.lab.store import Record, RecordStore
+from fu_papers.lab.record import Record
+from fu_papers.lab.store import RecordStore
+from fu_papers.lab.task import single_threaded
 from fu_papers.look import mean_spread, published, show_table, style
 
 DIGITS, CIFAR = "digits/mlp", "cifar10/resnet18"

@@ -13,8 +13,9 @@ from fu_core.federation.vertical import Boundary, predict, split_features
 from fu_core.unlearning.fedora import FedORA, threshold_of_entropy
 from fu_papers.fedora import runs as fedora
 from fu_papers.fedora.grid import BASELINES, METHODS, REFERENCES, Experiment, Task
-from fu_papers.lab.pool import single_threaded
-from fu_papers.lab.store import RecordStore, RunContext
+from fu_papers.lab.context import RunContext
+from fu_papers.lab.store import RecordStore
+from fu_papers.lab.task import single_threaded
 
 TABLE, DIGITS = "breast_cancer/mlp", "digits/mlp"
 TINY = Experiment(

@@ -5,7 +5,7 @@ import pytest
 
 from fu_papers.hf_kcu import claims as claims
 from fu_papers.hf_kcu.grid import Experiment
-from fu_papers.lab.store import Record
+from fu_papers.lab.record import Record
 
 MAIN, OTHER = "cifar10/dirichlet-0.5/simple_cnn", "mnist/dirichlet-0.5/simple_cnn"
 E = Experiment("test", [MAIN, OTHER], [], seeds=[0, 1], sweep_seeds=[0], client_counts=[10, 100, 200])

@@ -8,8 +8,8 @@ import pytest
 from fu_core.errors import ConfigError
 from fu_papers.hf_kcu.grid import ABLATIONS, CHOICES, METHODS, REFERENCES, TARGET, Experiment
 from fu_papers.hf_kcu.runs import TRAINING_KEYS
+from fu_papers.lab.record import config_key
 from fu_papers.lab.reproduce import declared_parameters, load_profile, notebooks, profiles
-from fu_papers.lab.store import config_key
 from fu_papers.problems import Setting
 
 MAIN, OTHER, NET = "digits/dirichlet-0.5/mlp", "digits/iid/mlp", "digits/iid/tiny_cnn"

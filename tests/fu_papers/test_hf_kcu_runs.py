@@ -23,8 +23,9 @@ from fu_papers.hf_kcu import figures as hf_kcu_figures
 from fu_papers.hf_kcu import runs as hf_kcu
 from fu_papers.hf_kcu import theory as hf_kcu_theory
 from fu_papers.hf_kcu.grid import ABLATIONS, CHOICES, METHODS, REFERENCES, TARGET, Cell, Experiment
-from fu_papers.lab.pool import single_threaded
-from fu_papers.lab.store import RecordStore, RunContext
+from fu_papers.lab.context import RunContext
+from fu_papers.lab.store import RecordStore
+from fu_papers.lab.task import single_threaded
 from fu_papers.look import style
 from fu_papers.problems import client_opt, problem
 from fu_papers.verdicts import VERDICTS

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from fu_core.unlearning.hf_kcu import hf_kcu
 from fu_papers.hf_kcu import theory as theory
 from fu_papers.hf_kcu import theory_figures as figures
-from fu_papers.lab.store import Record
+from fu_papers.lab.record import Record
 
 SEEDS = (0, 1, 3, 4, 5)
 PRINTED = ("Eq. (3) as printed", "Eq. (33) as printed", "Algorithm 1 as printed, no clip", "Algorithm 1 as printed")

@@ -10,7 +10,7 @@ from itertools import product
 import pandas as pd
 import pytest
 
-from fu_papers.lab.store import Record
+from fu_papers.lab.record import Record
 from fu_papers.puf import claims as puf_claims
 from fu_papers.puf.grid import METHODS, PUFS, REFERENCES, Cell, Experiment
 from fu_papers.verdicts import claims, claims_table, write_claims

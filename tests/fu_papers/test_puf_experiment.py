@@ -7,8 +7,8 @@ import pytest
 from fu_core.data import NAMES
 from fu_core.errors import ConfigError, UnsupportedModel
 from fu_core.federation.local import ClientOpt
+from fu_papers.lab.record import config_key
 from fu_papers.lab.reproduce import declared_parameters, load_profile, notebooks, plan, profiles
-from fu_papers.lab.store import config_key
 from fu_papers.problems import PROBLEM_KEYS, Setting, client_opt, problem
 from fu_papers.puf.grid import METHODS, PUFS, REFERENCES, TRAINING_KEYS, Cell, Experiment
 

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
 
-from fu_papers.lab.store import Record
+from fu_papers.lab.record import Record
 from fu_papers.look import colour, published, show_table, style
 from fu_papers.puf import figures as figures
 from fu_papers.puf.grid import METHODS, PUFS, REFERENCES, SWEPT_AGAINST, Cell, Experiment

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("flwr", reason='Flower is an extra: pip install "fu_core[flower]"')
 
 from fu_core import flower
-from fu_papers.lab.store import RecordStore
+from fu_papers.lab.store import CommittedStore, RecordStore
 from fu_papers.puf import flower as puf_flower
 from tests.fu_core.test_flower import NODES, Grid, on_a_server  # noqa: F401, the second is a fixture
 
@@ -57,4 +57,5 @@ def test_a_simulation_that_does_not_start_is_told_in_a_line(store, monkeypatch, 
 def test_a_committed_record_is_shown_where_flower_is_missing(store, without_ray, monkeypatch):
     [record] = puf_flower.run_flower(store)
     monkeypatch.setattr(puf_flower, "find_spec", lambda name: None)
-    assert puf_flower.run_flower(RecordStore(store.root, read_only=True)) == [record]
+    store.export([record.key], store.root / "committed")
+    assert puf_flower.run_flower(CommittedStore(store.root / "committed")) == [record]

@@ -23,8 +23,9 @@ from fu_core.federation.horizontal import sizes_of
 from fu_core.federation.local import train_client
 from fu_core.streams import stream_seed
 from fu_papers import problems
-from fu_papers.lab.pool import single_threaded
-from fu_papers.lab.store import RecordStore, RunContext
+from fu_papers.lab.context import RunContext
+from fu_papers.lab.store import CommittedStore, RecordStore
+from fu_papers.lab.task import single_threaded
 from fu_papers.look import style
 from fu_papers.problems import client_opt, problem
 from fu_papers.puf import figures as figures
@@ -804,7 +805,7 @@ def test_figures_only_needs_neither_data_nor_models(tiny, tmp_path, monkeypatch)
     """Exported records in a read-only store are all that the notebook's functions read."""
     tiny.store.export({record.key for record in all_records(tiny)}, tmp_path / "records")
     monkeypatch.setattr(puf, "problem", None)  # building one would be an error
-    committed = RecordStore(tmp_path / "records", read_only=True)
+    committed = CommittedStore(tmp_path / "records")
     names = {"descriptions": "descriptions", "training": "trainings", "unlearning": "unlearnings", "sweep": "swept",
              "printed": "printed", "norms": "norms", "equivalence": "equivalence"}  # fmt: skip
     for function, group in names.items():

@@ -21,11 +21,11 @@ from distributed import Client, KilledWorker, LocalCluster
 
 from fu_core.errors import ConfigError
 from fu_papers.lab import cluster
-from fu_papers.lab.pool import Task, map_runs
+from fu_papers.lab.paths import ROOT
+from fu_papers.lab.pool import map_runs
 from fu_papers.lab.store import RecordStore
+from fu_papers.lab.task import Task
 from tests import toy_runs
-
-HERE = Path(__file__).resolve().parents[2]
 
 
 def wait_until(condition, seconds=60):
@@ -50,7 +50,7 @@ def workers(tmp_path_factory):
     folder = tmp_path_factory.mktemp("workers")
     address, log = folder / "scheduler.json", folder / "computations"
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("FU_", "TOY_"))} | {
-        "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent)]),
+        "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
         "FU_CHECKPOINT_SECONDS": "0",
         "TOY_LOG": str(log),

@@ -1,14 +1,16 @@
 """Plans say what a notebook would do; parts of it, done elsewhere, are what the notebook would have done."""
 
 import json
+import shutil
 
 import pytest
 
 from fu_core.errors import ConfigError, CorruptData, StorageError
 from fu_papers.lab import paths, plan, reproduce
 from fu_papers.lab.pool import Listing, Stage, map_runs
+from fu_papers.lab.record import config_key, function_name
 from fu_papers.lab.reproduce import main
-from fu_papers.lab.store import RecordStore, config_key, function_name
+from fu_papers.lab.store import CommittedStore, RecordStore
 from tests import toy_runs
 from tests.notebook_lab import PARAMETERS
 
@@ -32,7 +34,7 @@ def stages(paper, profile="quick"):
 @pytest.mark.parametrize("paper", PAPERS)
 def test_a_plan_names_exactly_the_runs_that_the_notebook_has_made(paper, own_runs):
     planned = {(function_name(s.fn), config_key(config)) for s in stages(paper) for config in s.configs}
-    committed = RecordStore(paths.ROOT / "figures" / "quick" / paper / "records", read_only=True).everything()
+    committed = CommittedStore(paths.ROOT / "figures" / "quick" / paper).everything()
     assert planned == {(record.function, config_key(record.config)) for record in committed}
     assert not own_runs.exists()
 
@@ -110,6 +112,17 @@ def test_hours_grow_with_the_rounds(monkeypatch):
     assert one["unlearning and recovery"].hours > 0
     kept = [c["rounds"] if c["history"] else 1 for c in short[1].configs]  # FedEraser's history has every round
     assert one["training"].gib == sum(kept) > len(kept)
+
+
+def test_records_without_times_tell_nothing_of_hours(tmp_path, monkeypatch):
+    [stage] = [stage for stage in stages("puf") if stage.label == "training"]
+    folder = tmp_path / "figures" / "quick" / "puf"
+    folder.mkdir(parents=True)
+    shutil.copyfile(paths.ROOT / "figures" / "quick" / "puf" / "records.jsonl", folder / "records.jsonl")
+    assert plan.Reference("puf").seconds(stage) > 0
+    monkeypatch.setenv("FU_FIGURES", str(tmp_path / "figures"))
+    assert list(CommittedStore(folder).everything())
+    assert plan.Reference("puf").seconds(stage) is None
 
 
 def test_what_cannot_be_measured_says_why(capsys, monkeypatch, tmp_path):

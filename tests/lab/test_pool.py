@@ -5,19 +5,17 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
 import torch
 
 from fu_core.errors import ConfigError
-from fu_papers.lab.pool import default_jobs, map_runs, single_threaded
-from fu_papers.lab.store import RecordStore
-
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
-from tests import toy_runs  # noqa: E402
+from fu_papers.lab.paths import ROOT
+from fu_papers.lab.pool import default_jobs, map_runs
+from fu_papers.lab.store import CommittedStore, RecordStore
+from fu_papers.lab.task import single_threaded
+from tests import toy_runs
 
 
 @pytest.fixture
@@ -92,7 +90,7 @@ def test_ctrl_c_ends_the_workers_and_keeps_checkpoints(store, tmp_path):
     script = tmp_path / "interrupted.py"
     script.write_text(
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        f"sys.path[:0] = [{str(HERE)!r}, {str(HERE.parent)!r}]\n"
+        f"sys.path.insert(0, {str(ROOT)!r})\n"
         "from pathlib import Path; from tests import toy_runs\n"
         "from fu_papers.lab.pool import map_runs; from fu_papers.lab.store import RecordStore\n"
         "configs = [{'rounds': 1000, 'seed': seed, 'pause': 0.05} for seed in range(2)]\n"
@@ -132,8 +130,9 @@ def test_unknown_backend_and_impossible_jobs_are_config_errors(store, monkeypatc
 
 
 def test_read_only_store_computes_nothing(store, tmp_path):
-    map_runs(toy_runs.number, values(2), store=store, jobs=1)
-    committed = RecordStore(store.root, read_only=True)
-    assert len(map_runs(toy_runs.number, values(2), store=committed)) == 2
+    made = map_runs(toy_runs.number, values(2), store=store, jobs=1)
+    store.export([record.key for record in made], tmp_path / "figures")
+    committed = CommittedStore(tmp_path / "figures")
+    assert map_runs(toy_runs.number, values(2), store=committed) == made
     with pytest.raises(RuntimeError, match="make reproduce"):
         map_runs(toy_runs.number, values(3), store=committed)

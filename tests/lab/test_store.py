@@ -16,12 +16,12 @@ import torch
 
 from fu_core.errors import ConfigError, CorruptData, NumericalFailure, StorageError
 from fu_core.version import __version__
-from fu_papers.lab import store as records
-from fu_papers.lab.store import Record, RecordStore, RunContext, function_name, run_key
-
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
-from tests import toy_runs  # noqa: E402
+from fu_papers.lab import context as context_module
+from fu_papers.lab.context import RunContext
+from fu_papers.lab.paths import ROOT
+from fu_papers.lab.record import function_name, run_key
+from fu_papers.lab.store import RecordStore
+from tests import toy_runs
 
 WALK = {"rounds": 4, "seed": 1}
 
@@ -43,7 +43,7 @@ def computed(tmp_path, monkeypatch):
 def in_new_process(store, config, **environment):
     """Start `store.run(toy_runs.walk, config)` in a process of its own."""
     code = (
-        f"import sys; sys.path[:0] = [{str(HERE)!r}, {str(HERE.parent)!r}]\n"
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
         "from pathlib import Path; from tests import toy_runs; from fu_papers.lab.store import RecordStore\n"
         f"RecordStore(Path({str(store.root)!r})).run(toy_runs.walk, {config!r}, label='the walk')"
     )
@@ -65,7 +65,7 @@ def result(record):
 
 
 def test_version_equals_pyproject():
-    project = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert __version__ == project["version"]
 
 
@@ -84,7 +84,7 @@ def test_key_ignores_order_and_nothing_else():
 
 def test_key_depends_on_the_version(monkeypatch):
     key = run_key("m.f", {})
-    monkeypatch.setattr("fu_papers.lab.store.__version__", "0.0.0")
+    monkeypatch.setattr("fu_papers.lab.record.__version__", "0.0.0")
     assert run_key("m.f", {}) != key
 
 
@@ -111,6 +111,24 @@ def test_functions_whose_name_does_not_stand_for_their_code_are_refused():
         with pytest.raises(ConfigError, match="imported from a module"):
             function_name(fn)
     assert function_name(toy_runs.walk) == "tests.toy_runs.walk"
+
+
+def test_a_declared_name_survives_a_move_and_takes_the_records_along(store, tmp_path, monkeypatch):
+    declared = "from fu_papers.lab.record import run_function\n\n\n@run_function('toy.draw')\n"
+    body = "def draw(config, context):\n    return {'drawn': config['value']}, None\n"
+    for module, head in (("first_home", declared), ("second_home", declared), ("nameless", "")):
+        (tmp_path / f"{module}.py").write_text(head + body)
+    monkeypatch.syspath_prepend(tmp_path)
+    import first_home
+    import nameless
+    import second_home
+
+    assert [function_name(home.draw) for home in (first_home, second_home)] == ["toy.draw", "toy.draw"]
+    assert function_name(nameless.draw) == "nameless.draw"
+    made = store.run(first_home.draw, {"value": 1})
+    assert store.run(second_home.draw, {"value": 1}) == made
+    assert made.key == run_key("toy.draw", {"value": 1})
+    assert store.run(nameless.draw, {"value": 1}).key != made.key
 
 
 # --- records ---
@@ -266,7 +284,7 @@ def test_full_disk_leaves_nothing_half_written(store, monkeypatch, broken):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(
-        *{"fsync": ("os.fsync", no_space), "safetensors": ("fu_papers.lab.store.save_file", no_space)}[broken]
+        *{"fsync": ("os.fsync", no_space), "safetensors": ("fu_papers.lab.tensors.save_file", no_space)}[broken]
     )
     with pytest.raises(StorageError, match=r"cannot write .*checkpoints.*No space left on device"):
         store.run(toy_runs.walk, WALK)
@@ -301,34 +319,7 @@ def test_checkpoint_accepts_views_of_one_vector(store):
     assert torch.equal(tensors["rows"], w.view(2, 3).T)
 
 
-# --- looking only ---
-
-
-def test_read_only_store_reads_and_says_how_to_make_what_is_missing(store, tmp_path):
-    record = store.run(toy_runs.walk, WALK)
-    folder = tmp_path / "figures"
-    store.export([record.key], folder)
-    committed = RecordStore(folder, read_only=True)
-    assert committed.run(toy_runs.walk, WALK) == record  # without its tensors
-    with pytest.raises(RuntimeError, match=r"PUF, seed 9.*make reproduce"):
-        committed.run(toy_runs.walk, {"rounds": 4, "seed": 9}, label="PUF, seed 9")
-    (folder / f"{record.key}.json").write_text("{")
-    with pytest.warns(UserWarning, match="ignored"):
-        assert committed.get(record.key) is None
-    assert files(folder) == [f"{record.key}.json"]
-
-
-def test_export_replaces_what_is_there(store, tmp_path):
-    keys = [store.run(toy_runs.number, {"value": value}).key for value in range(3)]
-    folder = tmp_path / "figures" / "records"
-    store.export(keys[:2], folder)
-    store.export(keys[1:], folder)
-    assert files(folder) == sorted(f"{key}.json" for key in keys[1:])
-    for key in keys[1:]:
-        assert (folder / f"{key}.json").read_bytes() == (store.root / f"{key}.json").read_bytes()
-        assert Record.from_json((folder / f"{key}.json").read_text(), key) == store.get(key)
-    with pytest.raises(RuntimeError, match="no such record"):
-        store.export(["0" * 20], folder)
+# --- settings and clocks ---
 
 
 def test_a_phase_entered_twice_adds_up_and_cannot_contain_itself(store):
@@ -355,13 +346,13 @@ def test_precision_is_part_of_the_key_and_a_wrong_one_is_refused(monkeypatch):
 def test_checkpoints_are_as_far_apart_as_asked_and_cost_a_tenth_of_the_time_at_most(tmp_path, monkeypatch):
     clock, written = [0.0], []
     monkeypatch.setenv("FU_CHECKPOINT_SECONDS", "2")
-    monkeypatch.setattr(records.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(context_module.time, "monotonic", lambda: clock[0])
 
     def slow_save(path, tensors, metadata):
         written.append(clock[0])
         clock[0] += 0.5
 
-    monkeypatch.setattr(records, "_save_tensors", slow_save)
+    monkeypatch.setattr(context_module, "save_tensors", slow_save)
     context = RunContext(RecordStore(tmp_path), "k")
     while clock[0] < 15:
         clock[0] += 1.0
@@ -372,5 +363,5 @@ def test_checkpoints_are_as_far_apart_as_asked_and_cost_a_tenth_of_the_time_at_m
 @pytest.mark.parametrize("given", ["-1", "soon", "nan", "inf"])
 def test_a_wrong_checkpoint_interval_is_refused(given, tmp_path, monkeypatch):
     monkeypatch.setenv("FU_CHECKPOINT_SECONDS", given)
-    with pytest.raises(ConfigError, match=f"FU_CHECKPOINT_SECONDS must be a number >= 0, got '{given}'"):
+    with pytest.raises(ConfigError, match=f"FU_CHECKPOINT_SECONDS must be a number of seconds >= 0, got '{given}'"):
         RunContext(RecordStore(tmp_path), "k")

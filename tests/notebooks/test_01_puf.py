@@ -2,7 +2,6 @@
 
 import ast
 import re
-import shutil
 
 import nbformat
 import pandas as pd
@@ -76,7 +75,8 @@ def test_the_executed_copy_is_kept_and_ran_to_its_end(tiny):
 
 
 def test_nothing_shown_or_recorded_has_a_path_of_this_machine(tiny):
-    written = [path for path in tiny.figures.rglob("*") if path.suffix in (".csv", ".json")]
+    written = [path for path in tiny.figures.rglob("*") if path.suffix in (".csv", ".jsonl")]
+    assert {"records.jsonl", "clock.jsonl", "claims.csv"} <= {path.name for path in written}
     assert [path.name for path in written if ABSOLUTE_PATH.search(path.read_text(encoding="utf-8"))] == []
 
 
@@ -84,10 +84,11 @@ def test_figures_only_draws_the_same_bytes_from_records_without_data_or_training
     empty = tmp_path / "data"
     empty.mkdir()
     lab = Lab(tmp_path, empty)
-    shutil.copytree(tiny.out / "records", lab.out / "records")
+    tiny.give_records(lab)
     done = lab.reproduce("--figures-only")
     assert done.returncode == 0, done.stderr
     assert lab.shown() == tiny.shown()
     assert lab.records() == tiny.records()
+    assert lab.determined() == tiny.determined()
     assert list(empty.iterdir()) == []
     assert [path.name for path in lab.runs.iterdir()] == ["executed"]

@@ -1,7 +1,6 @@
 """Notebooks 02 to 04 run headless, on tiny federations: they obey parameters, and figures need records only."""
 
 import ast
-import shutil
 
 import nbformat
 import pandas as pd
@@ -14,6 +13,7 @@ from fu_papers.fedora import theory as fedora_theory
 from fu_papers.hf_kcu import grid as hf_kcu_experiment
 from fu_papers.hf_kcu import theory as hf_kcu_theory
 from fu_papers.lab.reproduce import notebooks
+from fu_papers.lab.store import RecordStore
 from tests.notebook_lab import ABSOLUTE_PATH, DIGITS, Lab, code, outputs
 
 NOISY = "mnist/iid/softmax_regression"
@@ -105,8 +105,8 @@ def paper(request):
 def tiny(paper, tmp_path_factory, data, theory_store):
     """The notebook, run from beginning to end in one process; the numerical checks are those of its paper's tests."""
     lab = Lab(tmp_path_factory.mktemp("tiny"), data, paper, PARAMETERS[paper])
-    checked = THEORY[paper].run_theory(theory_store, jobs=1)
-    theory_store.export({record.key for records in checked.values() for record in records}, lab.runs / "records")
+    THEORY[paper].run_theory(theory_store, jobs=1)
+    RecordStore(lab.runs / "records").merge(theory_store.root)
     done = lab.reproduce("--jobs", "1")
     assert done.returncode == 0, done.stderr
     return lab
@@ -172,7 +172,8 @@ def test_the_executed_copy_is_kept_and_ran_to_its_end(paper, tiny):
 
 
 def test_nothing_shown_or_recorded_has_a_path_of_this_machine(tiny):
-    written = [path for path in tiny.figures.rglob("*") if path.suffix in (".csv", ".json")]
+    written = [path for path in tiny.figures.rglob("*") if path.suffix in (".csv", ".jsonl")]
+    assert {"records.jsonl", "clock.jsonl", "claims.csv"} <= {path.name for path in written}
     assert [path.name for path in written if ABSOLUTE_PATH.search(path.read_text(encoding="utf-8"))] == []
 
 
@@ -181,10 +182,11 @@ def test_figures_only_draws_the_same_bytes_from_records_without_data_or_training
     empty = tmp_path / "data"
     empty.mkdir()
     lab = Lab(tmp_path, empty, paper, PARAMETERS[paper])
-    shutil.copytree(tiny.out / "records", lab.out / "records")
+    tiny.give_records(lab)
     done = lab.reproduce("--figures-only")
     assert done.returncode == 0, done.stderr
     assert lab.shown() == tiny.shown()
     assert lab.records() == tiny.records()
+    assert lab.determined() == tiny.determined()
     assert list(empty.iterdir()) == []
     assert [path.name for path in lab.runs.iterdir()] == ["executed"]

@@ -63,6 +63,7 @@ def test_a_killed_run_ends_with_the_same_files_when_called_again(tiny, tmp_path)
     assert done.returncode == 0, done.stderr
     assert lab.shown() == tiny.shown()  # one process, never interrupted
     assert results(lab.records()) == results(tiny.records())
+    assert lab.determined() == tiny.determined()
     assert {name: (store / name).read_bytes() for name in before} == before  # what was finished was not done again
     assert not list(store.rglob("*.part"))
     assert not list((store / "checkpoints").glob("*"))

@@ -1,0 +1,66 @@
+"""One run that is to be computed, and what comes of it: what processes of this machine and dask workers both do."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from fu_papers.lab.record import Record, RunFunction, function_name, run_key
+from fu_papers.lab.store import RecordStore
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run to be computed."""
+
+    fn: RunFunction
+    config: dict[str, Any]
+    data_hash: str
+
+    @property
+    def key(self) -> str:
+        """The key of the run's record."""
+        return run_key(function_name(self.fn), self.config, self.data_hash)
+
+    def run(self, store: RecordStore, label: str) -> Record:
+        """Compute it, or read it if somebody else has finished it meanwhile."""
+        return store.run(self.fn, self.config, data_hash=self.data_hash, label=f"{label} {self.config}")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An exception as text: not every exception survives the way between processes."""
+
+    message: str
+    traceback: str
+
+
+Outcome = tuple[Task, Record | Failure]
+ShowRunning = Callable[[int], None]  # to be called with the number of workers, at first and when it changes
+
+
+def attempt(task: Task, store: RecordStore, label: str) -> Outcome:
+    """One run in one thread, in a worker process or here."""
+    try:
+        with single_threaded():
+            return task, task.run(store, label)
+    except Exception as error:
+        return task, Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
+
+
+@contextmanager
+def single_threaded() -> Iterator[None]:
+    """One thread for torch and for NumPy's linear algebra: sums of floats depend on how they are split."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(limits=1):
+            yield
+    finally:
+        torch.set_num_threads(threads)
