@@ -71,9 +71,9 @@ class RecordStore:
     def run(self, fn: RunFunction, config: Config, *, data_hash: str | None = None, label: str = "") -> Record:
         """The record of `fn(config, context)`: read if it is there, computed and kept if not.
 
-        `fn` returns `(metrics, tensors or None)` and must depend on nothing but `config` and the data of `data_hash`, by
-        default what it declares. `label` is what messages call the run. Raises StorageError if the result cannot be written, NumericalFailure
-        if a metric is not finite.
+        `fn` returns `(metrics, tensors or None)` and must depend on nothing but `config` and the data of `data_hash`,
+        by default what it declares. `label` is what messages call the run. Raises StorageError if the result cannot be
+        written, NumericalFailure if a metric is not finite.
         """
         name, data_hash = function_name(fn), data_hash_of(fn, config) if data_hash is None else data_hash
         key = run_key(name, config, data_hash)
