@@ -21,27 +21,33 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fu_core.errors import NumericalFailure, check_choice, check_count, check_positive
-from fu_core.federation.horizontal import aggregate
-from fu_core.federation.local import Client
-from fu_core.federation.meter import Meter
-from fu_core.models.flat import FlatModel
-from fu_core.unlearning.curvature import MATRICES, Part, curvature_product, fisher_diagonal, mean_gradient, sampled
-from fu_core.unlearning.deletion import Deletion, Forget
-from fu_core.unlearning.krylov import Solution, conjugate_gradient, solve
+from fu_core.federation.federation import Federation
+from fu_core.federation.server import aggregate
+from fu_core.request import Deletion
+from fu_core.unlearning.curvature import (
+    MATRICES,
+    Part,
+    Product,
+    curvature_product,
+    fisher_diagonal,
+    mean_gradient,
+    sampled,
+)
+from fu_core.unlearning.krylov import Solution, solve
+from fu_core.unlearning.method import Trained, register
+from fu_core.unlearning.needs import Needs
 
 FORMS = ("corrected", "printed")
 CURVATURES = ("retained", "global", "local")
 INFLUENCES = ("causal", "broadcast", "uniform")
-
-__all__ = ["HFKCU", "Step", "conjugate_gradient", "hf_kcu", "hf_kcu_step"]
 
 
 @dataclass(frozen=True)
@@ -107,6 +113,11 @@ class Step:
         return sum(solution.negative_steps for solution in self.solutions)
 
     @property
+    def cg_steps(self) -> int:
+        """CG steps, over all solves."""
+        return sum(len(solution.curvatures) for solution in self.solutions)
+
+    @property
     def relative_residual(self) -> float:
         """The largest |r_k| / |g| over the solves; 0 if there was nothing to solve."""
         return max(
@@ -114,79 +125,108 @@ class Step:
         )
 
 
-def hf_kcu(
-    model: FlatModel,
-    w: Tensor,
-    clients: Sequence[Client],
-    forget: Forget,
-    *,
-    iters: int = 10,
-    damping: float = 0.01,
-    beta: float = 0.01,
-    form: str = "corrected",
-    seed: int = 0,
-    meter: Meter | None = None,
-    **options: Any,
-) -> Tensor:
-    """The model `w` (d,) without the influence of `forget`; returns a new vector (d,). HF-KCU, Algorithm 1.
+def hf_kcu(f: Federation, w: Tensor, deletion: Deletion, config: HFKCU | None = None, **options: Any) -> Tensor:
+    """The model `w` (d,) without the influence of what `deletion` forgets; a new vector (d,). HF-KCU, Algorithm 1.
 
-    clients: everybody's data as at training, (x, y) each. forget: a client or a list of clients that
-    leave, or {client: indices into its samples}. `options`: further fields of HFKCU. Random only with
-    `curvature_samples`, from streams (seed, "curvature", client). Raises InvalidRequest for a request
-    that names nobody, nothing, or everything; NumericalFailure as `solve`. On nets the step is clipped to
-    `beta |w|` unless `scaling=False`; `hf_kcu_step` tells by how much.
+    f: everybody, with the data of training. `options`: fields of HFKCU, in place of those of `config`. Random only with
+    `curvature_samples`, from streams (f.seed, "curvature", client). Raises NumericalFailure as `solve`. On nets the
+    step is clipped to `beta |w|` unless `scaling=False`; `hf_kcu_step` tells by how much.
     """
-    config = HFKCU(iters=iters, damping=damping, beta=beta, form=form, **options)
-    found = hf_kcu_step(model, w, clients, forget, config, seed=seed, meter=meter)
+    found = hf_kcu_step(f, w, deletion, replace(config or HFKCU(), **options))
     if not any(s.residual_norms[0] for s in found.solutions):
         warnings.warn("the gradient on the forgotten data is zero: the model is returned as it was", stacklevel=2)
     if found.negative_steps:
-        made = sum(len(s.curvatures) for s in found.solutions)
-        warnings.warn(f"CG met negative curvature in {found.negative_steps} of {made} steps", stacklevel=2)
+        warnings.warn(f"CG met negative curvature in {found.negative_steps} of {found.cg_steps} steps", stacklevel=2)
     return w + found.step
 
 
-def hf_kcu_step(
-    model: FlatModel,
-    w: Tensor,
-    clients: Sequence[Client],
-    forget: Forget,
-    config: HFKCU,
-    *,
-    seed: int = 0,
-    meter: Meter | None = None,
-) -> Step:
+def hf_kcu_step(f: Federation, w: Tensor, deletion: Deletion, config: HFKCU) -> Step:
     """`hf_kcu` with everything it knows: the step itself, the CG solutions and the scaling."""
-    deletion = Deletion.of(clients, forget)
     make = _printed_step if config.form == "printed" else _corrected_step
-    found = make(model, w, deletion, config, seed, meter or Meter())
+    found = make(f, w, deletion, config)
     if not bool(found.step.isfinite().all()):
         raise NumericalFailure(f"the HF-KCU step is not finite; raise damping (now {config.damping:g})")
     return found
 
 
-def _corrected_step(model: FlatModel, w: Tensor, deletion: Deletion, config: HFKCU, seed: int, meter: Meter) -> Step:
+@register(
+    "HF-KCU",
+    paper="HF-KCU",
+    colour="#c1272d",
+    parameters=HFKCU,
+    needs=Needs(full_participation=True, several_rounds=True),  # a product of CG asks everybody who stays
+    recovers=False,
+)
+@register(
+    "HF-KCU printed",
+    paper="HF-KCU",
+    colour="#f2a07b",
+    dash="--",
+    parameters=HFKCU,
+    preset={"form": "printed"},
+    recovers=False,
+)
+def serve(trained: Trained, deletion: Deletion, config: HFKCU) -> Tensor:
+    """The step on a trained model; notes how well CG solved and how much was clipped."""
+    found = hf_kcu_step(trained.horizontal, trained.model, deletion, config)
+    trained.notes.update(
+        residual=found.relative_residual,
+        negative=found.negative_steps,
+        cg_steps=found.cg_steps,
+        scale=min(found.scale),
+    )
+    return trained.model + found.step
+
+
+def conjugate_gradient(
+    hvp: Product,
+    g: Tensor,
+    *,
+    iters: int = 10,
+    damping: float = 0.0,
+    tol: float = 0.0,
+    preconditioner: Callable[[Tensor], Tensor] | None = None,
+    negative: str = "stop",
+) -> tuple[Tensor, list[float]]:
+    """Approximate (H + damping I)^-1 g: `(v, residual_norms)`. Algorithm 1, lines 6-14, by itself. Deterministic.
+
+    hvp: v (d,) -> H v (d,); g (d,). Residual norms |r_0| = |g|, |r_1|, ...: one more than the steps made.
+    Stops at `tol` (relative) or after `iters` steps, holding four vectors. Negative curvature ends it
+    early with a warning (on the first step: NumericalFailure); see `krylov.cg_iterates`.
+    """
+    check_count("iters", iters)
+    found = solve(hvp, g, iters=iters, damping=damping, tol=tol, preconditioner=preconditioner, negative=negative)
+    if found.negative_steps:
+        warnings.warn(
+            f"CG met negative curvature in {found.negative_steps} of {len(found.curvatures)} steps; "
+            "a larger damping or matrix='ggn' avoids it",
+            stacklevel=2,
+        )
+    return found.v, found.residual_norms
+
+
+def _corrected_step(f: Federation, w: Tensor, deletion: Deletion, config: HFKCU) -> Step:
     weights = _retained_weights(deletion, config.client_weights)
-    right_sides = _right_sides(model, w, deletion, weights, config, meter)
-    meter.send(w, up=len(right_sides))  # each sends its part, or with "local" curvature what it solves to
+    right_sides = _right_sides(f, w, deletion, weights, config)
+    f.meter.send(w, up=len(right_sides))  # each sends its part, or with "local" curvature what it solves to
     curvature = config.curvature or "retained"
     solutions = []
     if curvature == "local":  # each affected client solves by itself, with its own curvature
         for i, g in right_sides.items():
             alone = [(1.0, i, deletion.clients[i])]
-            solutions.append(_solve(model, w, alone, g, config, seed, meter, exchanged=False))
+            solutions.append(_solve(f, w, alone, g, config, exchanged=False))
     else:
         g = torch.stack(list(right_sides.values())).sum(dim=0)
         if curvature == "retained":
             parts = [(weights[i], i, client) for i, client in deletion.kept.items()]
         else:
             parts = [(len(client[1]) / deletion.n, i, client) for i, client in deletion.holders.items()]
-        solutions.append(_solve(model, w, parts, g, config, seed, meter, exchanged=True))
+        solutions.append(_solve(f, w, parts, g, config, exchanged=True))
     raw = torch.stack([solution.v for solution in solutions]).sum(dim=0)
-    convex = isinstance(model.only_layer(), nn.Linear)
+    convex = isinstance(f.model.only_layer(), nn.Linear)
     scaling = config.scaling if config.scaling is not None else not convex
     scale = _scale(w, raw, config.beta) if scaling else 1.0
-    meter.send(w, down=len(deletion.clients))  # everybody learns the new model
+    f.meter.send(w, down=len(deletion.clients))  # everybody learns the new model
     return Step((config.sign or 1) * scale * raw, solutions, [scale])
 
 
@@ -201,35 +241,37 @@ def _retained_weights(deletion: Deletion, rule: str) -> dict[int, float]:
 
 
 def _right_sides(
-    model: FlatModel, w: Tensor, deletion: Deletion, weights: Mapping[int, float], config: HFKCU, meter: Meter
+    f: Federation, w: Tensor, deletion: Deletion, weights: Mapping[int, float], config: HFKCU
 ) -> dict[int, Tensor]:
     """-grad L_r at a minimiser of L, as a sum over clients of what each can compute from its own data."""
     if config.gradient == "retained":  # no assumption, but a pass over everything that is kept
-        return {i: -weights[i] * mean_gradient(model, w, data, count=meter.train) for i, data in deletion.kept.items()}
+        return {
+            i: -weights[i] * mean_gradient(f.model, w, data, count=f.meter.train) for i, data in deletion.kept.items()
+        }
     parts: dict[int, Tensor] = {}
     for i, gone in deletion.forgotten.items():
         m_i = len(gone[1])
-        g_u = mean_gradient(model, w, gone, count=meter.train)
+        g_u = mean_gradient(f.model, w, gone, count=f.meter.train)
         if config.client_weights == "sizes":
             parts[i] = m_i / (deletion.n - deletion.m) * g_u  # m / (n - m) grad l_u
             continue
         n_i, total = len(deletion.clients[i][1]), sum(len(deletion.clients[j][1]) for j in deletion.kept)
         if i in deletion.kept:  # w_f m_f / (n_f - m_f) (grad l_u - grad l_f)       errata H6
-            g_f = mean_gradient(model, w, deletion.clients[i], count=meter.train)
+            g_f = mean_gradient(f.model, w, deletion.clients[i], count=f.meter.train)
             parts[i] = n_i / total * m_i / (n_i - m_i) * (g_u - g_f)
         else:
             parts[i] = n_i / total * g_u
     return parts
 
 
-def _printed_step(model: FlatModel, w: Tensor, deletion: Deletion, config: HFKCU, seed: int, meter: Meter) -> Step:
+def _printed_step(f: Federation, w: Tensor, deletion: Deletion, config: HFKCU) -> Step:
     """Algorithm 1 to the letter, or with one of Table 4's ablations, two of which the paper does not define.
 
     influence "causal": Eq. (7). "broadcast" (w/o causal weighting): every client solves for the summed
     forget gradient with weight 1. "uniform" (our reading of "uniform influence"): the same with 1 / N.
     """
     gradients = {
-        i: mean_gradient(model, w, gone, count=meter.train) for i, gone in deletion.forgotten.items()
+        i: mean_gradient(f.model, w, gone, count=f.meter.train) for i, gone in deletion.forgotten.items()
     }  # line 4
     norms = {i: float(g.norm()) for i, g in gradients.items()}
     everybody = deletion.holders
@@ -239,19 +281,19 @@ def _printed_step(model: FlatModel, w: Tensor, deletion: Deletion, config: HFKCU
     else:
         right_sides = dict.fromkeys(everybody, torch.stack(list(gradients.values())).sum(dim=0))
         alpha = dict.fromkeys(everybody, 1.0 if config.influence == "broadcast" else 1 / len(deletion.clients))
-        meter.send(w, up=len(gradients), down=len(everybody))  # the forget gradient
-    meter.send(w, down=len(deletion.clients))  # line 1: broadcast
+        f.meter.send(w, up=len(gradients), down=len(everybody))  # the forget gradient
+    f.meter.send(w, down=len(deletion.clients))  # line 1: broadcast
     curvature = config.curvature or "local"
     solutions, scales, steps, shares = [], [], [], []
     for i, g in right_sides.items():
         parts, exchanged = _parts(deletion, curvature, i), curvature != "local"
-        found = _solve(model, w, parts, g, config, seed, meter, exchanged=exchanged, negative="continue")
+        found = _solve(f, w, parts, g, config, exchanged=exchanged, negative="continue")
         scale = _scale(w, found.v, config.beta) if config.scaling is not False else 1.0  # line 17
         steps.append((config.sign or -1) * alpha[i] * scale * found.v)  # lines 15, 18
         shares.append(len(deletion.clients[i][1]) / deletion.n)  # w_i
         solutions.append(found)
         scales.append(scale)
-    meter.send(w, up=len(right_sides))  # line 19
+    f.meter.send(w, up=len(right_sides))  # line 19
     step = aggregate(torch.stack(steps), torch.tensor(shares, dtype=torch.float64))  # line 24: sum_i w_i step_i
     return Step(step, solutions, scales)
 
@@ -266,32 +308,30 @@ def _parts(deletion: Deletion, curvature: str, i: int) -> list[Part]:
 
 
 def _solve(
-    model: FlatModel,
+    f: Federation,
     w: Tensor,
     parts: Sequence[Part],
     g: Tensor,
     config: HFKCU,
-    seed: int,
-    meter: Meter,
     *,
     exchanged: bool,
     negative: str = "stop",
 ) -> Solution:
     """CG with the curvature of `parts`. `exchanged`: each product costs a vector to and from every part's client."""
-    data = sampled(parts, config.curvature_samples, seed=seed)
+    data = sampled(parts, config.curvature_samples, seed=f.seed)
     passes = curvature_product(
-        model, w, data, matrix=config.matrix, batch_size=config.batch_size, count=meter.differentiate
+        f.model, w, data, matrix=config.matrix, batch_size=config.batch_size, count=f.meter.differentiate
     )
 
     def product(v: Tensor) -> Tensor:
         if exchanged:
-            meter.send(v, down=len(parts), up=len(parts))
+            f.meter.send(v, down=len(parts), up=len(parts))
         return passes(v)
 
     precondition = None
     if config.preconditioner == "jacobi":
-        diagonal = fisher_diagonal(model, w, data, count=meter.train) + config.damping
-        meter.send(w, up=len(parts) if exchanged else 0)
+        diagonal = fisher_diagonal(f.model, w, data, count=f.meter.train) + config.damping
+        f.meter.send(w, up=len(parts) if exchanged else 0)
         precondition = diagonal.clamp(min=float(diagonal.max()) * 1e-6).reciprocal().mul
     return solve(
         product,

@@ -11,14 +11,13 @@ at negative curvature, a preconditioner. `cg_iterates` is the algorithm; the oth
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fu_core.errors import NumericalFailure, check_choice, check_count
+from fu_core.errors import NumericalFailure, check_choice
 from fu_core.unlearning.curvature import Product
 
 NEGATIVE = ("stop", "continue")
@@ -115,30 +114,3 @@ def solve(product: Product, g: Tensor, *, iters: int, damping: float, tol: float
         if norms[-1] <= tol * norms[0] or len(norms) > iters:
             break
     return Solution(v, norms, curvatures)
-
-
-def conjugate_gradient(
-    hvp: Product,
-    g: Tensor,
-    *,
-    iters: int = 10,
-    damping: float = 0.0,
-    tol: float = 0.0,
-    preconditioner: Callable[[Tensor], Tensor] | None = None,
-    negative: str = "stop",
-) -> tuple[Tensor, list[float]]:
-    """Approximate (H + damping I)^-1 g: `(v, residual_norms)`. HF-KCU, Alg. 1, lines 6-14. Deterministic.
-
-    hvp: v (d,) -> H v (d,); g (d,). Residual norms |r_0| = |g|, |r_1|, ...: one more than the steps made.
-    Stops at `tol` (relative) or after `iters` steps, holding four vectors. Negative curvature ends it
-    early with a warning (on the first step: NumericalFailure); see `cg_iterates`.
-    """
-    check_count("iters", iters)
-    found = solve(hvp, g, iters=iters, damping=damping, tol=tol, preconditioner=preconditioner, negative=negative)
-    if found.negative_steps:
-        warnings.warn(
-            f"CG met negative curvature in {found.negative_steps} of {len(found.curvatures)} steps; "
-            "a larger damping or matrix='ggn' avoids it",
-            stacklevel=2,
-        )
-    return found.v, found.residual_norms

@@ -46,7 +46,7 @@ from fu_core.unlearning.certified import (
 from fu_core.unlearning.curvature import dense_curvature, mean_gradient
 from fu_core.unlearning.gaussian_mechanism import gaussian_delta, gaussian_epsilon, gaussian_sigma
 from fu_core.unlearning.newton import newton_solver
-from fu_papers.hf_kcu.theory import OneLogit, convex_clients, convex_model, data_hash, optimum, pooled
+from fu_papers.convex import OneLogit, convex_clients, convex_model, data_hash, optimum, pooled
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.pool import map_kinds
 from fu_papers.lab.record import Record, run_function

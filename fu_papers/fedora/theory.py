@@ -28,7 +28,7 @@ from fu_core.models.flat import FlatModel
 from fu_core.partition import vertical
 from fu_core.streams import stream
 from fu_core.unlearning.fedora import FedORA, Iteration, primal_dual, uncertainty_loss
-from fu_papers.hf_kcu.theory import OneLogit, optimum
+from fu_papers.convex import OneLogit, optimum
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.pool import map_kinds
 from fu_papers.lab.record import Record, run_function

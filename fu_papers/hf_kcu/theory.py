@@ -1,132 +1,56 @@
 """HF-KCU's formulas and theorems as numbers, on convex problems whose retrained model is known exactly.
 
-Ridge and L2-regularised logistic regression in float64: optima by Newton's method with the dense Hessian,
-curvature solves by `torch.linalg`, so that the only thing on trial is the formula. `run_theory` keeps
-everything as records; hf_kcu_theory_figures draws it. The numbers stand beside errata H1 and H5 to H10.
+The problems are those of `fu_papers.convex`, curvature solves are done by `torch.linalg`, so that the only thing on
+trial is the formula. `run_theory` keeps everything as records; theory_figures draws it. The numbers stand beside
+errata H1 and H5 to H10.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from fu_core.unlearning.deletion import Deletion
 from torch import Tensor, nn
-from torch.func import grad, hessian
 
-from fu_core import partition
-from fu_core.errors import NumericalFailure, check_choice
+from fu_core.federation.federation import Federation
 from fu_core.federation.local import Client
 from fu_core.models.flat import FlatModel
+from fu_core.request import Deletion, Forget
 from fu_core.streams import stream
 from fu_core.unlearning.curvature import Product
 from fu_core.unlearning.hf_kcu import hf_kcu
-from fu_core.unlearning.krylov import cg_iterates
+from fu_core.unlearning.krylov import Iterate, cg_iterates
+from fu_papers.convex import (
+    CONVEX,
+    L2,
+    Weighted,
+    convex_clients,
+    convex_model,
+    data_hash,
+    dense_hessian,
+    optimum,
+    pooled,
+    share_of,
+)
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.pool import map_kinds
 from fu_papers.lab.record import Record, run_function
 from fu_papers.lab.store import RecordStore
 
 SEEDS = tuple(range(10))
-L2 = 0.01
 SPLITS = ("iid", "dirichlet")
-CONVEX = {"diabetes": "ridge", "breast_cancer": "logistic"}
 LEAVING = 0
 CONVERGED: dict[str, Any] = {"iters": 500, "damping": 0.0, "tol": 1e-14, "batch_size": 1000}
 
 
-class OneLogit(nn.Module):
-    """Logistic regression with one parameter per feature: logits (0, x'w)."""
-
-    def __init__(self, features: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(features, 1, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(n, features) to (n, 2)."""
-        z = self.linear(x)
-        return torch.cat([torch.zeros_like(z), z], dim=1)
-
-
-# --- problems --------------------------------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=2)
-def _table(data: str) -> tuple[Tensor, Tensor]:
-    """Standardised features (n, p) float64, and the target: standardised (diabetes) or 0 / 1 (breast cancer)."""
-    check_choice("data", data, CONVEX)
-    from sklearn.datasets import load_breast_cancer, load_diabetes  # here: it takes half as long to import as torch
-
-    x, y = (load_diabetes if data == "diabetes" else load_breast_cancer)(return_X_y=True)
-    x = torch.from_numpy((x - x.mean(axis=0)) / x.std(axis=0)).double()
-    return x, torch.from_numpy((y - y.mean()) / y.std()).double() if data == "diabetes" else torch.from_numpy(y).long()
-
-
-def data_hash(data: str) -> str:
-    """Of the table behind a run, or of nothing for generated problems."""
-    if data not in CONVEX:
-        return "generated"
-    return hashlib.sha256(b"".join(t.numpy().tobytes() for t in _table(data))).hexdigest()[:16]
-
-
-def convex_model(data: str, l2: float = L2) -> FlatModel:
-    """Ridge regression for diabetes, logistic regression for breast cancer."""
-    features = _table(data)[0].shape[1]
-    if data == "diabetes":
-        return FlatModel(nn.Linear(features, 1, bias=False), task="regression", l2=l2)
-    return FlatModel(OneLogit(features), l2=l2)
-
-
-def convex_clients(data: str, clients: int, *, split: str = "iid", alpha: float = 0.5, seed: int) -> list[Client]:
-    """The table dealt out; Dirichlet shares are drawn per class, or per decile of a continuous target."""
-    x, y = _table(data)
-    if split == "iid":
-        parts = partition.iid(len(y), clients, seed=seed)
-    else:
-        deciles = torch.quantile(y.double(), torch.linspace(0.1, 0.9, 9, dtype=torch.float64))
-        labels = torch.bucketize(y, deciles) if y.is_floating_point() else y
-        parts = partition.dirichlet(labels, clients, alpha=alpha, seed=seed, min_size=5)
-    return [(x[p], y[p]) for p in parts]
-
-
-Weighted = Sequence[tuple[float, Client]]
-
-
-def pooled(clients: Sequence[Client]) -> Weighted:
-    """FedAvg's weights n_i / n: the mean over all samples, whoever holds them."""
-    return [(1.0, (torch.cat([x for x, _ in clients]), torch.cat([y for _, y in clients])))]
-
-
-def share_of(clients: Sequence[Client], i: int) -> float:
-    """n_i / n."""
-    return len(clients[i][1]) / sum(len(y) for _, y in clients)
-
-
-def total_loss(model: FlatModel, parts: Weighted) -> Any:
-    """p -> sum_i weight_i l_i(p)."""
-    return lambda p: sum(weight * model.loss(p, x, y) for weight, (x, y) in parts)
-
-
-def dense_hessian(model: FlatModel, w: Tensor, parts: Weighted) -> Tensor:
-    """(d, d), written down in full: these problems have a few dozen parameters."""
-    return hessian(total_loss(model, parts))(w)
-
-
-def optimum(model: FlatModel, parts: Weighted, start: Tensor | None = None) -> Tensor:
-    """The minimiser (d,) of the weighted loss, by Newton's method to a gradient of 1e-12."""
-    loss = total_loss(model, parts)
-    w = torch.zeros(model.d, dtype=torch.float64) if start is None else start
-    for _ in range(50):
-        g = grad(loss)(w)
-        if float(g.norm()) < 1e-12:
-            return w
-        w = w - torch.linalg.solve(hessian(loss)(w), g)
-    raise NumericalFailure(f"Newton's method stopped at a gradient of {float(g.norm()):.2g}")
+def _asked(model: FlatModel, clients: Sequence[Client], forget: Forget) -> tuple[Federation, Deletion]:
+    """A federation of these clients, and what it is asked to forget."""
+    f = Federation(model, dict(enumerate(clients)))
+    return f, Deletion.of(f.clients, forget)
 
 
 # --- the sign and the weights ----------------------------------------------------------------------------------------
@@ -147,9 +71,10 @@ def exactness(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str,
     g = model.grad(w, *clients[LEAVING])
     share = share_of(clients, LEAVING)
     newton = torch.linalg.solve(dense_hessian(model, w, everybody), g)
+    f, deletion = _asked(model, clients, LEAVING)
 
     def algorithm(**options: Any) -> Tensor:
-        return hf_kcu(model, w, clients, LEAVING, **options) - w
+        return hf_kcu(f, w, deletion, **options) - w
 
     steps = {
         "corrected": algorithm(**CONVERGED),
@@ -185,8 +110,7 @@ def partial_deletion(config: Mapping[str, Any], context: RunContext) -> tuple[di
     w = optimum(model, everybody)
     n_f = len(clients[LEAVING][1])
     m = max(1, round(0.1 * n_f))
-    forget = {LEAVING: torch.arange(m)}
-    deletion = Deletion.of(clients, forget)
+    f, deletion = _asked(model, clients, {LEAVING: torch.arange(m)})
     kept = [deletion.kept[i] for i in range(len(clients))]
     fixed = [(share_of(clients, i), data) for i, data in enumerate(kept)]
     w_f = share_of(clients, LEAVING)
@@ -201,9 +125,9 @@ def partial_deletion(config: Mapping[str, Any], context: RunContext) -> tuple[di
         "+ w_f H^-1 g_u (Eq. 33)": error(w_f * plain, fixed),
         "+ w_f m/(n-m) H^-1 g_u": error(w_f * m / (n_f - m) * plain, fixed),
         'centred gradient, retained Hessian (client_weights="fixed")': error(
-            hf_kcu(model, w, clients, forget, client_weights="fixed", **CONVERGED) - w, fixed
+            hf_kcu(f, w, deletion, client_weights="fixed", **CONVERGED) - w, fixed
         ),
-        "FedAvg's objective, our default": error(hf_kcu(model, w, clients, forget, **CONVERGED) - w, pooled(kept)),
+        "FedAvg's objective, our default": error(hf_kcu(f, w, deletion, **CONVERGED) - w, pooled(kept)),
     }, None
 
 
@@ -221,9 +145,10 @@ def local_curvature(config: Mapping[str, Any], context: RunContext) -> tuple[dic
         own = common + 0.5 * torch.randn(8, generator=draws, dtype=torch.float64)
         data.append((x, x @ own + 0.5 * torch.randn(40, generator=draws, dtype=torch.float64)))
     w, w_r = optimum(model, pooled(data)), optimum(model, pooled(data[1:]))
+    f, deletion = _asked(model, data, LEAVING)
     errors = {}
     for curvature in ("local", "global", "retained"):
-        w_u = hf_kcu(model, w, data, LEAVING, curvature=curvature, **CONVERGED)
+        w_u = hf_kcu(f, w, deletion, curvature=curvature, **CONVERGED)
         errors[curvature] = float((w_u - w_r).norm() / (w - w_r).norm())
     return errors, None
 
@@ -234,6 +159,7 @@ def several_clients(config: Mapping[str, Any], context: RunContext) -> tuple[dic
     q = config["leaving"]
     model = convex_model("diabetes")
     clients = convex_clients("diabetes", 10, seed=config["seed"])
+    f, deletion = _asked(model, clients, list(range(q)))
     w, w_r = optimum(model, pooled(clients)), optimum(model, pooled(clients[q:]))
     H_r = dense_hessian(model, w, pooled(clients[q:]))
     n = sum(len(y) for _, y in clients)
@@ -243,7 +169,7 @@ def several_clients(config: Mapping[str, Any], context: RunContext) -> tuple[dic
     for (_, y), g, norm in zip(clients, gradients, norms, strict=False):
         alpha = norm / sum(norms)  # Eq. (7)
         step += alpha * len(y) / (n - sum(len(y) for _, y in clients[:q])) * torch.linalg.solve(H_r, g)
-    ours = hf_kcu(model, w, clients, list(range(q)), **CONVERGED)
+    ours = hf_kcu(f, w, deletion, **CONVERGED)
     away = float((w - w_r).norm())
     return {
         "with alpha": float((w + step - w_r).norm()) / away,
@@ -292,7 +218,7 @@ def client_residuals(config: Mapping[str, Any], context: RunContext) -> tuple[di
     for i in (1, 2):
         H = dense_hessian(model, w, [(1.0, clients[i])]) + 0.01 * torch.eye(model.d, dtype=torch.float64)
         g = model.grad(w, *clients[i])
-        norms = [float(step.residual.norm() / g.norm()) for step in cg_iterates(_times(H), g)]
+        norms = [float(step.residual.norm() / g.norm()) for step in cg_iterates(times(H), g)]
         curves[str(i)] = {"residuals": [1.0, *norms[: config["steps"]]], "kappa": float(torch.linalg.cond(H))}
     return {"curves": curves}, None
 
@@ -361,7 +287,7 @@ def perturbation(config: Mapping[str, Any], context: RunContext) -> tuple[dict[s
         delta, delta_tilde = -torch.linalg.solve(H, g), -torch.linalg.solve(H + E, g + e)
         bound = eps / (mu * (mu - eps)) * float(g.norm()) + rho / (mu - eps)  # Eq. (10)
         exact.append(float((delta_tilde - delta).norm()) / bound)
-        *_, last = _first(5, cg_iterates(_times(H + E), g + e))
+        *_, last = first(5, cg_iterates(times(H + E), g + e))
         xi = float((-last - delta_tilde).norm())
         approximate.append(float((-last - delta).norm()) / (bound + xi))  # Eq. (18)
     return {
@@ -371,11 +297,13 @@ def perturbation(config: Mapping[str, Any], context: RunContext) -> tuple[dict[s
     }, None
 
 
-def _times(matrix: Tensor) -> Product:
+def times(matrix: Tensor) -> Product:
+    """p -> matrix p."""
     return lambda p: matrix @ p
 
 
-def _first(k: int, iterates: Any) -> list[Tensor]:
+def first(k: int, iterates: Iterable[Iterate]) -> list[Tensor]:
+    """The first k solutions of CG (d,), or as many as there are."""
     return [step.v for _, step in zip(range(k), iterates, strict=False)]
 
 
@@ -395,7 +323,7 @@ def error_terms(config: Mapping[str, Any], context: RunContext) -> tuple[dict[st
     g, eye = model.grad(w, *clients[LEAVING]), torch.eye(model.d, dtype=torch.float64)
     H_r, H_f = dense_hessian(model, w, retained), dense_hessian(model, w, [(1.0, clients[LEAVING])])
     damped = 0.01 * eye
-    *_, cg = _first(10, cg_iterates(_times(H_f + damped), g))
+    *_, cg = first(10, cg_iterates(times(H_f + damped), g))
     scale = min(1.0, 0.01 * float(w.norm()) / float(cg.norm()))
     odds = share / (1 - share)
     chain = {
@@ -412,55 +340,10 @@ def error_terms(config: Mapping[str, Any], context: RunContext) -> tuple[dict[st
     names = list(chain)
     terms = {name: float((chain[name] - chain[before]).norm()) / away for before, name in pairwise(names)}
     errors = {name: float((step - (w_r - w)).norm()) / away for name, step in chain.items()}
-    printed = hf_kcu(model, w, clients, LEAVING, form="printed") - w
+    f, deletion = _asked(model, clients, LEAVING)
+    printed = hf_kcu(f, w, deletion, form="printed") - w
     mismatch = float((printed - chain["sign"]).norm()) / max(float(printed.norm()), 1e-300)
     return {"terms": terms, "errors": errors, "share": share, "mismatch": mismatch}, None
-
-
-# --- two parameters --------------------------------------------------------------------------------------------------
-
-
-class Plane(NamedTuple):
-    """A federation with two parameters, small enough to be drawn; client 0 leaves."""
-
-    model: FlatModel
-    clients: list[Client]
-    w: Tensor
-    w_retrained: Tensor
-
-
-@lru_cache(maxsize=1)
-def two_parameters(seed: int = 0) -> Plane:
-    """Logistic regression on two features, five clients with directions of their own. Generated."""
-    draws = stream(seed, "two parameters")
-    clients = []
-    for i in range(5):
-        x = torch.randn(40, 2, generator=draws, dtype=torch.float64) * torch.tensor([1.6, 0.6], dtype=torch.float64)
-        direction = torch.tensor([0.4, -2.0] if i == LEAVING else [1.2, 1.5], dtype=torch.float64)
-        noise = 0.7 * torch.randn(40, generator=draws, dtype=torch.float64)
-        clients.append((x, (x @ direction + noise > 0).long()))
-    model = FlatModel(OneLogit(2), l2=0.02)
-    return Plane(model, clients, optimum(model, pooled(clients)), optimum(model, pooled(clients[1:])))
-
-
-class Path(NamedTuple):
-    """CG's iterates as models (k + 1, 2), the first being the start, and the model after the clip (2,)."""
-
-    iterates: Tensor
-    final: Tensor
-
-
-def cg_path(plane: Plane, *, k: int, damping: float, beta: float, sign: int) -> Path:
-    """HF-KCU on the plane, step by step: curvature and weight of the corrected form, `sign` 1 or -1."""
-    parts = pooled(plane.clients[1:])
-    share = share_of(plane.clients, LEAVING)
-    g = share / (1 - share) * plane.model.grad(plane.w, *plane.clients[LEAVING])
-    H = dense_hessian(plane.model, plane.w, parts)
-    found = _first(k, cg_iterates(_times(H), g, damping=damping))
-    raw = found[-1]
-    scale = min(1.0, beta * float(plane.w.norm()) / float(raw.norm()))
-    iterates = torch.stack([plane.w, *(plane.w + sign * v for v in found)])
-    return Path(iterates, plane.w + sign * scale * raw)
 
 
 # --- everything ------------------------------------------------------------------------------------------------------

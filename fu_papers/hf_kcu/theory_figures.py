@@ -11,7 +11,9 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 
-from fu_papers.hf_kcu.theory import CONVEX, LEAVING, cg_path, pooled, total_loss, two_parameters
+from fu_papers.convex import CONVEX, pooled, total_loss
+from fu_papers.hf_kcu.plane import cg_path, two_parameters
+from fu_papers.hf_kcu.theory import LEAVING
 from fu_papers.lab.record import Record
 from fu_papers.look import colour, linestyle
 from fu_papers.problem_figures import axes_row

@@ -13,7 +13,7 @@ from fu_core.federation.decentralised import dpsgd_round, metropolis, ring, star
 from fu_core.unlearning.certified import DU, du_release
 from fu_papers.certified_dfl import theory as theory
 from fu_papers.certified_dfl import theory_figures as figures
-from fu_papers.hf_kcu.theory import optimum, pooled
+from fu_papers.convex import optimum, pooled
 from fu_papers.look import save_figure, save_table
 
 Q = metropolis(ring(theory.CLIENTS))

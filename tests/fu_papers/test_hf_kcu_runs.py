@@ -18,6 +18,7 @@ from fu_core.unlearning.baselines.naive_ga import naive_ga
 from fu_core.unlearning.baselines.sisa import shard_clients, sisa_train, sisa_unlearn
 from fu_core.unlearning.hf_kcu import HFKCU
 from fu_core.unlearning.hf_kcu import hf_kcu as library_hf_kcu
+from fu_papers.convex import data_hash as convex_hash
 from fu_papers.hf_kcu import claims as hf_kcu_claims
 from fu_papers.hf_kcu import figures as hf_kcu_figures
 from fu_papers.hf_kcu import runs as hf_kcu
@@ -291,7 +292,7 @@ def test_all_fifteen_claims_are_judged_from_named_records(tiny):
 
 
 def run_theory(store, function, **config):
-    return store.run(function, config, data_hash=hf_kcu_theory.data_hash(config.get("data", "")))
+    return store.run(function, config, data_hash=convex_hash(config.get("data", "")))
 
 
 def test_the_frame_has_no_row_without_a_reference(tiny):

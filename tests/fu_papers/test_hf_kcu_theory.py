@@ -3,12 +3,15 @@
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from matplotlib.figure import Figure
 
+from fu_core.federation.federation import Federation
+from fu_core.request import Deletion
 from fu_core.unlearning.hf_kcu import hf_kcu
+from fu_papers.convex import CONVEX, convex_clients, convex_model, data_hash, optimum, pooled
 from fu_papers.hf_kcu import theory as theory
 from fu_papers.hf_kcu import theory_figures as figures
+from fu_papers.hf_kcu.plane import cg_path, two_parameters
 from fu_papers.lab.record import Record
 
 SEEDS = (0, 1, 3, 4, 5)
@@ -21,14 +24,14 @@ def store(theory_store):
 
 
 def run(store, fn, **config):
-    return store.run(fn, config, data_hash=theory.data_hash(config.get("data", "")))
+    return store.run(fn, config, data_hash=data_hash(config.get("data", "")))
 
 
 @pytest.fixture(scope="module")
 def exactness(store) -> list[Record]:
     return [
         run(store, theory.exactness, data=data, split=split, clients=10, seed=seed)
-        for data in theory.CONVEX
+        for data in CONVEX
         for split in theory.SPLITS
         for seed in SEEDS
     ]
@@ -41,17 +44,6 @@ def errors(records, variant, data):
 # --- the sign and the weights ---
 
 
-def test_the_optimum_is_one_and_on_ridge_the_closed_form():
-    model, clients = theory.convex_model("diabetes"), theory.convex_clients("diabetes", 10, seed=0)
-    w = theory.optimum(model, theory.pooled(clients))
-    ((_, (x, y)),) = theory.pooled(clients)
-    closed = torch.linalg.solve(x.T @ x / len(y) + theory.L2 * torch.eye(10, dtype=x.dtype), x.T @ y / len(y))
-    torch.testing.assert_close(w, closed, rtol=1e-10, atol=1e-12)
-    logistic, holders = theory.convex_model("breast_cancer"), theory.convex_clients("breast_cancer", 10, seed=0)
-    ((_, data),) = theory.pooled(holders)
-    assert logistic.grad(theory.optimum(logistic, theory.pooled(holders)), *data).norm() < 1e-11
-
-
 def test_corrected_is_retraining_on_ridge_and_nearly_on_logistic_regression(exactness):
     assert errors(exactness, "corrected", "diabetes").max() < 1e-10
     assert np.median(errors(exactness, "corrected", "breast_cancer")) < 0.05
@@ -59,7 +51,7 @@ def test_corrected_is_retraining_on_ridge_and_nearly_on_logistic_regression(exac
 
 
 @pytest.mark.parametrize("variant", PRINTED)
-@pytest.mark.parametrize("data", theory.CONVEX)
+@pytest.mark.parametrize("data", CONVEX)
 def test_every_printed_reading_is_worse_than_doing_nothing(exactness, variant, data):
     """Errata H1: relative error above 1 in every run, between 1.006 and 13 on average."""
     assert errors(exactness, variant, data).min() > 1
@@ -75,9 +67,9 @@ def test_the_corrected_step_makes_the_forgotten_client_worse_off_and_the_printed
 
 
 def test_the_wrong_sign_lands_exactly_twice_as_far_as_doing_nothing():
-    model, clients = theory.convex_model("diabetes"), theory.convex_clients("diabetes", 10, seed=0)
-    w, w_r = (theory.optimum(model, theory.pooled(part)) for part in (clients, clients[1:]))
-    away = hf_kcu(model, w, clients, 0, sign=-1, **theory.CONVERGED)
+    model, clients = convex_model("diabetes"), convex_clients("diabetes", 10, seed=0)
+    w, w_r = (optimum(model, pooled(part)) for part in (clients, clients[1:]))
+    away = hf_kcu(Federation(model, clients), w, Deletion.of(clients, 0), sign=-1, **theory.CONVERGED)
     assert float((away - w_r).norm() / (w - w_r).norm()) == pytest.approx(2, rel=1e-9)
 
 
@@ -167,20 +159,15 @@ def test_the_term_of_theorem_5_is_the_smallest_of_all(terms):
     assert terms[0].metrics["terms"]["Taylor remainder"] > terms[1].metrics["terms"]["Taylor remainder"]
 
 
-def test_data_hashes_differ_between_tables():
-    hashes = {theory.data_hash(name) for name in ("diabetes", "breast_cancer", "")}
-    assert len(hashes) == 3
-
-
 # --- two parameters ---
 
 
 def test_the_slider_problem_goes_where_the_sign_says():
-    plane = theory.two_parameters()
+    plane = two_parameters()
     away = float((plane.w - plane.w_retrained).norm())
 
     def distance(**change):
-        path = theory.cg_path(plane, **{"k": 2, "damping": 0.0, "beta": 10.0, "sign": 1, **change})
+        path = cg_path(plane, **{"k": 2, "damping": 0.0, "beta": 10.0, "sign": 1, **change})
         return float((path.final - plane.w_retrained).norm()) / away
 
     assert distance() < 0.5
@@ -189,8 +176,8 @@ def test_the_slider_problem_goes_where_the_sign_says():
 
 
 def test_the_clip_limits_the_slider_step_to_beta_of_the_model():
-    plane = theory.two_parameters()
-    path = theory.cg_path(plane, k=2, damping=0.0, beta=0.1, sign=1)
+    plane = two_parameters()
+    path = cg_path(plane, k=2, damping=0.0, beta=0.1, sign=1)
     assert float((path.final - plane.w).norm()) == pytest.approx(0.1 * float(plane.w.norm()))
     assert path.iterates.shape == (3, 2)
 
