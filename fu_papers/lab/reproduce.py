@@ -78,8 +78,11 @@ class Plan:
 
 
 def notebooks() -> dict[str, Path]:
-    """The notebook of every paper, in order: `{"puf": .../01_puf.ipynb, ...}`."""
-    return {path.stem.partition("_")[2]: path for path in sorted(paths.NOTEBOOKS.glob("0*_*.ipynb"))}
+    """The notebook of every paper, in order: `{"puf": .../01_puf.ipynb, ...}`. Raises ConfigError without any."""
+    found = {path.stem.partition("_")[2]: path for path in sorted(paths.NOTEBOOKS.glob("0*_*.ipynb"))}
+    if not found:
+        raise ConfigError(f"there are no notebooks in {paths.NOTEBOOKS}; run from a checkout, or set FU_HOME to one")
+    return found
 
 
 def profiles(paper: str) -> list[str]:
@@ -383,10 +386,7 @@ def _stages(each: Plan) -> list[Stage]:
 
 
 def _plans(options: argparse.Namespace) -> list[Plan]:
-    known = notebooks()
-    if not known:
-        raise ConfigError(f"there are no notebooks in {paths.NOTEBOOKS}; run from a checkout, or set FU_HOME to one")
-    papers = list(known) if "all" in options.paper else options.paper
+    papers = list(notebooks()) if "all" in options.paper else options.paper
     overrides = {name: _yaml(value, f"-p {name}") for name, value in options.parameter}
     return [plan(paper, options.profile, overrides) for paper in papers]
 
