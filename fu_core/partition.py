@@ -236,6 +236,6 @@ def _check_targets(parts: Parts, targets: int | Iterable[int]) -> list[int]:
 
 def _client_number(target: object) -> int:
     """Any whole number, also from NumPy or torch. A bool would pass for 0 or 1, so a mask is refused."""
-    if isinstance(target, bool) or (isinstance(target, Tensor) and target.dtype == torch.bool):
+    if isinstance(target, (bool, np.bool)) or (isinstance(target, Tensor) and target.dtype == torch.bool):
         raise TypeError("a mask is not a list of clients")
     return operator.index(target)  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 CONDA_NAMES = {"pytorch": "torch"}
@@ -18,11 +19,16 @@ def canonical(name):
     return re.sub(r"[-_.]+", "-", name.partition("[")[0]).lower()
 
 
+def requirements():
+    """`{"": the library's requirements, "papers": those of the extra, ...}`, as pyproject.toml has them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lists = {"": project["dependencies"], **project["optional-dependencies"]}
+    return {extra: [Requirement(line) for line in lines] for extra, lines in lists.items()}
+
+
 def direct():
     """The names of all direct dependencies, extras included."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lines = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
-    return [canonical(re.match(r"[\w.-]+", line).group()) for line in lines]
+    return {canonical(requirement.name) for lines in requirements().values() for requirement in lines}
 
 
 def lock_entries():
@@ -47,8 +53,25 @@ def conda_versions():
 
 def test_every_direct_dependency_is_locked_once():
     locked = Counter(name for name, _, _ in lock_entries())
-    assert len(set(direct())) == len(direct())
     assert {name: locked[name] for name in direct()} == dict.fromkeys(direct(), 1)
+
+
+@pytest.mark.parametrize("extra", requirements())
+def test_no_list_names_a_package_twice_and_the_locked_versions_are_in_its_ranges(extra):
+    locked = {name: version for name, version, _ in lock_entries()}
+    wanted = [(canonical(requirement.name), requirement.specifier) for requirement in requirements()[extra]]
+    assert len({name for name, _ in wanted}) == len(wanted)
+    assert [name for name, allowed in wanted if locked[name] not in allowed] == []
+
+
+def test_only_the_companion_pins_and_bounds_from_above():
+    """The library is imported beside what people have; the figures are those of one torch."""
+    operators = {
+        extra: {canonical(line.name): {part.operator for part in line.specifier} for line in lines}
+        for extra, lines in requirements().items()
+    }
+    assert set().union(*operators[""].values()) == {">="}
+    assert [name for name, used in operators["papers"].items() if "==" in used] == ["torch", "torchvision"]
 
 
 def test_every_locked_package_has_hashes_and_names_no_host():
@@ -71,7 +94,8 @@ def test_environment_python_is_one_that_we_support():
     assert (3, 11) <= (int(major), int(minor)) < (3, 14)
 
 
-@pytest.mark.parametrize("name", ["setuptools", "ipykernel", "threadpoolctl"])
+@pytest.mark.parametrize("name", ["setuptools", "ipykernel", "packaging", "threadpoolctl"])
 def test_what_we_use_without_naming_it_is_locked(name):
-    """setuptools builds the package, ipykernel comes with jupyterlab, threadpoolctl with scikit-learn."""
+    """setuptools builds the package, ipykernel comes with jupyterlab, packaging with pytest, threadpoolctl with
+    scikit-learn."""
     assert name in {locked for locked, _, _ in lock_entries()}

@@ -9,8 +9,8 @@ import yaml
 from fu_papers.lab.paths import NOTEBOOKS, ROOT
 from fu_papers.lab.store import CommittedStore
 from fu_papers.verdicts import tally_markdown
+from tests.readme import README, library_example
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 PROFILES = [folder for folder in (ROOT / "figures" / name for name in ("quick", "laptop", "paper")) if folder.exists()]
 
 
@@ -55,8 +55,7 @@ def test_its_commands_are_targets_of_the_makefile():
 
 def test_its_library_example_runs(capsys):
     """The code block under "As a library", as printed there, with fewer rounds."""
-    [example] = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    exec(compile(example.replace("rounds=20", "rounds=2"), "README.md", "exec"), {})
+    exec(compile(library_example().replace("rounds=20", "rounds=2"), "README.md", "exec"), {})
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [int(k) for k, _ in rows] == list(range(6))
     assert all(0 <= float(accuracy) <= 100 for _, accuracy in rows)

@@ -6,15 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fu_core.data import vision
-from fu_core.data.adult import adult
-from fu_core.data.bundled import breast_cancer, digits
+from fu_core import lazy
 from fu_core.data.cache import Arrays
-from fu_core.data.phantom import phantom
-from fu_core.data.prostate import prostate_mri
-from fu_core.data.tiny_imagenet import tiny_imagenet, tiny_imagenet_100
 
-BUNDLED: dict[str, Callable[[], Arrays]] = {"digits": digits, "breast_cancer": breast_cancer, "phantom": phantom}
+
+def _maker(module: str, name: str) -> Callable[..., Arrays]:
+    """What one set needs, be it an image filter or a network client, is imported when that set is made."""
+    return lazy.function(f"fu_core.data.{module}", name)
+
+
+BUNDLED: dict[str, Callable[[], Arrays]] = {
+    "digits": _maker("bundled", "digits"),
+    "breast_cancer": _maker("bundled", "breast_cancer"),
+    "phantom": _maker("phantom", "phantom"),
+}
 """Made on the spot, from scikit-learn or by a generator: no network, no cache."""
 
 
@@ -27,15 +32,15 @@ class Entry:
 
 
 CACHED: dict[str, Entry] = {
-    "mnist": Entry(vision.mnist),
-    "fashion_mnist": Entry(vision.fashion_mnist),
-    "cifar10": Entry(vision.cifar10),
-    "cifar100": Entry(vision.cifar100),
-    "pathmnist": Entry(vision.pathmnist),
-    "adult": Entry(adult),
-    "tiny_imagenet": Entry(tiny_imagenet),
-    "tiny_imagenet_100": Entry(tiny_imagenet_100),
-    "prostate_mri": Entry(prostate_mri, needs="files you must request from their authors"),
+    "mnist": Entry(_maker("vision", "mnist")),
+    "fashion_mnist": Entry(_maker("vision", "fashion_mnist")),
+    "cifar10": Entry(_maker("vision", "cifar10")),
+    "cifar100": Entry(_maker("vision", "cifar100")),
+    "pathmnist": Entry(_maker("vision", "pathmnist")),
+    "adult": Entry(_maker("adult", "adult")),
+    "tiny_imagenet": Entry(_maker("tiny_imagenet", "tiny_imagenet")),
+    "tiny_imagenet_100": Entry(_maker("tiny_imagenet", "tiny_imagenet_100")),
+    "prostate_mri": Entry(_maker("prostate", "prostate_mri"), needs="files you must request from their authors"),
 }
 
 NAMES = (*BUNDLED, *CACHED)

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from filelock import FileLock
 
-from fu_core.data.adult import encode
 from fu_core.data.cache import Arrays, read_cache, storage_errors, write_cache
 from fu_core.data.catalogue import BUNDLED, CACHED, NAMES
 from fu_core.data.dataset import Dataset
@@ -78,6 +77,8 @@ def _remedy(name: str, path: Path) -> str:
 def _to_dataset(name: str, arrays: Arrays) -> Dataset:
     """The tensors of a cache: grey images get their channel axis, colour images have it moved to the front."""
     if arrays["x_train"].dtype.kind == "U":
+        from fu_core.data.adult import encode  # here: it comes with what downloads the table
+
         arrays = encode(arrays)
     segmentation = arrays["y_train"].ndim == 3
     labels = {split: torch.from_numpy(_labels(arrays[f"y_{split}"])) for split in ("train", "test")}

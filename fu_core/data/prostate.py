@@ -104,7 +104,7 @@ def _read(path: Path) -> np.ndarray:
     try:
         import nibabel
     except ImportError as error:
-        raise DataUnavailable("prostate_mri needs nibabel: run `pip install fu_core[medical]`") from error
+        raise DataUnavailable('prostate_mri needs nibabel: run `pip install "fu_core[medical]"`') from error
     try:
         return np.asarray(nibabel.Nifti1Image.from_filename(path).dataobj, dtype=np.float32)
     except (*UNREADABLE, nibabel.filebasedimages.ImageFileError) as error:

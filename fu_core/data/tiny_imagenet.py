@@ -9,14 +9,14 @@ import io
 import re
 import zipfile
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from fu_core.data.cache import Arrays, pack
 from fu_core.data.download import Archive
-from fu_core.errors import CorruptData
+from fu_core.errors import CorruptData, DataUnavailable
 
 # Stanford publishes no checksum. The md5 is the one that many public loaders of this archive agree on (Avalanche among
 # them), together with the size; the counts below are checked as well.
@@ -52,6 +52,8 @@ def tiny_imagenet_100(raw: Path) -> Arrays:
 
 
 def _build(raw: Path, classes: int) -> Arrays:
+    if find_spec("PIL") is None:
+        raise DataUnavailable('tiny_imagenet needs pillow: run `pip install "fu_core[vision]"`')
     path = ARCHIVE.fetch(raw / "tiny_imagenet")
     try:
         with zipfile.ZipFile(path) as archive:
@@ -89,6 +91,8 @@ def _class_then_number(entry: tuple[str, int]) -> tuple[int, int]:
 
 def _decode(archive: zipfile.ZipFile, files: list[tuple[str, int]]) -> tuple[np.ndarray, np.ndarray]:
     """Images `(n, 64, 64, 3)` and labels `(n,)`, shuffled once and for all so that no leading slice is one class."""
+    from PIL import Image
+
     # The legacy generator, because its order is the one of the caches that go round ready-made.
     order = np.random.RandomState(ORDER_SEED).permutation(len(files))
     images = np.empty((len(files), 64, 64, 3), np.uint8)

@@ -18,30 +18,22 @@ from fu_core.errors import DataUnavailable
 
 def mnist(raw: Path) -> Arrays:
     """MNIST, 60,000 + 10,000 grey 28x28 images, parsed by torchvision from the IDX files."""
-    from torchvision.datasets import MNIST
-
-    return _idx_files(MNIST, raw, "MNIST handwritten digits (LeCun, Cortes and Burges), original IDX files")
+    return _idx_files(_parser("MNIST"), raw, "MNIST handwritten digits (LeCun, Cortes and Burges), original IDX files")
 
 
 def fashion_mnist(raw: Path) -> Arrays:
     """Fashion-MNIST, 60,000 + 10,000 grey 28x28 images, parsed by torchvision from the IDX files."""
-    from torchvision.datasets import FashionMNIST
-
-    return _idx_files(FashionMNIST, raw, "Fashion-MNIST (Zalando Research, 2017), original IDX files")
+    return _idx_files(_parser("FashionMNIST"), raw, "Fashion-MNIST (Zalando Research, 2017), original IDX files")
 
 
 def cifar10(raw: Path) -> Arrays:
     """CIFAR-10, 50,000 + 10,000 colour 32x32 images of 10 classes."""
-    from torchvision.datasets import CIFAR10
-
-    return _cifar(CIFAR10, raw, "CIFAR-10 (Krizhevsky, 2009), original archive")
+    return _cifar(_parser("CIFAR10"), raw, "CIFAR-10 (Krizhevsky, 2009), original archive")
 
 
 def cifar100(raw: Path) -> Arrays:
     """CIFAR-100, 50,000 + 10,000 colour 32x32 images of 100 classes (fine labels)."""
-    from torchvision.datasets import CIFAR100
-
-    return _cifar(CIFAR100, raw, "CIFAR-100 (Krizhevsky, 2009), original archive, fine labels")
+    return _cifar(_parser("CIFAR100"), raw, "CIFAR-100 (Krizhevsky, 2009), original archive, fine labels")
 
 
 def pathmnist(raw: Path) -> Arrays:
@@ -49,12 +41,21 @@ def pathmnist(raw: Path) -> Arrays:
     try:
         import medmnist
     except ImportError as error:
-        raise DataUnavailable("pathmnist needs medmnist: run `pip install fu_core[vision]`") from error
+        raise DataUnavailable('pathmnist needs medmnist: run `pip install "fu_core[vision]"`') from error
     info = medmnist.INFO["pathmnist"]
     folder = Archive("pathmnist.npz", (info["url"],), md5=info["MD5"]).fetch(raw / "pathmnist").parent
     train, test = (medmnist.PathMNIST(split=split, root=str(folder)) for split in ("train", "test"))
     source = "PathMNIST (MedMNIST v2, Yang et al., 2023; CC BY 4.0), official training and test splits"
     return pack((train.imgs, _labels(train.labels)), (test.imgs, _labels(test.labels)), source)
+
+
+def _parser(name: str) -> Any:
+    """The class that torchvision has for this set."""
+    try:
+        from torchvision import datasets
+    except ImportError as error:
+        raise DataUnavailable(f'{name} needs torchvision: run `pip install "fu_core[vision]"`') from error
+    return getattr(datasets, name)
 
 
 def _idx_files(kind: Any, raw: Path, source: str) -> Arrays:

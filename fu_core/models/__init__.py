@@ -6,21 +6,16 @@ from collections.abc import Callable
 
 from torch import nn
 
-from fu_core import lazy
 from fu_core.data import Dataset
 from fu_core.errors import UnsupportedModel, check_choice
 from fu_core.models.cnn import lenet, simple_cnn, tiny_cnn
 from fu_core.models.flat import FlatModel, Standardize
 from fu_core.models.linear import mlp, softmax_regression, unit_softmax
 from fu_core.models.mit import mit_b0, mit_b0_224
+from fu_core.models.residual import residual
 from fu_core.models.vit import ViTLite, vit_tiny
 
 __all__ = ["MODELS", "FlatModel", "Standardize", "build"]
-
-
-def _residual(module: str, name: str) -> Callable[..., nn.Module]:
-    """A net on torchvision's blocks, which take as long to import as torch itself."""
-    return lazy.function(f"fu_core.models.{module}", name)
 
 
 # name -> module for (channels or features, side of the image or 1, classes)
@@ -31,14 +26,14 @@ MODELS: dict[str, Callable[[int, int, int], nn.Module]] = {
     "tiny_cnn": tiny_cnn,
     "lenet": lenet,
     "simple_cnn": simple_cnn,
-    "small_resnet": lambda c, side, k: _residual("resnet", "SmallResNet")(c, k),
-    "resnet18": lambda c, side, k: _residual("resnet", "ResNet18")(c, k),
+    "small_resnet": lambda c, side, k: residual("resnet", "SmallResNet")(c, k),
+    "resnet18": lambda c, side, k: residual("resnet", "ResNet18")(c, k),
     "vit_lite": ViTLite,
     "vit_tiny": vit_tiny,
     "mit_b0": mit_b0,
     "mit_b0_224": mit_b0_224,
-    "res_unet": lambda c, side, k: _residual("res_unet", "ResUNet")(c, side, k),
-    "small_res_unet": lambda c, side, k: _residual("res_unet", "small_res_unet")(c, side, k),
+    "res_unet": residual("res_unet", "ResUNet"),
+    "small_res_unet": residual("res_unet", "small_res_unet"),
 }
 TABULAR = ("softmax_regression", "unit_softmax", "mlp")
 SEGMENTING = ("res_unet", "small_res_unet")

@@ -11,9 +11,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from fu_core import lazy
 from fu_core.errors import UnsupportedModel, check_choice
 from fu_core.models.flat import FlatModel, Standardize, two_groups
+from fu_core.models.residual import residual
 
 
 def mlp_bottom(shape: tuple[int, ...]) -> nn.Module:
@@ -32,17 +32,12 @@ def cnn_bottom(shape: tuple[int, ...]) -> nn.Module:
     )  # fmt: skip
 
 
-def _residual(name: str) -> Callable[[tuple[int, ...]], nn.Module]:
-    """A net on torchvision's blocks, which take as long to import as torch itself."""
-    return lambda shape: lazy.function("fu_core.models.residual_bottoms", name)(shape[0])
-
-
 BOTTOMS: dict[str, Callable[[tuple[int, ...]], nn.Module]] = {
     "mlp": mlp_bottom,
     "cnn": cnn_bottom,
-    "resnet18": _residual("resnet18_bottom"),
-    "densenet121": _residual("densenet_bottom"),
-    "resnet50": _residual("resnet50_bottom"),
+    "resnet18": lambda shape: residual("residual_bottoms", "resnet18_bottom")(shape[0]),
+    "densenet121": lambda shape: residual("residual_bottoms", "densenet_bottom")(shape[0]),
+    "resnet50": lambda shape: residual("residual_bottoms", "resnet50_bottom")(shape[0]),
 }
 
 

@@ -42,8 +42,11 @@ class Plan:
 
 
 def notebooks() -> dict[str, Path]:
-    """The notebook of every paper, in order: `{"puf": .../01_puf.ipynb, ...}`."""
-    return {path.stem.partition("_")[2]: path for path in sorted(paths.NOTEBOOKS.glob("0*_*.ipynb"))}
+    """The notebook of every paper, in order: `{"puf": .../01_puf.ipynb, ...}`. Raises ConfigError without any."""
+    found = {path.stem.partition("_")[2]: path for path in sorted(paths.NOTEBOOKS.glob("0*_*.ipynb"))}
+    if not found:
+        raise ConfigError(f"there are no notebooks in {paths.NOTEBOOKS}; run from a checkout, or set FU_HOME to one")
+    return found
 
 
 def schema_of(paper: str) -> type[Parameters]:

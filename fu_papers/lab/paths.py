@@ -5,7 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-ROOT = Path(os.environ.get("FU_HOME", Path(__file__).resolve().parents[2]))
+
+def _home() -> Path:
+    """The checkout; without one the current folder, since nothing may be written where packages are installed."""
+    checkout = Path(__file__).resolve().parents[2]
+    return checkout if (checkout / "pyproject.toml").exists() else Path.cwd()
+
+
+ROOT = Path(os.environ.get("FU_HOME", _home()))
 NOTEBOOKS = ROOT / "notebooks"
 
 

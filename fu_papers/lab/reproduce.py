@@ -226,10 +226,7 @@ def _stages(each: Plan) -> list[Planned]:
 
 
 def _plans(options: argparse.Namespace) -> list[Plan]:
-    known = notebooks()
-    if not known:
-        raise ConfigError(f"there are no notebooks in {paths.NOTEBOOKS}; run from a checkout, or set FU_HOME to one")
-    papers = list(known) if "all" in options.paper else options.paper
+    papers = list(notebooks()) if "all" in options.paper else options.paper
     changes = {name: read_yaml(value, f"-p {name}") for name, value in options.parameter}
     return [plan(paper, options.profile, changes) for paper in papers]
 

@@ -62,6 +62,15 @@ def test_the_data_folder_comes_from_the_environment(tmp_path, monkeypatch):
     assert len(load("mnist").x_train) == 6
 
 
+def test_without_that_it_lies_in_the_checkout_and_without_a_checkout_in_the_current_folder(tmp_path, monkeypatch):
+    """Never beside installed packages, wherever one works."""
+    monkeypatch.delenv("FU_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert datasets.data_dir() == Path(__file__).resolve().parents[3] / "data"
+    monkeypatch.setattr(datasets, "__file__", str(tmp_path / "site-packages" / "fu_core" / "data" / "datasets.py"))
+    assert datasets.data_dir() == tmp_path / "data"
+
+
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_a_flipped_bit_is_found(tmp_path, save):
     """Every array in a zip carries a CRC; we damage the middle of the largest one."""

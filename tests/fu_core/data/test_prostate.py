@@ -79,7 +79,7 @@ def test_without_the_folders_the_error_says_where_they_belong(tmp_path):
 
 def test_without_nibabel_the_error_names_the_extra(release, monkeypatch):
     monkeypatch.setitem(sys.modules, "nibabel", None)
-    with pytest.raises(DataUnavailable, match=r"pip install fu_core\[medical\]"):
+    with pytest.raises(DataUnavailable, match=r'pip install "fu_core\[medical\]"'):
         load("prostate_mri", release)
 
 

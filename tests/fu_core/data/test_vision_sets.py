@@ -156,7 +156,7 @@ def test_pathmnist_uses_the_official_training_and_test_splits(pathmnist_arrays, 
 
 def test_pathmnist_without_medmnist_names_the_extra(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "medmnist", None)
-    with pytest.raises(DataUnavailable, match=r"pip install fu_core\[vision\]"):
+    with pytest.raises(DataUnavailable, match=r'pip install "fu_core\[vision\]"'):
         load("pathmnist", tmp_path)
 
 

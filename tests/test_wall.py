@@ -1,0 +1,147 @@
+"""The wall between the houses: fu_core knows nothing of the companion, by its source and by what it loads."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import fu_papers
+from tests.readme import library_example
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+HOUSES = {"fu_core", "fu_papers"}
+COMPANION = {
+    "fu_papers", "pandas", "matplotlib", "seaborn", "papermill", "nbclient", "nbformat", "joblib", "IPython",
+    "ipywidgets", "safetensors", "psutil", "pydantic",
+}  # fmt: skip
+# Modules on a package that the library can do without: fu_core.lazy reaches them, or whoever has that package does.
+LATE = {
+    "fu_core.flower": "flwr",
+    "fu_core.models.res_unet": "torchvision",
+    "fu_core.models.residual_bottoms": "torchvision",
+    "fu_core.models.resnet": "torchvision",
+}
+SLOW = {"sklearn", "torchvision", "transformers", "medmnist", "nibabel", "flwr"}
+SECONDS = 0.3  # on top of torch, which takes 1 to 2
+
+
+def imported(source):
+    """The packages that `source` imports, be it at once, inside a function, for type checkers or by name."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names=names):
+                found |= {alias.name for alias in names}
+            case ast.ImportFrom(module=str(module), level=0):
+                found.add(module)
+            case ast.Call(func=ast.Name(id=called) | ast.Attribute(attr=called), args=[ast.Constant(str(name)), *_]):
+                found |= {name} if called in ("import_module", "__import__", "function") else set()
+    return {name.partition(".")[0] for name in found}
+
+
+def modules(house="fu_core"):
+    """`{name: source}` of every module of a house."""
+    files = {file.relative_to(ROOT).with_suffix(""): file for file in (ROOT / house).rglob("*.py")}
+    return {".".join(path.parts).removesuffix(".__init__"): file.read_text("utf-8") for path, file in files.items()}
+
+
+def declared(*extras):
+    """The distributions that the library requires by itself, and with these extras."""
+    lists = [PROJECT["dependencies"], *(PROJECT["optional-dependencies"][extra] for extra in extras)]
+    return {re.match(r"[\w.-]+", line).group() for lines in lists for line in lines}
+
+
+def used(house):
+    """The distributions whose packages a house imports."""
+    packages = set().union(*map(imported, modules(house).values())) - sys.stdlib_module_names - HOUSES
+    distribution_of = packages_distributions()
+    return {distribution_of[package][0] for package in packages}
+
+
+def loaded_by(*wanted):
+    """The packages in memory once a fresh process has imported the `wanted` modules."""
+    script = f"import sys, {', '.join(wanted)}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+# --- by its source ---
+
+
+def test_imports_are_found_wherever_they_stand():
+    source = """
+import a.b as alias
+if TYPE_CHECKING:
+    from c.d import E
+def f():
+    import g
+    from .h import i
+    lazy.function("j.k", "l")
+    print("m.n")
+"""
+    assert imported(source) == {"a", "c", "g", "j"}
+
+
+def test_the_library_imports_nothing_of_the_companion():
+    assert {name: found for name, source in modules().items() if (found := imported(source) & COMPANION)} == {}
+
+
+def test_the_library_imports_what_it_declares_and_declares_what_it_imports():
+    """A dependency that nobody imports burdens everybody; one that is not declared is missing somewhere."""
+    assert used("fu_core") == declared("vision", "medical", "transformers", "flower")
+
+
+def test_the_companion_declares_what_it_imports_and_asks_for_what_its_extra_brings():
+    assert used("fu_papers") <= declared("papers", "cluster", "flower")
+    distribution_of = packages_distributions()
+    assert sorted(distribution_of[package][0] for package in fu_papers.NEEDS) == sorted(declared("papers") - declared())
+
+
+# --- by what it loads ---
+
+
+def test_importing_its_modules_loads_nothing_slow_and_nothing_of_the_companion():
+    found = loaded_by(*(name for name in modules() if name not in LATE))
+    assert {"fu_core", "torch", "networkx"} <= found
+    assert found & (COMPANION | SLOW) == set()
+
+
+def test_modules_on_an_extra_load_nothing_of_the_companion_either():
+    found = loaded_by(*LATE)
+    assert set(LATE.values()) <= found
+    assert found & (COMPANION - {"pydantic"}) == set()  # Flower has a use of its own for pydantic
+
+
+# --- how long that takes ---
+
+
+def imports_of(example):
+    """What `example` imports, and the parts of fu_core that it names and that are therefore imported while it runs."""
+    tree = ast.parse(example)
+    statements = [ast.unparse(node) for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    named = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    return "\n".join([*statements, *(name for name in named if re.fullmatch(r"fu_core(\.\w+)+", name))])
+
+
+def test_what_an_example_names_is_imported_too():
+    example = 'import torch, fu_core\nfrom a import b\nx = fu_core.c.d(b)\ny = fu_core.load("digits").x_train'
+    assert sorted(imports_of(example).splitlines()) == [
+        "from a import b", "fu_core.c", "fu_core.c.d", "fu_core.load", "import torch, fu_core",
+    ]  # fmt: skip
+
+
+def test_the_readme_example_starts_hardly_later_than_torch():
+    """Processor time between `import torch` and the end of the example's imports: the least of three fresh processes.
+
+    Processor time does not count waiting for others; the least of several has met the fewest cold caches.
+    """
+    script = f"import time, torch\nbegan = time.process_time()\n{imports_of(library_example())}\n"
+    script += "print(time.process_time() - began)"
+    runs = [subprocess.run([sys.executable, "-c", script], capture_output=True, text=True) for _ in range(3)]
+    assert [run.stderr for run in runs if run.returncode] == []
+    seconds = [float(run.stdout) for run in runs]
+    assert 0 < min(seconds) <= SECONDS, seconds
