@@ -5,12 +5,11 @@ from __future__ import annotations
 from torch import Tensor
 
 from fu_core.errors import MissingHistory
-from fu_core.federation import vertical
 from fu_core.federation.decentralised import dpsgd
 from fu_core.federation.federation import Federation
 from fu_core.federation.horizontal import fedavg
 from fu_core.federation.server import FedOpt
-from fu_core.federation.vertical import Optimisers, Parties
+from fu_core.federation.vertical import Parties
 from fu_core.request import Deletion
 from fu_core.unlearning.method import EXCHANGES, NoParameters, Trained, register
 from fu_core.unlearning.needs import Needs
@@ -57,22 +56,12 @@ def original(trained: Trained, deletion: Deletion, config: NoParameters) -> Tens
     colour="#000000",
     dash="--",
     needs=Needs(full_participation=True, several_rounds=True),
-    exchanges=EXCHANGES,
+    exchanges=("server", "peers"),
     guarantee="exact",
     recovers=False,
 )
-def serve(trained: Trained, deletion: Deletion, config: NoParameters) -> Tensor | Parties:
-    """As many rounds (of vertical parties: epochs) as the original training had, from where it began."""
+def serve(trained: Trained, deletion: Deletion, config: NoParameters) -> Tensor:
+    """As many rounds as the original training had, from where it began."""
     if trained.w_0 is None:
         raise MissingHistory("w_0: nobody kept where training began, so Retrain cannot begin there again")
-    if trained.exchange == "vertical":
-        return _retrain_parties(trained, trained.w_0, deletion)
     return retrain(trained.horizontal, trained.w_0, deletion, trained.rounds)
-
-
-def _retrain_parties(trained: Trained, w_0: Tensor, deletion: Deletion) -> Parties:
-    f = trained.vertical
-    fresh = f.parties.having([w_k.clone() for w_k in w_0.split([len(w_k) for w_k in f.parties.w])])
-    rows, _ = deletion.retain
-    optimisers = Optimisers([f.local])
-    return vertical.train(fresh, rows, optimisers, epochs=trained.rounds, seed=f.seed, boundary=f.boundary)
