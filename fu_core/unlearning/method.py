@@ -78,6 +78,12 @@ class Trained:
             )
         return self.federation
 
+    def staying(self, deletion: Deletion) -> Tensor:
+        """A copy of the model (d,), or of the models (K, d) of those peers who stay, in the order of their ids."""
+        if self.exchange != "peers":
+            return self.model.clone()
+        return self.model[[row for row, i in enumerate(self.horizontal.ids) if i in deletion.kept]]
+
     @property
     def next_round(self) -> int:
         """The number of the round that comes."""
@@ -104,10 +110,10 @@ class Method:
     """A registered method. `serve(trained, deletion, parameters)` gives the unlearned model.
 
     name: unique, as tables show it; paper: whose it is; colour, dash: of its line in every figure; parameters: the
-    frozen dataclass of its hyper-parameters; preset: the values of its fields that make it this method ("PUF-Special" is
-    PUF with mode="special"); needs: the columns of PUF's Table I; refuses: KINDS of requests that it cannot serve, and why, in
-    its own words; exchanges: where it works; guarantee: one of GUARANTEES; recovers: do rounds of recovery follow, or
-    is the model ready as it comes?
+    frozen dataclass of its hyper-parameters; preset: the values of its fields that make it this method ("PUF-Special"
+    is PUF with mode="special"); needs: the columns of PUF's Table I; refuses: KINDS of requests that it cannot serve,
+    and why, in its own words, in which {targets} stands for those who forget; exchanges: where it works; guarantee: one
+    of GUARANTEES; recovers: do rounds of recovery follow, or is the model ready as it comes?
     """
 
     name: str
@@ -221,7 +227,7 @@ def resolved(trained: Trained, request: str | Request | Deletion) -> Deletion:
 
 
 def kind_of(deletion: Deletion) -> str:
-    """Which of KINDS a request is of, by what it takes: of clients if all who forget leave, else of classes or samples."""
+    """Which of KINDS a request is of, by what it takes: of clients if all who forget leave, else classes or samples."""
     if deletion.of_clients:
         return "client" if len(deletion.targets) == 1 else "clients"
     gone, kept = deletion.forget[1], deletion.retain[1]
@@ -232,4 +238,4 @@ def kind_of(deletion: Deletion) -> str:
 def refuse(deletion: Deletion, refuses: Mapping[str, str]) -> None:
     """Raise UnsupportedTask, in a method's own words, for a kind of request that it refuses."""
     if (kind := kind_of(deletion)) in refuses:
-        raise UnsupportedTask(refuses[kind])
+        raise UnsupportedTask(refuses[kind].format(targets=deletion.targets))

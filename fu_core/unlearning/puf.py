@@ -138,7 +138,7 @@ def puf_round(f: Federation, w: Tensor, deletion: Deletion, config: PUF, round: 
     sizes = f.sizes([*minus_ids, *plus_ids])
     leaving = torch.arange(len(sizes)) < len(minus_ids)
     n = None
-    if config.mode == "special" and config.special_sample_norm == "full" and not deletion.of_clients:
+    if config.mode == "special" and config.special_sample_norm == "full":
         n = float(sum(len(deletion.clients[j][1]) for j in deletion.targets))
     delta = pseudo_gradient(
         torch.cat(updates),
@@ -151,7 +151,7 @@ def puf_round(f: Federation, w: Tensor, deletion: Deletion, config: PUF, round: 
         n=n,
     )
     w_unlearned, _ = server_step(w, delta, f.server, ServerState())
-    warn_if_far(w, w_unlearned)
+    _warn_if_far(w, w_unlearned)
     return w_unlearned
 
 
@@ -195,7 +195,7 @@ def _participants(deletion: Deletion, mode: str) -> tuple[dict[int, Client], lis
     return {**minus, **plus}, list(minus), sorted(plus)
 
 
-def warn_if_far(w: Tensor, w_unlearned: Tensor) -> None:
+def _warn_if_far(w: Tensor, w_unlearned: Tensor) -> None:
     moved = float((w_unlearned - w).norm() / w.norm().clamp(min=1e-12))
     if moved > 1:
         warnings.warn(f"the PUF step is {moved:.2f} times as long as the model; eta_u may be too large", stacklevel=3)

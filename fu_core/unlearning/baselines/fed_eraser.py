@@ -15,29 +15,43 @@ averaged by client size).
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from fu_core.errors import (
-    InvalidRequest,
-    NumericalFailure,
-    UnsupportedTask,
-    check_choice,
-    check_positive,
-)
-from fu_core.federation.horizontal import aggregate, participants, sizes_of
-from fu_core.federation.local import Client, ClientOpt
-from fu_core.federation.meter import Meter
+from fu_core.errors import MissingHistory, NumericalFailure, check_choice, check_positive
+from fu_core.federation.federation import Federation
+from fu_core.federation.server import aggregate
 from fu_core.federation.together import train_round
 from fu_core.models.flat import FlatModel
+from fu_core.request import Deletion
+from fu_core.unlearning.memory import Memory, UpdateHistory
+from fu_core.unlearning.method import Trained, refuse, register
 from fu_core.unlearning.needs import Needs
 
-NEEDS = Needs(history=True, full_participation=True, several_rounds=True)
 NORM_SCOPES = ("global", "layer", "layer_avg")
 SHORTEST = 1e-12  # a fresh update below this has no direction
+REFUSES = dict.fromkeys(
+    ("samples", "classes"), "forget: FedEraser stores updates of whole clients and cannot forget single samples"
+)
+
+
+@dataclass(frozen=True)
+class FedEraser:
+    """Hyper-parameters of a replay; the defaults are those of PUF's code.
+
+    Retained round t calibrates at the learning rate of training round t; `released_schedule` counts retained rounds
+    instead, as PUF's code does: the i-th (from 1) at lr lr_decay^i.
+    """
+
+    calibration: float = 0.5  # E_cal as a fraction of the clients' epochs
+    norm_scope: str = "global"
+    released_schedule: bool = False
+
+    def __post_init__(self) -> None:
+        check_choice("norm_scope", self.norm_scope, NORM_SCOPES)
+        check_positive("calibration", self.calibration)
 
 
 def calibrate(model: FlatModel, stored: Tensor, fresh: Tensor, *, per_layer: bool) -> tuple[Tensor, int]:
@@ -56,42 +70,21 @@ def calibrate(model: FlatModel, stored: Tensor, fresh: Tensor, *, per_layer: boo
     return torch.cat(parts, dim=1), lost
 
 
-def fed_eraser(
-    model: FlatModel,
-    history: UpdateHistory,
-    clients: Sequence[Client],
-    targets: Sequence[int],
-    *,
-    local: ClientOpt,
-    seed: int,
-    calibration: float = 0.5,
-    norm_scope: str = "global",
-    released_schedule: bool = False,
-    forget: Mapping[int, Client] | None = None,
-    how: str = "auto",
-    meter: Meter | None = None,
-) -> Tensor:
-    """The model (d,) replayed from `history` without the clients `targets`. Liu et al. 2021, Algorithm 1.
+def fed_eraser(f: Federation, history: UpdateHistory, deletion: Deletion, config: FedEraser) -> Tensor:
+    """The model (d,) replayed from `history` without the clients that leave. Liu et al. 2021, Algorithm 1.
 
-    calibration: E_cal as a fraction of `local.epochs`. Retained round t calibrates at the learning rate
-    of training round t; `released_schedule` counts retained rounds instead, as PUF's code does: the
-    i-th (from 1) at lr lr_decay^i. The server is plain averaging; every remaining client must be online.
+    The server is plain averaging; every remaining client must be online.
 
     Random: batches and augmentation, from the streams of training round t, so that a full calibration
-    (1.0) repeats a training in which the targets took no part. Raises `MissingHistory` naming round and
-    client, `InvalidRequest` for targets that are nobody, everybody or unknown, `UnsupportedTask` for a
-    sample-level request (`forget`): what was stored are whole clients' updates. Warns once if fresh
-    updates had no direction and counted as zero.
+    (1.0) repeats a training in which those who leave took no part. Raises `MissingHistory` naming round and
+    client, `UnsupportedTask` unless whole clients leave: what was stored are whole clients' updates. Warns once
+    if fresh updates had no direction and counted as zero.
     """
-    check_choice("norm_scope", norm_scope, NORM_SCOPES)
-    check_positive("calibration", calibration)
-    if forget is not None:
-        raise UnsupportedTask("forget: FedEraser stores updates of whole clients and cannot forget single samples")
-    if not targets:
-        raise InvalidRequest("targets names nobody: at least one client must leave")
-    ids = participants(len(clients), targets)
+    refuse(deletion, REFUSES)
+    rest = f.having(clients=deletion.kept)
+    ids = rest.ids
     rounds = _retained(history, ids)
-    n = sizes_of([clients[k] for k in ids])
+    n = rest.sizes()
     p = n / n.sum()
 
     w, lost = history.w_0.clone(), 0
@@ -99,23 +92,39 @@ def fed_eraser(
         step = torch.stack([history.update(t, k) for k in ids])  # U_k^t (K, d)
         weights = p
         if i > 0:
-            opt = replace(local, epochs=calibration * local.epochs)
-            if released_schedule:
-                opt = replace(opt, lr=local.lr * local.lr_decay ** (i + 1), lr_decay=1.0)
-            fresh = train_round(model, w, clients, opt, seed=seed, round=t, ids=ids, how=how, meter=meter)  # Uh_k
-            if norm_scope == "layer_avg":
+            opt = replace(f.local, epochs=config.calibration * f.local.epochs)
+            if config.released_schedule:
+                opt = replace(opt, lr=f.local.lr * f.local.lr_decay ** (i + 1), lr_decay=1.0)
+            fresh = train_round(rest.having(local=opt), w, t)  # Uh_k
+            if config.norm_scope == "layer_avg":
                 step, fresh = aggregate(step, p)[None], aggregate(fresh, p)[None]  # (1, d)
                 weights = torch.ones(1, dtype=torch.float64)
-            step, still = calibrate(model, step, fresh, per_layer=norm_scope != "global")
+            step, still = calibrate(f.model, step, fresh, per_layer=config.norm_scope != "global")
             lost += still
         w = w + aggregate(step, weights)  # w <- w + sum_{k != u} n_k / n_{-u} Ub_k
         if not bool(w.isfinite().all()):
             raise NumericalFailure(f"retained round {t}: the calibrated model is not finite")
-    if meter is not None:
-        meter.keep("stored updates", *history.stored)
+    f.meter.keep("stored updates", *history.stored)
     if lost:
         warnings.warn(f"{lost} fresh updates were shorter than {SHORTEST:g} and counted as zero", stacklevel=2)
     return w
+
+
+@register(
+    "FedEraser",
+    paper="Liu et al., IWQoS 2021",
+    colour="#00b080",
+    parameters=FedEraser,
+    needs=Needs(history=True, full_participation=True, several_rounds=True),
+    refuses=REFUSES,
+    recovers=False,
+)
+def serve(trained: Trained, deletion: Deletion, config: FedEraser) -> Tensor:
+    """The replay, which is a whole training: nothing is left to recover from."""
+    history = trained.memory.history if isinstance(trained.memory, Memory) else None
+    if history is None:
+        raise MissingHistory("memory holds no history: nothing was stored that FedEraser could replay")
+    return fed_eraser(trained.horizontal, history, deletion, config)
 
 
 def _retained(history: UpdateHistory, ids: list[int]) -> list[int]:

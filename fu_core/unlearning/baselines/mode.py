@@ -13,21 +13,24 @@ not say (`lr_target`); neither rate follows the training's decay.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from fu_core.errors import InvalidRequest, UnsupportedTask, check_count, check_positive, check_share
-from fu_core.federation.horizontal import aggregate, fedavg_round, participants, sizes_of
-from fu_core.federation.local import Client, ClientOpt
-from fu_core.federation.meter import Meter
+from fu_core.errors import UnsupportedTask, check_count, check_positive, check_share
+from fu_core.federation.federation import Federation
+from fu_core.federation.horizontal import fedavg_round
+from fu_core.federation.server import FedOpt, aggregate
 from fu_core.federation.together import train_round
-from fu_core.models.flat import FlatModel
+from fu_core.request import Deletion
+from fu_core.unlearning.method import Trained, refuse, register
 from fu_core.unlearning.needs import Needs
 
-NEEDS = Needs(task=True, several_rounds=True, one_at_a_time=True)
+REFUSES = {
+    "clients": "targets must name one client, got {targets}: MoDe guides one target at a time",
+    **dict.fromkeys(("samples", "classes"), "forget: MoDe lets a whole client leave and cannot forget single samples"),
+}
 
 
 @dataclass(frozen=True)
@@ -54,90 +57,64 @@ class MoDe:
 
 
 def mode(
-    model: FlatModel,
-    w: Tensor,
-    clients: Sequence[Client],
-    targets: Sequence[int],
-    *,
-    config: MoDe | None = None,
-    local: ClientOpt,
-    seed: int,
-    round: int,
-    v_0: Tensor | None = None,
-    forget: Mapping[int, Client] | None = None,
-    how: str = "auto",
-    meter: Meter | None = None,
+    f: Federation, w: Tensor, deletion: Deletion, config: MoDe, round: int, *, v_0: Tensor | None = None
 ) -> Tensor:
     """The model (d,) after degradation and memory guidance; `w` (d,) is left untouched. Zhao et al. 2023.
 
-    targets: the one client that leaves; `clients[u]` is its data, of which only the inputs are used.
-    local: optimiser, batches and augmentation of every step, and E of degradation; its rates are replaced
-    by those of `config`. v_0 (d,): where the degradation model starts, by default `model.init(seed)`.
+    Of the one client that leaves, only the inputs are used. Optimiser, batches and augmentation of every step, and E
+    of degradation, are `f.local`'s; its rates are replaced by those of `config`. The server is plain averaging.
+    v_0 (d,): where the degradation model starts, by default `f.model.init(f.seed)`.
 
     Random: batches and augmentation, from the streams of rounds `round`, `round` + 1, ...; both trainings of
-    a round see the same batches. `meter` counts as Table VIII does, which leaves out v on its way to the
-    target (P B per degradation round). Raises `UnsupportedTask` for other tasks than classification, several
-    targets or a sample-level request (`forget`), `InvalidRequest` for a target that is nobody, unknown or
-    empty, or if nobody would stay.
+    a round see the same batches. The meter counts as Table VIII does, which leaves out v on its way to the
+    target (P B per degradation round). Raises `UnsupportedTask` for other tasks than classification, or unless one
+    whole client leaves.
     """
-    config = config or MoDe()
-    u, remaining = _single_target(model, clients, targets, forget)
-    degradation = replace(local, lr=config.lr_degradation or local.lr, lr_decay=1.0)
-    x_u, _ = clients[u]
-    v = model.init(seed, w.dtype).to(w.device) if v_0 is None else v_0.clone()
+    if f.model.task != "classification":
+        raise UnsupportedTask(f"MoDe labels by the most likely class and needs classification, got {f.model.task!r}")
+    refuse(deletion, REFUSES)
+    (u,) = deletion.targets
+    x_u, _ = deletion.forgotten[u]
+    degrading = f.having(
+        clients=deletion.kept,
+        local=replace(f.local, lr=config.lr_degradation or f.local.lr, lr_decay=1.0),
+        exchange=FedOpt(),
+    )
+    v = f.model.init(f.seed, w.dtype).to(w.device) if v_0 is None else v_0.clone()
     w = w.clone()
     for r in range(1, config.rounds_m + 1):
         t = round + r - 1
         if r <= config.rounds_d:
-            v, _ = fedavg_round(model, v, clients, degradation, seed=seed, round=t, ids=remaining, how=how, meter=meter)
+            v, _ = fedavg_round(degrading, v, t)
             w = config.momentum * w + (1 - config.momentum) * v  # w <- lambda w + (1 - lambda) v
-        y_u = model.predict(v, x_u).argmax(dim=1)
-        guided = {k: clients[k] for k in remaining} | {u: (x_u, y_u)}
-        w = _guidance_round(model, w, guided, u, config, local, seed=seed, round=t, how=how, meter=meter)
-    if meter is not None:
-        meter.keep("global model", w)
-        meter.keep("degradation model", v)
+        y_u = f.model.predict(v, x_u).argmax(dim=1)
+        w = _guidance_round(f.having(clients={**deletion.kept, u: (x_u, y_u)}), w, u, config, t)
+    f.meter.keep("global model", w)
+    f.meter.keep("degradation model", v)
     return w
 
 
-def _guidance_round(
-    model: FlatModel,
-    w: Tensor,
-    guided: Mapping[int, Client],
-    u: int,
-    config: MoDe,
-    local: ClientOpt,
-    *,
-    seed: int,
-    round: int,
-    how: str,
-    meter: Meter | None,
-) -> Tensor:
+def _guidance_round(f: Federation, w: Tensor, u: int, config: MoDe, round: int) -> Tensor:
     """One FedAvg round of everybody, the target `u` at a rate of its own."""
-    remaining = [k for k in guided if k != u]
-    deltas = torch.empty((len(guided), model.d), dtype=w.dtype, device=w.device)
-    for ids, lr in ((remaining, config.lr_guidance), ([u], config.lr_target)):
-        opt = replace(local, lr=lr, lr_decay=1.0, epochs=config.epochs_guidance)
-        deltas[ids] = train_round(model, w, guided, opt, seed=seed, round=round, ids=ids, how=how, meter=meter)
-    if meter is not None:
-        meter.rounds -= 1  # both groups train in the same round
-    n = sizes_of([guided[k] for k in range(len(guided))])
+    target = torch.tensor([k == u for k in f.ids])
+    deltas = torch.empty((len(f.ids), f.model.d), dtype=w.dtype, device=w.device)
+    for rows, lr in ((~target, config.lr_guidance), (target, config.lr_target)):
+        opt = replace(f.local, lr=lr, lr_decay=1.0, epochs=config.epochs_guidance)
+        group = [k for k, chosen in zip(f.ids, rows.tolist(), strict=True) if chosen]
+        deltas[rows] = train_round(f.having(local=opt), w, round, group)
+    f.meter.rounds -= 1  # both groups train in the same round
+    n = f.sizes()
     return w + aggregate(deltas, n / n.sum())  # w <- w + sum_k n_k / n Delta_k(w)
 
 
-def _single_target(
-    model: FlatModel, clients: Sequence[Client], targets: Sequence[int], forget: Mapping[int, Client] | None
-) -> tuple[int, list[int]]:
-    """The client that leaves and those that stay."""
-    if model.task != "classification":
-        raise UnsupportedTask(f"MoDe labels by the most likely class and needs classification, got {model.task!r}")
-    if forget is not None:
-        raise UnsupportedTask("forget: MoDe lets a whole client leave and cannot forget single samples")
-    if not targets:
-        raise InvalidRequest("targets names nobody: one client must leave")
-    if len(targets) > 1:
-        raise UnsupportedTask(f"targets must name one client, got {list(targets)}: MoDe guides one target at a time")
-    remaining = participants(len(clients), targets)
-    if not len(clients[targets[0]][1]):
-        raise InvalidRequest(f"targets names client {targets[0]}, which holds no data")
-    return targets[0], remaining
+@register(
+    "MoDe",
+    paper="Zhao et al., IoT-J 2023",
+    colour="#6b3e14",
+    parameters=MoDe,
+    needs=Needs(task=True, several_rounds=True, one_at_a_time=True),
+    refuses=REFUSES,
+)
+def serve(trained: Trained, deletion: Deletion, config: MoDe) -> Tensor:
+    """The rounds that follow training."""
+    return mode(trained.horizontal, trained.model, deletion, config, trained.next_round)

@@ -1,47 +1,67 @@
-"""Retrain: the reference. Train again, from the same start, as if the forgotten data had never been there."""
+"""The two references: the model as it is (Original), and the one that never saw the forgotten data (Retrain)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 from torch import Tensor
 
-from fu_core.federation.horizontal import FedOpt, ServerState, fedavg
-from fu_core.federation.local import Client, ClientOpt
-from fu_core.federation.meter import Meter
-from fu_core.models.flat import FlatModel
+from fu_core.errors import MissingHistory
+from fu_core.federation.decentralised import dpsgd
+from fu_core.federation.federation import Federation
+from fu_core.federation.horizontal import fedavg
+from fu_core.federation.server import FedOpt
+from fu_core.federation.vertical import Parties
+from fu_core.request import Deletion
+from fu_core.unlearning.method import EXCHANGES, NoParameters, Trained, register
+from fu_core.unlearning.needs import Needs
 
 
-def retrain(
-    model: FlatModel,
-    w_init: Tensor,
-    clients: Sequence[Client],
-    targets: Sequence[int],
-    *,
-    rounds: int,
-    local: ClientOpt,
-    seed: int,
-    keeps_data: bool = False,
-    server: FedOpt | None = None,
-    meter: Meter | None = None,
-    after_round: Callable[[int, Tensor, ServerState], None] | None = None,
-) -> Tensor:
-    """The model (d,) trained from `w_init` on retained data only. PUF, Sec. V-C.
+def ordinary_rounds(f: Federation, w: Tensor, rounds: int, *, first_round: int = 1) -> Tensor:
+    """Train on from `w` as such a federation does: w (d,) by a server that keeps it, the models (K, d) among peers."""
+    if not isinstance(f.exchange, FedOpt):
+        return dpsgd(f, w, rounds, first_round=first_round)
+    w = fedavg(f, w, rounds, first_round=first_round)
+    f.meter.keep("global model", w)
+    return w
 
-    Client unlearning: `targets` take no part. Sample unlearning (`keeps_data=True`): they do, and
-    `clients[j]` is what target j keeps. Streams are named by client, so everybody else sees the very
-    batches of the original training; with no targets the result equals it bit for bit.
+
+def retrain(f: Federation, w_0: Tensor, deletion: Deletion, rounds: int) -> Tensor:
+    """The model (d,), or each peer's (K, d), trained from `w_0` (d,) on retained data only. PUF, Sec. V-C.
+
+    Who leaves takes no part, who forgets samples trains on the others. Streams are named by client, so everybody
+    else sees the very batches of the original training; if nobody forgets anything, the result equals it bit for bit.
     """
-    exclude = () if keeps_data else targets
-    return fedavg(
-        model,
-        w_init,
-        clients,
-        rounds=rounds,
-        local=local,
-        seed=seed,
-        exclude=exclude,
-        server=server,
-        meter=meter,
-        after_round=after_round,
-    )
+    return ordinary_rounds(f.after(deletion), w_0.clone(), rounds)
+
+
+@register(
+    "Original",
+    paper="reference",
+    colour="#6a6a6a",
+    dash=":",
+    needs=Needs(blind=True),
+    exchanges=EXCHANGES,
+    recovers=False,
+)
+def original(trained: Trained, deletion: Deletion, config: NoParameters) -> Tensor | Parties:
+    """A copy of the model (d,), of the models (K, d) of the peers who stay, or of the parties: nothing is done."""
+    if trained.exchange == "vertical":
+        parties = trained.vertical.parties
+        return parties.having([w_k.clone() for w_k in parties.w])
+    return trained.staying(deletion)
+
+
+@register(
+    "Retrain",
+    paper="reference",
+    colour="#000000",
+    dash="--",
+    needs=Needs(full_participation=True, several_rounds=True),
+    exchanges=("server", "peers"),
+    guarantee="exact",
+    recovers=False,
+)
+def serve(trained: Trained, deletion: Deletion, config: NoParameters) -> Tensor:
+    """As many rounds as the original training had, from where it began."""
+    if trained.w_0 is None:
+        raise MissingHistory("w_0: nobody kept where training began, so Retrain cannot begin there again")
+    return retrain(trained.horizontal, trained.w_0, deletion, trained.rounds)

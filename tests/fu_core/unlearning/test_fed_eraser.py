@@ -7,28 +7,23 @@ import pytest
 import torch
 from torch import nn
 
-from fu_core.errors import InvalidRequest, MissingHistory, UnsupportedTask
-from fu_core.evaluation.costs import Federation, counted_cost, total_cost, unlearning_cost
-from fu_core.federation.horizontal import fedavg
+from fu_core.errors import MissingHistory, UnsupportedTask
+from fu_core.evaluation import costs
+from fu_core.federation.federation import Federation
 from fu_core.federation.local import ClientOpt
 from fu_core.federation.meter import Meter
 from fu_core.federation.together import train_round
 from fu_core.models.flat import FlatModel
 from fu_core.models.linear import softmax_regression
-from fu_core.unlearning.baselines.fed_eraser import NORM_SCOPES, UpdateHistory, calibrate, fed_eraser
+from fu_core.request import Deletion
+from fu_core.unlearning.baselines.fed_eraser import NORM_SCOPES, FedEraser, calibrate, fed_eraser, serve
 from fu_core.unlearning.baselines.retrain import retrain
-from tests.quadratics import Quadratics
+from fu_core.unlearning.memory import Memory, PeerHistory, UpdateHistory
+from fu_core.unlearning.method import Trained
+from tests.quadratics import Quadratics, history_of
 
 W_0 = torch.zeros(3, dtype=torch.float64)
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
-
-
-def trained(q, *, rounds=5, interval=1, exclude=(), local=None):
-    """The history of a training of the quadratics `q` from zero."""
-    history = UpdateHistory(W_0, interval=interval)
-    local = local or q.local
-    fedavg(q.model, W_0, q.clients, rounds=rounds, local=local, seed=0, exclude=exclude, on_updates=history.record)
-    return history
 
 
 def parallel(a, b):
@@ -36,23 +31,13 @@ def parallel(a, b):
 
 
 def test_replaying_a_training_without_the_target_is_that_training(quadratics):
-    """n_u = 0, E_cal = E, the training's rates and streams: FedEraser = Retrain to rounding, in every scope."""
-    x, y = quadratics.clients[2]
-    quadratics.clients[2] = (x[:0], y[:0])
-    local = ClientOpt(lr=0.05, lr_decay=0.9, epochs=2, batch_size=3)
-    history = trained(quadratics, exclude=[2], local=local)
-    reference = retrain(quadratics.model, W_0, quadratics.clients, [2], rounds=5, local=local, seed=0)
+    """Who never took part, E_cal = E, the training's rates and streams: Retrain to rounding, in every scope."""
+    f = quadratics.federation(local=ClientOpt(lr=0.05, lr_decay=0.9, epochs=2, batch_size=3))
+    leaves = quadratics.without(2)
+    history = history_of(f.after(leaves), W_0)
+    reference = retrain(f, W_0, leaves, 5)
     for scope in NORM_SCOPES:
-        ours = fed_eraser(
-            quadratics.model,
-            history,
-            quadratics.clients,
-            [2],
-            local=local,
-            seed=0,
-            calibration=1.0,
-            norm_scope=scope,
-        )
+        ours = fed_eraser(f, history, leaves, FedEraser(calibration=1.0, norm_scope=scope))
         torch.testing.assert_close(ours, reference, **EXACT)
 
 
@@ -61,8 +46,8 @@ def test_replaying_a_training_without_the_target_is_that_training(quadratics):
 def test_the_replay_by_hand(quadratics, released, interval):
     """Uh_k = -M_k (w - a_k) with E_cal = 2 of 4 steps, at lr 0.1 * 0.9^(t-1), or 0.9^i as released."""
     q, ids = quadratics, [0, 1, 3]
-    local = replace(q.local, lr_decay=0.9)
-    history = trained(q, rounds=5, interval=interval, local=local)
+    f = q.federation(local=replace(q.local, lr_decay=0.9))
+    history = history_of(f, W_0, interval=interval)
     p = q.sizes[ids] / q.sizes[ids].sum()
     w, eye = W_0, torch.eye(3, dtype=torch.float64)
     for i, t in enumerate(history.rounds, start=1):
@@ -73,14 +58,14 @@ def test_the_replay_by_hand(quadratics, released, interval):
             fresh = torch.stack([-M_k @ (w - q.a[k]) for M_k, k in zip(M, ids, strict=True)])
             step = step.norm(dim=1, keepdim=True) / fresh.norm(dim=1, keepdim=True) * fresh
         w = w + p @ step
-    ours = fed_eraser(q.model, history, q.clients, [2], local=local, seed=0, released_schedule=released)
+    ours = fed_eraser(f, history, q.without(2), FedEraser(released_schedule=released))
     torch.testing.assert_close(ours, w, **EXACT)
 
 
 def test_two_targets_leave_at_once(quadratics):
     """With one retained round: w_0 + sum_{k != u} p_k U_k^1 over the two who stay, unscaled."""
-    history = trained(quadratics, rounds=1)
-    ours = fed_eraser(quadratics.model, history, quadratics.clients, [0, 2], local=quadratics.local, seed=0)
+    f = quadratics.federation()
+    ours = fed_eraser(f, history_of(f, W_0, rounds=1), quadratics.without(0, 2), FedEraser())
     U = quadratics.deltas(W_0)
     torch.testing.assert_close(ours, (12 * U[1] + 10 * U[3]) / 22, **EXACT)
 
@@ -88,7 +73,7 @@ def test_two_targets_leave_at_once(quadratics):
 NET = FlatModel(nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)))
 
 
-def net_federation():
+def net_clients():
     g = torch.Generator().manual_seed(0)
     sizes = (9, 12, 15)
     return [(torch.randn(n, 4, generator=g), torch.randint(0, 3, (n,), generator=g)) for n in sizes]
@@ -110,14 +95,14 @@ def test_calibrated_updates_have_stored_lengths_and_fresh_directions(per_layer):
 @pytest.mark.parametrize("scope", NORM_SCOPES)
 def test_norm_scopes_in_a_second_round(scope):
     """The step from w_1 to w_2, client 1 leaving, against the definition of each scope."""
-    clients, local, w_0 = net_federation(), ClientOpt(lr=0.5, epochs=2, batch_size=5), NET.init(0)
-    history = UpdateHistory(w_0)
-    fedavg(NET, w_0, clients, rounds=2, local=local, seed=0, on_updates=history.record)
+    w_0 = NET.init(0)
+    f = Federation(NET, net_clients(), ClientOpt(lr=0.5, epochs=2, batch_size=5))
+    history = history_of(f, w_0, rounds=2)
     p = torch.tensor([9 / 24, 15 / 24])
     w_1 = w_0 + p @ torch.stack([history.update(1, k) for k in (0, 2)])
     U = torch.stack([history.update(2, k) for k in (0, 2)])
-    Uh = train_round(NET, w_1, clients, replace(local, epochs=1), seed=0, round=2, ids=[0, 2])
-    ours = fed_eraser(NET, history, clients, [1], local=local, seed=0, norm_scope=scope) - w_1
+    Uh = train_round(f.having(local=replace(f.local, epochs=1)), w_1, 2, [0, 2])
+    ours = fed_eraser(f, history, Deletion.of(f.clients, 1), FedEraser(norm_scope=scope)) - w_1
     pieces = [v.split([NET.d] if scope == "global" else NET.sizes, dim=1) for v in (U, Uh)]
     expected = []
     for U_l, Uh_l in zip(*pieces, strict=True):
@@ -131,9 +116,10 @@ def test_norm_scopes_in_a_second_round(scope):
 def test_isotropic_curvature_makes_calibrated_and_fresh_steps_parallel():
     """T2, one client left: M = m I, so the step points from w_1 to a_k and is as long as the stored update."""
     q = Quadratics(sizes=(8, 12), isotropic=True)
-    history = trained(q, rounds=2)
+    f = q.federation()
+    history = history_of(f, W_0, rounds=2)
     w_1 = history.update(1, 1)
-    step = fed_eraser(q.model, history, q.clients, [0], local=q.local, seed=0) - w_1
+    step = fed_eraser(f, history, q.without(0), FedEraser()) - w_1
     assert parallel(step, q.a[1] - w_1)
     torch.testing.assert_close(step.norm(), history.update(2, 1).norm(), **EXACT)
 
@@ -144,76 +130,40 @@ def test_a_fresh_update_without_direction_counts_as_zero(quadratics):
     for t in (1, 2, 3):
         history.record(t, [1], a[None])
     with pytest.warns(UserWarning, match="2 fresh updates were shorter than 1e-12") as caught:
-        ours = fed_eraser(quadratics.model, history, quadratics.clients, [0, 2, 3], local=quadratics.local, seed=0)
+        ours = fed_eraser(quadratics.federation(), history, quadratics.without(0, 2, 3), FedEraser())
     assert len(caught) == 1
     torch.testing.assert_close(ours, a, **EXACT)
 
 
-def test_interval_retains_every_second_round(quadratics):
-    history = trained(quadratics, rounds=5, interval=2)
-    assert history.rounds == [1, 3, 5]
-    every = trained(quadratics, rounds=5)
-    assert every.rounds == [1, 2, 3, 4, 5]
-    assert all(torch.equal(history.update(t, k), every.update(t, k)) for t in (1, 3, 5) for k in range(4))
-
-
-def test_history_shares_no_storage_and_is_not_overwritten(quadratics):
-    w_0, deltas = W_0.clone(), torch.ones(2, 3, dtype=torch.float64)
-    history = UpdateHistory(w_0)
-    history.record(1, [0, 1], deltas)
-    w_0.fill_(7), deltas.fill_(7)
-    assert torch.equal(history.w_0, W_0)
-    assert torch.equal(history.update(1, 1), torch.ones(3, dtype=torch.float64))
-
-    history = trained(quadratics, rounds=2)
+def test_the_replay_leaves_the_history_as_it_is(quadratics):
+    f = quadratics.federation()
+    history = history_of(f, W_0, rounds=2)
     before = {name: u.clone() for name, u in history.tensors().items()}
-    ours = fed_eraser(quadratics.model, history, quadratics.clients, [0], local=quadratics.local, seed=0)
+    ours = fed_eraser(f, history, quadratics.without(0), FedEraser())
     assert all(torch.equal(u, before[name]) for name, u in history.tensors().items())
     assert torch.equal(history.w_0, W_0)
     assert ours.data_ptr() != history.w_0.data_ptr()
 
 
-def test_history_survives_a_checkpoint(quadratics):
-    """An interrupted training goes on with the restored history as if nothing had happened."""
-    whole, first, second = trained(quadratics), trained(quadratics, rounds=2), UpdateHistory(W_0)
-    second.record(1, [0], torch.ones(1, 3, dtype=torch.float64))
-    saved = first.tensors()
-    assert list(saved)[:5] == ["update/1/0", "update/1/1", "update/1/2", "update/1/3", "update/2/0"]
-    second.restore({"w": W_0, **saved})
-    kwargs = {"local": quadratics.local, "seed": 0}
-    w = fedavg(quadratics.model, W_0, quadratics.clients, rounds=2, **kwargs)
-    fedavg(quadratics.model, w, quadratics.clients, rounds=3, first_round=3, on_updates=second.record, **kwargs)
-    assert second.tensors().keys() == whole.tensors().keys()
-    assert all(torch.equal(u, second.tensors()[name]) for name, u in whole.tensors().items())
-
-
-def test_recording_does_not_change_training(quadratics):
-    kwargs = {"rounds": 3, "local": quadratics.local, "seed": 0}
-    seen = []
-    plain = fedavg(quadratics.model, W_0, quadratics.clients, **kwargs)
-    watched = fedavg(
-        quadratics.model,
-        W_0,
-        quadratics.clients,
-        on_updates=lambda t, ids, deltas: seen.append((t, ids, tuple(deltas.shape))),
-        **kwargs,
-    )
-    assert torch.equal(plain, watched)
-    assert seen == [(t, [0, 1, 2, 3], (4, 3)) for t in (1, 2, 3)]
-
-
 def test_missing_history_names_round_and_client_before_any_training(quadratics):
-    history, meter = UpdateHistory(W_0), Meter()
+    f, history = quadratics.federation(), UpdateHistory(W_0)
     for t in (1, 2, 3):
         ids = [0, 1, 2, 3] if t != 3 else [0, 1, 3]
         history.record(t, ids, torch.ones(len(ids), 3, dtype=torch.float64))
-    kwargs = {"local": quadratics.local, "seed": 0, "meter": meter}
     with pytest.raises(MissingHistory, match=r"client 2 in round 3; .* rounds 1 to 3, interval 1"):
-        fed_eraser(quadratics.model, history, quadratics.clients, [0], **kwargs)
-    assert meter.images == 0
-    fed_eraser(quadratics.model, history, quadratics.clients, [2], **kwargs)  # nobody asks for the target's
+        fed_eraser(f, history, quadratics.without(0), FedEraser())
+    assert f.meter.images == 0
+    fed_eraser(f, history, quadratics.without(2), FedEraser())  # nobody asks for the target's
     with pytest.raises(MissingHistory, match="client 1 in round 1; the history holds nothing"):
-        fed_eraser(quadratics.model, UpdateHistory(W_0), quadratics.clients, [0], **kwargs)
+        fed_eraser(f, UpdateHistory(W_0), quadratics.without(0), FedEraser())
+
+
+def test_a_memory_without_history_is_missing_one(quadratics):
+    """As a server that kept last updates only, and as peers that kept their own."""
+    f = quadratics.federation()
+    for memory in (Memory(last_round=3), PeerHistory(gamma=0.1)):
+        with pytest.raises(MissingHistory, match="nothing was stored that FedEraser could replay"):
+            serve(Trained(f, W_0, memory=memory), quadratics.without(0), FedEraser())
 
 
 def test_a_skipped_round_is_missing(quadratics):
@@ -221,43 +171,38 @@ def test_a_skipped_round_is_missing(quadratics):
     for t in (1, 3):
         history.record(t, [0, 1, 2, 3], torch.ones(4, 3, dtype=torch.float64))
     with pytest.raises(MissingHistory, match="client 0 in round 2"):
-        fed_eraser(quadratics.model, history, quadratics.clients, [3], local=quadratics.local, seed=0)
+        fed_eraser(quadratics.federation(), history, quadratics.without(3), FedEraser())
 
 
-def test_requests_that_cannot_be_served(quadratics):
-    history = trained(quadratics, rounds=2)
+def test_single_samples_cannot_be_forgotten(quadratics):
+    f = quadratics.federation()
+    history = history_of(f, W_0, rounds=2)
+    for forget in ({0: torch.arange(3)}, {0: torch.arange(3), 2: torch.arange(20)}):  # the second leaves altogether
+        with pytest.raises(UnsupportedTask, match="whole clients"):
+            fed_eraser(f, history, Deletion.of(quadratics.clients, forget), FedEraser())
 
-    def erase(targets, **kwargs):
-        return fed_eraser(quadratics.model, history, quadratics.clients, targets, **kwargs)
 
-    kwargs = {"local": quadratics.local, "seed": 0}
-    for targets, message in [([], "names nobody"), ([4], "client 4"), ([0, 1, 2, 3], "none of the 4")]:
-        with pytest.raises(InvalidRequest, match=message):
-            erase(targets, **kwargs)
-    with pytest.raises(UnsupportedTask, match="whole clients"):
-        erase([0], forget={0: quadratics.clients[0]}, **kwargs)
+def test_bad_options_are_named():
     with pytest.raises(ValueError, match="norm_scope must be one of 'global', 'layer', 'layer_avg'"):
-        erase([0], norm_scope="tensor", **kwargs)
+        FedEraser(norm_scope="tensor")
     with pytest.raises(ValueError, match="calibration must be"):
-        erase([0], calibration=0.0, **kwargs)
-    with pytest.raises(ValueError, match="interval must be"):
-        UpdateHistory(W_0, interval=0)
+        FedEraser(calibration=0.0)
 
 
 def test_counters_equal_the_formulas():
     """Equal clients of 12 samples, E = 2, E_cal = 1, dt = 2: Table VIII, less the round replayed as stored."""
     g = torch.Generator().manual_seed(0)
     clients = [(torch.randn(12, 3, generator=g), torch.randint(0, 2, (12,), generator=g)) for _ in range(4)]
-    model, local = FlatModel(softmax_regression(3, 2)), ClientOpt(epochs=2, batch_size=6)
-    w_0, meter = model.init(0), Meter()
-    history = UpdateHistory(w_0, interval=2)
-    fedavg(model, w_0, clients, rounds=6, local=local, seed=0, on_updates=history.record)
+    model = FlatModel(softmax_regression(3, 2))
+    f = Federation(model, clients, ClientOpt(epochs=2, batch_size=6))
+    history = history_of(f, model.init(0), rounds=6, interval=2)
+    meter = Meter()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fed_eraser(model, history, clients, [1], local=local, seed=0, meter=meter)
-    f = Federation(parameters=model.d, clients=4, leaving=1, samples=12, epochs=2, flops=7.0)
-    table = unlearning_cost("FedEraser", f, retained_rounds=3, epochs_cal=1.0)
-    counted = counted_cost(meter, 7.0)
+        fed_eraser(f.having(meter=meter), history, Deletion.of(clients, 1), FedEraser())
+    size = costs.Federation(parameters=model.d, clients=4, leaving=1, samples=12, epochs=2, flops=7.0)
+    table = costs.unlearning_cost("FedEraser", size, retained_rounds=3, epochs_cal=1.0)
+    counted = costs.counted_cost(meter, 7.0)
     assert table.comm_bytes == 2 * model.d * 4 * 3 * 3  # 2 P B C_r R_ret
     assert counted.comm_bytes == table.comm_bytes * 2 / 3
     assert counted.comp_flops == table.comp_flops * 2 / 3
@@ -267,8 +212,8 @@ def test_counters_equal_the_formulas():
 
 def test_formula_gives_the_papers_cells():
     """PUF, Table III, CIFAR-100 IID: 1.62e11 bytes, 6.75e14 FLOPs and 8.98e10 bytes stored."""
-    f = Federation(parameters=11_220_132, clients=10, leaving=1, samples=5000)
-    cost = total_cost("FedEraser", f, recovery_rounds=0, retained_rounds=200)
+    size = costs.Federation(parameters=11_220_132, clients=10, leaving=1, samples=5000)
+    cost = costs.total_cost("FedEraser", size, recovery_rounds=0, retained_rounds=200)
     assert cost.comm_bytes == pytest.approx(1.62e11, rel=5e-3)
     assert cost.comp_flops == pytest.approx(6.75e14, rel=5e-3)
     assert cost.storage_bytes == pytest.approx(8.98e10, rel=5e-3)

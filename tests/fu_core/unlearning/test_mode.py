@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from fu_core.errors import InvalidRequest, UnsupportedTask
+from fu_core.errors import UnsupportedTask
+from fu_core.federation.federation import Federation
 from fu_core.federation.horizontal import fedavg
 from fu_core.federation.local import ClientOpt
-from fu_core.federation.meter import Meter
 from fu_core.models.flat import FlatModel
 from fu_core.models.linear import mlp
+from fu_core.request import Deletion
 from fu_core.unlearning.baselines.mode import MoDe, mode
 
 LINEAR = FlatModel(nn.Linear(3, 2, bias=False))  # w is the weight matrix (2, 3), row by row
@@ -20,7 +21,7 @@ FROZEN = 1e-300  # a learning rate that moves nothing
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
 
 
-def federation(sizes=(6, 10, 8), features=3, classes=2, seed=0):
+def dealt(sizes=(6, 10, 8), features=3, classes=2, seed=0):
     g = torch.Generator().manual_seed(seed)
     return [
         (
@@ -35,10 +36,9 @@ def start(seed, d=LINEAR.d):
     return torch.randn(d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def run(clients, config, w, v_0, *, local=LOCAL, targets=(1,), model=LINEAR, **kwargs):
-    return mode(
-        model, w, clients, list(targets), config=config, local=local, seed=0, round=5, v_0=v_0, how="loop", **kwargs
-    )
+def run(clients, config, w, v_0, *, local=LOCAL, forget=(1,), model=LINEAR, how="loop"):
+    f = Federation(model, clients, local, how=how)
+    return mode(f, w, Deletion.of(clients, forget), config, round=5, v_0=v_0)
 
 
 def softmax_step(w, x, y, lr):
@@ -49,7 +49,7 @@ def softmax_step(w, x, y, lr):
 
 def test_three_rounds_by_hand():
     """R_d = 2 of R_m = 3 rounds, lambda = 0.7, client 1 of three leaves; rates 0.4, 0.2 and 0.1, full batches."""
-    clients, w, v = federation(), start(1), start(2)
+    clients, w, v = dealt(), start(1), start(2)
     config = MoDe(rounds_d=2, rounds_m=3, momentum=0.7, lr_guidance=0.2, lr_target=0.1)
     ours = run(clients, config, w, v)
     labels = set()
@@ -73,7 +73,7 @@ def test_three_rounds_by_hand():
 @pytest.mark.parametrize("momentum", [0.95, 1.0])
 def test_without_rounds_nothing_happens(momentum):
     w = start(1)
-    after = run(federation(), MoDe(rounds_m=0, momentum=momentum), w, start(2))
+    after = run(dealt(), MoDe(rounds_m=0, momentum=momentum), w, start(2))
     assert torch.equal(after, w)
     assert after.data_ptr() != w.data_ptr()
 
@@ -83,13 +83,13 @@ def test_a_frozen_degradation_model_pulls_geometrically():
     w, v = start(1), start(2)
     frozen = MoDe(momentum=0.9, lr_degradation=FROZEN, lr_guidance=FROZEN, lr_target=FROZEN)
     for rounds_d, rounds_m, R in [(6, 10, 6), (7, 4, 4), (0, 3, 0)]:
-        ours = run(federation(), replace(frozen, rounds_d=rounds_d, rounds_m=rounds_m), w, v)
+        ours = run(dealt(), replace(frozen, rounds_d=rounds_d, rounds_m=rounds_m), w, v)
         torch.testing.assert_close(ours, 0.9**R * w + (1 - 0.9**R) * v, **EXACT)
 
 
 def test_only_the_inputs_of_the_forgotten_data_are_used():
     """Permuted, even wrong labels of D_u: the same result, bit for bit. Other labels of a client that stays: not."""
-    clients, config = federation(), MoDe(rounds_d=2, rounds_m=3, lr_guidance=0.2, lr_target=0.2)
+    clients, config = dealt(), MoDe(rounds_d=2, rounds_m=3, lr_guidance=0.2, lr_target=0.2)
     ours = run(clients, config, start(1), start(2))
     (x, y), others = clients[1], (clients[0], clients[2])
     for labels in (y.flip(0), 1 - y):
@@ -101,12 +101,13 @@ def test_only_the_inputs_of_the_forgotten_data_are_used():
 
 def test_the_degradation_model_is_a_training_without_the_target():
     """lambda = 0, guidance off, R_d = R_m: w is v, by default from the seed's initialisation; rates undecayed."""
-    model, clients = FlatModel(mlp(3, 2, (4,))), federation()
+    model, clients = FlatModel(mlp(3, 2, (4,))), dealt()
     local = ClientOpt(lr=0.3, lr_decay=0.5, batch_size=4)
     config = MoDe(rounds_d=3, rounds_m=3, momentum=0.0, lr_guidance=FROZEN, lr_target=FROZEN)
     w_0 = model.init(0, torch.float64)
     undecayed = replace(local, lr_decay=1.0)
-    reference = fedavg(model, w_0, clients, rounds=3, local=undecayed, seed=0, exclude=[1], first_round=5, how="loop")
+    staying = Federation(model, {0: clients[0], 2: clients[2]}, undecayed, how="loop")
+    reference = fedavg(staying, w_0, 3, first_round=5)
     after = run(clients, config, 7 * w_0, None, local=local, model=model)
     assert torch.equal(after, reference)
     assert not torch.equal(after, w_0)
@@ -114,7 +115,7 @@ def test_the_degradation_model_is_a_training_without_the_target():
 
 def test_one_rate_decides_what_the_target_does():
     """With the others' rate at nothing, one guidance round moves w by the target's share 10/24 alone."""
-    clients, w, v = federation(), start(1), start(2)
+    clients, w, v = dealt(), start(1), start(2)
     config = MoDe(rounds_d=0, rounds_m=1, lr_guidance=FROZEN, lr_target=0.1)
     pseudo = (clients[1][0] @ v.view(2, 3).T).argmax(dim=1)
     by_hand = w + 10 / 24 * softmax_step(w, clients[1][0], pseudo, 0.1)
@@ -128,28 +129,27 @@ def test_defaults_are_the_papers():
 
 
 def test_inputs_are_left_untouched():
-    clients, w, v = federation(), start(1), start(2)
+    clients, w, v = dealt(), start(1), start(2)
     run(clients, MoDe(rounds_d=1, rounds_m=2, lr_guidance=0.2), w, v)
     assert torch.equal(w, start(1))
     assert torch.equal(v, start(2))
-    assert all(torch.equal(a[1], b[1]) for a, b in zip(clients, federation(), strict=True))
+    assert all(torch.equal(a[1], b[1]) for a, b in zip(clients, dealt(), strict=True))
 
 
 def test_all_clients_at_once_or_one_by_one():
-    model, clients = FlatModel(mlp(3, 2, (4,))), federation()
+    model, clients = FlatModel(mlp(3, 2, (4,))), dealt()
     config, local = MoDe(rounds_d=2, rounds_m=3, lr_guidance=0.1, lr_target=0.1), ClientOpt(lr=0.3, batch_size=4)
-    kwargs = {"config": config, "local": local, "seed": 0, "round": 5}
     w = model.init(1, torch.float64)
-    loop, vmap = (mode(model, w, clients, [1], how=how, **kwargs) for how in ("loop", "vmap"))
+    loop, vmap = (run(clients, config, w, None, local=local, model=model, how=how) for how in ("loop", "vmap"))
     torch.testing.assert_close(loop, vmap, **EXACT)
 
 
 def test_counters_equal_the_formulas():
     """Table VIII: 2 P B (C_r R_d + C R_m) bytes, N E (C_r R_d + C R_m) images, 2 P B stored; C = 4, N = 6."""
-    clients, meter = federation((6, 6, 6, 6)), Meter()
-    w = start(1).float()
-    clients = [(x.float(), y) for x, y in clients]
-    mode(LINEAR, w, clients, [2], local=ClientOpt(batch_size=4), seed=0, round=1, meter=meter)
+    clients = [(x.float(), y) for x, y in dealt((6, 6, 6, 6))]
+    f = Federation(LINEAR, clients, ClientOpt(batch_size=4))
+    mode(f, start(1).float(), Deletion.of(clients, [2]), MoDe(), round=1)
+    meter = f.meter
     trained = 3 * 6 + 4 * 10  # C_r R_d + C R_m
     assert meter.bytes == 2 * LINEAR.d * 4 * trained
     assert meter.bytes_down == meter.bytes_up
@@ -158,28 +158,26 @@ def test_counters_equal_the_formulas():
     assert meter.rounds == 6 + 10
 
 
-def test_requests_that_cannot_be_served():
-    clients, w = federation(), start(1)
+def test_clients_may_have_any_ids():
+    """The same three clients as 2, 5 and 9: only their streams are others, and full batches do not look at them."""
+    clients, config = dealt(), MoDe(rounds_d=2, rounds_m=3, lr_guidance=0.2, lr_target=0.1)
+    renamed = dict(zip((2, 5, 9), clients, strict=True))
+    ours = run(renamed, config, start(1), start(2), forget=[5])
+    torch.testing.assert_close(ours, run(clients, config, start(1), start(2)), **EXACT)
 
-    def ask(targets, clients=clients, model=LINEAR, **kwargs):
-        run(clients, None, w, start(2), targets=targets, model=model, **kwargs)
+
+def test_requests_that_cannot_be_served():
+    clients, w = dealt(), start(1)
+
+    def ask(forget, model=LINEAR):
+        run(clients, MoDe(), w, start(2), forget=forget, model=model)
 
     with pytest.raises(UnsupportedTask, match="needs classification, got 'segmentation'"):
         ask([1], model=FlatModel(nn.Conv2d(1, 2, 1), task="segmentation"))
-    with pytest.raises(UnsupportedTask, match=r"targets must name one client, got \[0, 1\]"):
+    with pytest.raises(UnsupportedTask, match=r"targets must name one client, got \[0, 1\]: MoDe guides one"):
         ask([0, 1])
     with pytest.raises(UnsupportedTask, match="cannot forget single samples"):
-        ask([1], forget={1: clients[1]})
-    x, y = clients[1]
-    empty = [clients[0], (x[:0], y[:0]), clients[2]]
-    for targets, given, message in [
-        ([], clients, "names nobody"),
-        ([3], clients, "client 3, but clients are 0 to 2"),
-        ([0], clients[:1], "none of the 1"),
-        ([1], empty, "client 1, which holds no data"),
-    ]:
-        with pytest.raises(InvalidRequest, match=message):
-            ask(targets, given)
+        ask({1: torch.arange(3)})
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from fu_core.errors import InvalidRequest
-from fu_core.federation.horizontal import FedOpt, ServerState, fedavg_round, server_step
-from fu_core.federation.local import ClientOpt
-from fu_core.federation.meter import Meter
+from fu_core.federation.horizontal import fedavg_round
+from fu_core.federation.server import FedOpt, ServerState, server_step
+from fu_core.request import Deletion
 from fu_core.unlearning.puf import PUF, effective_step, pseudo_gradient, puf, puf_round
 from tests.quadratics import Quadratics
 
@@ -58,7 +58,7 @@ def test_b_one_special_round_can_be_exact_retraining():
     w, p_u = q.fixed_point(), float(q.p[2])
     m = 1 - (1 - q.eta) ** q.epochs
     config = PUF(eta_u=p_u / ((1 - p_u) * m), epochs_u=q.epochs)
-    unlearned = puf_round(q.model, w, q.clients, [2], config, local=q.local, seed=0, round=1)
+    unlearned = puf_round(q.federation(), w, q.without(2), config, round=1)
     torch.testing.assert_close(unlearned, q.fixed_point(exclude=[2]), **EXACT)
 
 
@@ -105,27 +105,25 @@ def test_a_trained_round_equals_the_formula(quadratics):
     """puf_round trains, then does exactly what `puf` does with the closed-form updates."""
     w = torch.ones(3, dtype=torch.float64)
     config = PUF("regular", eta_u=5.0, epochs_u=quadratics.epochs)
-    ours = puf_round(quadratics.model, w, quadratics.clients, [3], config, local=quadratics.local, seed=0, round=1)
+    ours = puf_round(quadratics.federation(), w, quadratics.without(3), config, round=1)
     by_hand = puf(w, quadratics.deltas(w), quadratics.sizes, only(3), mode="regular", eta_u=5.0)
     torch.testing.assert_close(ours, by_hand, **EXACT)
 
 
 def test_input_is_left_untouched(quadratics):
     w = torch.ones(3, dtype=torch.float64)
-    puf_round(quadratics.model, w, quadratics.clients, [0], PUF(), local=quadratics.local, seed=0, round=1)
+    puf_round(quadratics.federation(), w, quadratics.without(0), PUF(), round=1)
     assert torch.equal(w, torch.ones(3, dtype=torch.float64))
 
 
 @pytest.mark.parametrize(("norm", "share"), [("forget", 1.0), ("full", 0.25)])
 def test_sample_unlearning_special(quadratics, norm, share):
     """Client 0 forgets 2 of its 8 samples: weight 1 (paper) or n_f / n_0 = 1/4 (released code)."""
-    X, y = quadratics.clients[0]
-    clients = [(X[2:], y[2:]), *quadratics.clients[1:]]
+    X, _ = quadratics.clients[0]
     w = torch.ones(3, dtype=torch.float64)
     config = PUF(special_sample_norm=norm, epochs_u=quadratics.epochs)
-    ours = puf_round(
-        quadratics.model, w, clients, [0], config, local=quadratics.local, seed=0, round=1, forget={0: (X[:2], y[:2])}
-    )
+    deletion = Deletion.of(quadratics.clients, {0: torch.arange(2)})
+    ours = puf_round(quadratics.federation(), w, deletion, config, round=1)
     eye = torch.eye(3, dtype=torch.float64)
     M = eye - torch.linalg.matrix_power(eye - quadratics.eta * X[:2].T @ X[:2] / 2, quadratics.epochs)
     delta = -M @ (w - quadratics.a[0])
@@ -134,15 +132,10 @@ def test_sample_unlearning_special(quadratics, norm, share):
 
 def test_sample_unlearning_regular_keeps_the_target_on_its_other_samples(quadratics):
     """In Delta+ the target trains on what it keeps; the forgotten part has weight n_f / n."""
-    X, y = quadratics.clients[0]
-    clients = [(X[2:], y[2:]), *quadratics.clients[1:]]
-    w = torch.ones(3, dtype=torch.float64)
-    meter = Meter()
+    X, _ = quadratics.clients[0]
+    w, f = torch.ones(3, dtype=torch.float64), quadratics.federation()
     config = PUF("regular", eta_u=4.0, epochs_u=quadratics.epochs)
-    forget = {0: (X[:2], y[:2])}
-    ours = puf_round(
-        quadratics.model, w, clients, [0], config, local=quadratics.local, seed=0, round=1, forget=forget, meter=meter
-    )
+    ours = puf_round(f, w, Deletion.of(quadratics.clients, {0: torch.arange(2)}), config, round=1)
     eye = torch.eye(3, dtype=torch.float64)
 
     def delta(features, a):
@@ -152,8 +145,26 @@ def test_sample_unlearning_regular_keeps_the_target_on_its_other_samples(quadrat
     plus = 6 * delta(X[2:], quadratics.a[0]) + (quadratics.sizes[1:, None] * quadratics.deltas(w)[1:]).sum(dim=0)
     by_hand = w + (plus - 4.0 * 2 * delta(X[:2], quadratics.a[0])) / 50
     torch.testing.assert_close(ours, by_hand, **EXACT)
-    assert meter.images == 50 * quadratics.epochs
-    assert meter.rounds == 1
+    assert f.meter.images == 50 * quadratics.epochs
+    assert f.meter.rounds == 1
+
+
+def test_one_may_leave_while_another_forgets_samples(quadratics):
+    """Regular, client 3 leaves (10 samples) and client 0 forgets 2 of 8: each group with its weights n_i / 50."""
+    X, _ = quadratics.clients[0]
+    w, f = torch.ones(3, dtype=torch.float64), quadratics.federation()
+    deletion = Deletion.of(quadratics.clients, {3: torch.arange(10), 0: torch.arange(2)})
+    ours = puf_round(f, w, deletion, PUF("regular", eta_u=4.0, epochs_u=quadratics.epochs), round=1)
+    eye, whole = torch.eye(3, dtype=torch.float64), quadratics.deltas(w)
+
+    def delta(features):
+        A = features.T @ features / len(features)
+        return -(eye - torch.linalg.matrix_power(eye - quadratics.eta * A, quadratics.epochs)) @ (w - quadratics.a[0])
+
+    plus = 6 * delta(X[2:]) + 12 * whole[1] + 20 * whole[2]
+    by_hand = w + (plus - 4.0 * (2 * delta(X[:2]) + 10 * whole[3])) / 50
+    torch.testing.assert_close(ours, by_hand, **EXACT)
+    assert f.meter.rounds == 1
 
 
 def test_effective_step_explains_the_two_defaults():
@@ -170,11 +181,8 @@ def test_adaptive_servers_would_ignore_eta_u(quadratics):
     w = torch.ones(3, dtype=torch.float64)
 
     def run(eta_u, **kwargs):
-        config = PUF(eta_u=eta_u, **kwargs)
-        server = FedOpt("adam", lr=0.1, tau=1e-9)
-        return puf_round(
-            quadratics.model, w, quadratics.clients, [0], config, local=quadratics.local, seed=0, round=1, server=server
-        )
+        f = quadratics.federation(exchange=FedOpt("adam", lr=0.1, tau=1e-9))
+        return puf_round(f, w, quadratics.without(0), PUF(eta_u=eta_u, **kwargs), round=1)
 
     with pytest.raises(InvalidRequest, match="allow_adaptive_special"):
         run(2.0)
@@ -184,19 +192,16 @@ def test_adaptive_servers_would_ignore_eta_u(quadratics):
 
 def test_server_learning_rate_scales_the_step(quadratics):
     w = torch.ones(3, dtype=torch.float64)
-    kwargs = {"local": quadratics.local, "seed": 0, "round": 1}
-    args = (quadratics.model, w, quadratics.clients, [0], PUF(epochs_u=4.0))
-    full = puf_round(*args, **kwargs) - w
-    half = puf_round(*args, server=FedOpt(lr=0.5), **kwargs) - w
+    args = (w, quadratics.without(0), PUF(epochs_u=4.0), 1)
+    full = puf_round(quadratics.federation(), *args) - w
+    half = puf_round(quadratics.federation(exchange=FedOpt(lr=0.5)), *args) - w
     torch.testing.assert_close(half, full / 2, **EXACT)
 
 
 def test_a_step_longer_than_the_model_warns(quadratics):
     w = torch.full((3,), 1e-3, dtype=torch.float64)
     with pytest.warns(UserWarning, match="times as long as the model"):
-        puf_round(
-            quadratics.model, w, quadratics.clients, [0], PUF(eta_u=50.0), local=quadratics.local, seed=0, round=1
-        )
+        puf_round(quadratics.federation(), w, quadratics.without(0), PUF(eta_u=50.0), round=1)
 
 
 @pytest.mark.parametrize(
@@ -217,34 +222,9 @@ def test_bad_requests_are_named(quadratics, targets, kwargs, message):
         puf(w, quadratics.deltas(w), quadratics.sizes, torch.tensor(targets), **kwargs)
 
 
-@pytest.mark.parametrize(
-    ("targets", "message"),
-    [
-        ([7], "targets names client 7, but clients are 0 to 3"),
-        ([0, 1, 2, 3], "all 4 clients"),
-        ([1, 1], "twice"),
-        ([], "nobody"),
-    ],
-)
-def test_bad_targets_are_named(quadratics, targets, message):
-    with pytest.raises(InvalidRequest, match=message):
-        puf_round(
-            quadratics.model,
-            torch.zeros(3, dtype=torch.float64),
-            quadratics.clients,
-            targets,
-            PUF(),
-            local=ClientOpt(),
-            seed=0,
-            round=1,
-        )
-
-
 def test_regular_round_uses_the_same_updates_as_a_plain_round(quadratics):
     """Seamless integration: with eta_u = -eta_r the Regular step would be the FedAvg round itself."""
     w = torch.ones(3, dtype=torch.float64)
-    plain, _ = fedavg_round(
-        quadratics.model, w, quadratics.clients, quadratics.local, seed=0, round=1, ids=[0, 1, 2, 3]
-    )
+    plain, _ = fedavg_round(quadratics.federation(), w, 1)
     step = pseudo_gradient(quadratics.deltas(w), quadratics.sizes, only(1), mode="regular", eta_u=-1.0)
     torch.testing.assert_close(w + step, plain, **EXACT)

@@ -1,0 +1,342 @@
+"""The registry, and what it promises of every method in it: a method that joins is tested here without another line.
+
+Each is asked to serve every kind of request in every kind of federation that it says it works in, with its defaults.
+"""
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from fu_core import unlearning
+from fu_core.errors import InvalidRequest, UnsupportedTask
+from fu_core.federation.meter import Meter
+from fu_core.federation.vertical import Parties
+from fu_core.request import Deletion, Request
+from fu_core.unlearning import baselines, method
+from fu_core.unlearning.method import EXCHANGES, KINDS, Trained, kind_of, register, resolved, unlearn
+from tests import federations
+
+# --- every method that there is ---
+
+FEDERATIONS = {
+    "server": federations.with_server,
+    "peers": federations.among_peers,
+    "vertical": federations.vertical,
+}
+REQUESTS = {  # by exchange and kind; vertical parties are one client, which cannot leave
+    "server": {"client": "client-1", "clients": "client-0-3", "samples": "sample-1-0.3", "classes": "class-2"},
+    "peers": {"client": "client-1", "clients": "client-0-3", "samples": "sample-1-0.3", "classes": "class-2"},
+    "vertical": {"samples": "samples-9", "classes": "class-2"},
+}
+NEEDED = {  # parameters that have no sensible default
+    "FedORA calibrated": {"unseen": list(federations.classified(12, seed=1)[0].split([3, 2], dim=1))},
+}
+FREE = ("Original", "Natural", "NoT")  # nobody trains, nothing is sent
+
+
+def importable() -> dict[str, Exception]:
+    """Imports all modules in which methods may be; what went wrong, by module."""
+    failed: dict[str, Exception] = {}
+    for package in (unlearning, baselines):
+        for found in pkgutil.iter_modules(package.__path__):
+            name = f"{package.__name__}.{found.name}"
+            try:
+                importlib.import_module(name)
+            except ImportError as error:
+                failed[name] = error
+    return failed
+
+
+FAILED = importable()
+METHODS = dict(method._REGISTERED)
+ANY = [pytest.param(name, exchange, id=f"{name}-{exchange}") for name, m in METHODS.items() for exchange in m.exchanges]
+
+
+def cases(*, refused: bool):
+    """(method, exchange, kind) of all requests that methods refuse, or serve."""
+    return [
+        pytest.param(name, exchange, kind, id=f"{name}-{exchange}-{kind}")
+        for name, m in METHODS.items()
+        for exchange in EXCHANGES
+        if exchange in m.exchanges
+        for kind in REQUESTS[exchange]
+        if (kind in m.refuses) == refused
+    ]
+
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of steps that are long on such small problems
+
+
+@pytest.fixture(autouse=True)
+def registry(monkeypatch):
+    """What a test registers is gone after it."""
+    monkeypatch.setattr(method, "_REGISTERED", dict(METHODS))
+    if FAILED:  # tested below
+        monkeypatch.setattr(method, "_import_all", lambda: None)
+
+
+def served(name, trained, request):
+    return unlearn(name, trained, request, **NEEDED.get(name, {}))
+
+
+def tensors(value) -> Iterator[Tensor]:
+    """All tensors in records, lists and mappings, in order."""
+    if isinstance(value, Tensor):
+        yield value
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from tensors(getattr(value, field.name))
+    elif isinstance(value, Mapping):
+        for key in sorted(value, key=str):
+            yield from tensors(value[key])
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        for part in value:
+            yield from tensors(part)
+
+
+def parameters(model) -> list[Tensor]:
+    """An unlearned model, of whatever form, as vectors."""
+    return model.w if isinstance(model, Parties) else list(tensors(model))
+
+
+def storages(vectors) -> set[int]:
+    return {v.untyped_storage().data_ptr() for v in vectors}
+
+
+def test_every_file_of_methods_can_be_imported():
+    assert FAILED == {}
+
+
+def test_the_requests_are_of_the_kinds_they_stand_for():
+    for exchange, requests in REQUESTS.items():
+        trained = FEDERATIONS[exchange]()
+        assert trained.exchange == exchange
+        assert {kind: kind_of(resolved(trained, text)) for kind, text in requests.items()} == {k: k for k in requests}
+
+
+@pytest.mark.parametrize(("name", "exchange", "kind"), cases(refused=False))
+def test_it_serves_what_it_says_and_leaves_what_it_was_given(name, exchange, kind):
+    """A finite model of the right form, on storage of its own; the federation, its memory and counters as before."""
+    trained = FEDERATIONS[exchange]()
+    before = [t.clone() for t in tensors(trained)]
+    spent = (trained.federation.meter.bytes, trained.federation.meter.images)
+    deletion = resolved(trained, REQUESTS[exchange][kind])
+    model, cost, _ = served(name, trained, deletion)
+
+    assert all(torch.equal(a, b) for a, b in zip(before, tensors(trained), strict=True))
+    assert (trained.federation.meter.bytes, trained.federation.meter.images) == spent
+    assert cost is not trained.federation.meter
+    ours = parameters(model)
+    assert all(bool(v.isfinite().all()) for v in ours)
+    given = trained.vertical.parties.w if exchange == "vertical" else [trained.model, trained.w_0]
+    assert not storages(ours) & storages(given)
+    if exchange == "vertical":
+        assert [v.shape for v in ours] == [v.shape for v in given]
+    elif exchange == "peers":
+        assert model.shape == (len(deletion.kept), trained.horizontal.model.d)
+    else:
+        assert all(v.shape == (trained.horizontal.model.d,) for v in ours)
+
+
+@pytest.mark.parametrize(("name", "exchange"), ANY)
+def test_same_seed_same_bits_and_what_it_costs_is_counted(name, exchange):
+    kind = next(kind for kind in REQUESTS[exchange] if kind not in METHODS[name].refuses)
+    first, second = (served(name, FEDERATIONS[exchange](), REQUESTS[exchange][kind]) for _ in range(2))
+    ours, again = parameters(first.model), parameters(second.model)
+    assert ours
+    assert all(torch.equal(a, b) for a, b in zip(ours, again, strict=True))
+    assert first.cost == second.cost
+    work = first.cost.bytes + first.cost.images + first.cost.products
+    assert work == 0 if name in FREE else first.cost != Meter()
+
+
+@pytest.mark.parametrize(("name", "exchange"), ANY)
+def test_no_gradient_goes_uncounted(name, exchange, monkeypatch):
+    """Whoever calls autograd has trained on something. All clients one after the other, as the plain way is."""
+    kind = next(kind for kind in REQUESTS[exchange] if kind not in METHODS[name].refuses)
+    trained = FEDERATIONS[exchange]() if exchange == "vertical" else FEDERATIONS[exchange](how="loop")
+    calls, grad = [], torch.autograd.grad
+    monkeypatch.setattr(torch.autograd, "grad", lambda *args, **how: (calls.append(1), grad(*args, **how))[1])
+    cost = served(name, trained, REQUESTS[exchange][kind]).cost
+    if calls:
+        assert cost.images + cost.products > 0
+    if name in FREE:
+        assert not calls
+
+
+@pytest.mark.parametrize(("name", "exchange", "kind"), cases(refused=True))
+def test_it_refuses_in_its_own_words(name, exchange, kind):
+    """By `unlearn`, and where its function is called directly."""
+    trained, m = FEDERATIONS[exchange](), METHODS[name]
+    deletion = resolved(trained, REQUESTS[exchange][kind])
+    sentence = re.escape(m.refuses[kind].format(targets=deletion.targets))
+    assert sentence
+    with pytest.raises(UnsupportedTask, match=f"^{sentence}$"):
+        served(name, trained, deletion)
+    with pytest.raises(UnsupportedTask, match=f"^{sentence}$"):
+        m.serve(trained, deletion, m.configured(**NEEDED.get(name, {})))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_it_works_in_no_other_federation(name):
+    for exchange in set(EXCHANGES) - set(METHODS[name].exchanges):
+        trained = FEDERATIONS[exchange]()
+        with pytest.raises(
+            UnsupportedTask, match=rf"^{name} works in a federation of kind .*, but this one is {exchange}$"
+        ):
+            served(name, trained, "samples-9")
+
+
+@pytest.mark.parametrize(("name", "exchange"), ANY)
+def test_wrong_parameters_and_requests_are_named(name, exchange):
+    trained, request = FEDERATIONS[exchange](), REQUESTS[exchange]["samples"]
+    with pytest.raises(InvalidRequest, match=f"^{name} has no such parameter: .*'etta_u'"):
+        unlearn(name, trained, request, etta_u=2.0)
+    for wrong, message in (
+        ("clint-1", "request must begin with one of"),
+        ("client-77", "client 77, but clients are"),
+        (f"client-{'-'.join(map(str, trained.federation.clients))}", "somebody must stay"),
+    ):
+        with pytest.raises(InvalidRequest, match=message):
+            served(name, trained, wrong)
+
+
+def relabelled(trained, request, *, forgotten) -> Trained:
+    """The same, but what the request takes, or all that it leaves, has other labels."""
+    f = trained.horizontal
+    rows = Request.parse(request).rows({i: y for i, (_, y) in f.clients.items()})
+    clients = {}
+    for i, (x, y) in f.clients.items():
+        gone = torch.zeros(len(y), dtype=torch.bool)
+        gone[rows.get(i, [])] = True
+        clients[i] = x, torch.where(gone if forgotten else ~gone, (y + 1) % 3, y)
+    return replace(trained, federation=f.having(clients=clients))
+
+
+def exact_cases():
+    """A class whose samples have other labels would be another request, and parties keep theirs elsewhere."""
+    return [
+        case
+        for case in cases(refused=False)
+        if METHODS[case.values[0]].guarantee == "exact" and case.values[1] != "vertical" and case.values[2] != "classes"
+    ]
+
+
+@pytest.mark.parametrize(("name", "exchange", "kind"), exact_cases())
+def test_an_exact_method_never_sees_what_it_forgets(name, exchange, kind):
+    """Other labels of what is forgotten: the same bits. Other labels of what stays: not."""
+    trained, request = FEDERATIONS[exchange](), REQUESTS[exchange][kind]
+    ours, same, other = (
+        parameters(served(name, one, request).model)
+        for one in (
+            trained,
+            relabelled(trained, request, forgotten=True),
+            relabelled(trained, request, forgotten=False),
+        )
+    )
+    assert all(torch.equal(a, b) for a, b in zip(ours, same, strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(ours, other, strict=True))
+
+
+def test_what_it_tells_of_itself_can_be_shown():
+    for name, m in METHODS.items():
+        assert m.name == name
+        assert re.fullmatch("#[0-9a-f]{6}", m.colour)
+        assert m.dash in ("-", "--", "-.", ":")
+        assert m.paper
+        assert m.exchanges
+        assert [kind for kind in KINDS if kind in m.serves or kind in m.refuses] == list(KINDS)
+        assert m.configured() == m.configured(**m.preset)
+
+
+# --- a method of somebody's own ---
+
+
+@dataclass(frozen=True)
+class Shrink:
+    """factor: what is left of the model."""
+
+    factor: float = 0.5
+
+
+def shrink(trained, deletion, config):
+    """A toy: the model, shorter. It tells who forgets, and lets everybody who stays send a model."""
+    trained.notes["who"] = deletion.targets
+    trained.horizontal.meter.send(trained.model, up=len(deletion.kept))
+    return config.factor * trained.model
+
+
+def test_a_method_of_ones_own_is_served_as_soon_as_its_decorator_has_run():
+    trained, sentence = federations.with_server(), "targets names {targets}: one at a time"
+    declare = register("Shrink", paper="nobody's", colour="#123456", parameters=Shrink, refuses={"clients": sentence})
+    assert declare(shrink) is shrink
+    model, cost, notes = unlearn("Shrink", trained, "client-3", factor=0.25)
+    assert torch.equal(model, 0.25 * trained.model)
+    assert (cost.bytes, notes) == (4 * len(model) * 4, {"who": [3]})
+    assert trained.notes == {}
+    assert torch.equal(unlearn("Shrink", trained, Request.parse("class-1")).model, 0.5 * trained.model)
+    assert torch.equal(
+        unlearn("Shrink", trained, Deletion.of(trained.horizontal.clients, 0)).model, 0.5 * trained.model
+    )
+    with pytest.raises(UnsupportedTask, match=r"^targets names \[1, 2\]: one at a time$"):
+        unlearn("Shrink", trained, "client-1-2")
+    assert method.methods()["Shrink"].serves == ["client", "samples", "classes"]
+    assert set(method.methods()) == {*METHODS, "Shrink"}
+
+
+def test_a_name_belongs_to_one_function():
+    register("Shrink", paper="nobody's", colour="#123456")(shrink)
+    register("Shrink", paper="nobody's", colour="#654321")(shrink)  # its cell has run again
+    assert method.method("Shrink").colour == "#654321"
+
+    def other(trained, deletion, config):
+        return trained.model
+
+    with pytest.raises(ValueError, match=r"method 'Shrink' is registered already, by .*test_method"):
+        register("Shrink", paper="nobody's", colour="#123456")(other)
+    with pytest.raises(ValueError, match="method 'Retrain' is registered already, by fu_core"):
+        register("Retrain", paper="nobody's", colour="#123456")(shrink)
+    assert method.method("Shrink").serve is shrink
+
+
+@pytest.mark.parametrize(
+    ("about", "message"),
+    [
+        ({"refuses": {"sample": "no"}}, "refuses of Shrink must be one of .*did you mean 'samples'"),
+        ({"exchanges": ("servers",)}, "exchanges of Shrink must be one of .*did you mean 'server'"),
+        ({"guarantee": "exactly"}, "guarantee of Shrink must be one of .*did you mean 'exact'"),
+    ],
+)
+def test_wrong_declarations_are_named_at_once(about, message):
+    with pytest.raises(ValueError, match=message):
+        register("Shrink", paper="nobody's", colour="#123456", **about)(shrink)
+    assert "Shrink" not in method.methods()
+
+
+def test_an_unknown_method_names_the_nearest():
+    with pytest.raises(ValueError, match=r"method must be one of .*did you mean 'PUF-Special'"):
+        unlearn("PUF-special", federations.with_server(), "client-1")
+
+
+def test_presets_make_two_methods_of_one():
+    special, regular = METHODS["PUF-Special"].configured(), METHODS["PUF-Regular"].configured()
+    assert (special.mode, special.eta_u, regular.mode, regular.eta_u) == ("special", 2.0, "regular", 20.0)
+    assert METHODS["PUF-Regular"].configured(eta_u=3.0).eta_u == 3.0
+    assert METHODS["PUF-Regular"].serve is METHODS["PUF-Special"].serve
+
+
+def test_a_federation_says_what_it_lacks():
+    server, vertical = federations.with_server(), federations.vertical()
+    with pytest.raises(UnsupportedTask, match="needs vertical parties"):
+        _ = server.vertical
+    with pytest.raises(UnsupportedTask, match="needs clients with whole samples"):
+        _ = vertical.horizontal
+    with pytest.raises(UnsupportedTask, match="needs one model as a vector"):
+        _ = vertical.model
+    assert (server.next_round, server.rounds) == (4, 3)
