@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fu_core.errors import InvalidRequest, UnsupportedTask, check_choice
+from fu_core.errors import InvalidRequest, MissingHistory, UnsupportedTask, check_choice
 from fu_core.federation.federation import Federation
 from fu_core.federation.meter import Meter
 from fu_core.federation.server import FedOpt
@@ -77,6 +77,13 @@ class Trained:
                 "federation: this method needs vertical parties, but these clients hold whole samples"
             )
         return self.federation
+
+    @property
+    def server_memory(self) -> Memory:
+        """What the server has kept; raises `MissingHistory` where peers kept a history of their own."""
+        if not isinstance(self.memory, Memory):
+            raise MissingHistory("memory: this method needs what a server keeps, but these clients kept it as peers")
+        return self.memory
 
     @property
     def next_round(self) -> int:
@@ -232,4 +239,4 @@ def kind_of(deletion: Deletion) -> str:
 def refuse(deletion: Deletion, refuses: Mapping[str, str]) -> None:
     """Raise UnsupportedTask, in a method's own words, for a kind of request that it refuses."""
     if (kind := kind_of(deletion)) in refuses:
-        raise UnsupportedTask(refuses[kind])
+        raise UnsupportedTask(refuses[kind].format(targets=deletion.targets))
