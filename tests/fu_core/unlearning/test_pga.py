@@ -301,17 +301,18 @@ def test_requests_that_cannot_be_served(quadratics):
     w, w_u, _ = last_round(quadratics, 1)
     with pytest.raises(InvalidRequest, match="p_u must be at least 0 and less than 1"):
         reference_model(w, w_u, 1.0)
+    x, y = quadratics.clients[1]
+    walk = ascent(quadratics.federation(clients={1: (x[:0], y[:0])}), w, 1, PGA(), r=1.0)
     with pytest.raises(InvalidRequest, match="client 1 holds no samples"):
-        x, y = quadratics.clients[1]
-        list(ascent(quadratics.federation(clients={1: (x[:0], y[:0])}), w, 1, PGA(), r=1.0))
-    with pytest.raises(
-        UnsupportedTask, match=r"^targets must name one client, got \[1, 2\]: w_ref takes out one local"
-    ):
+        next(walk)
+    with pytest.raises(UnsupportedTask) as refused:
         unlearned(quadratics, w, w_u, [1, 2])
-    with pytest.raises(
-        UnsupportedTask, match="^forget: PGA takes a whole client out .* and cannot forget single samples"
-    ):
+    assert str(refused.value) == "targets must name one client, got [1, 2]: w_ref takes out one local model"
+    with pytest.raises(UnsupportedTask) as refused:
         unlearned(quadratics, w, w_u, {1: torch.tensor([0, 1])})
+    assert str(refused.value) == (
+        "forget: PGA takes a whole client out of the average and cannot forget single samples"
+    )
     with pytest.raises(ValueError, match=r"shape of w, \(3,\), got \(2,\)"):
         unlearned(quadratics, w, w_u[:2], [1])
 
