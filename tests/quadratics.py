@@ -8,8 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from fu_core.federation.federation import Federation
+from fu_core.federation.horizontal import fedavg
 from fu_core.federation.local import ClientOpt
 from fu_core.models.flat import FlatModel
+from fu_core.request import Deletion
+from fu_core.unlearning.memory import UpdateHistory
 
 
 class Quadratics:
@@ -33,9 +36,13 @@ class Quadratics:
         self.M = [eye - torch.linalg.matrix_power(eye - eta * A, epochs) for A in self.A]
         self.p = self.sizes / self.sizes.sum()
 
-    def federation(self, **changes) -> Federation:
-        """The clients with their full-batch steps, and what else is wanted: `federation(seed=4)`."""
-        return Federation(self.model, self.clients, self.local).having(**changes)
+    def federation(self, **fields) -> Federation:
+        """These clients, with `local` and seed 0 unless `fields` say otherwise."""
+        return Federation(**{"model": self.model, "clients": self.clients, "local": self.local, **fields})
+
+    def without(self, *targets) -> Deletion:
+        """The request of the clients `targets` to leave."""
+        return Deletion.of(self.clients, targets)
 
     def fixed_point(self, exclude=()) -> Tensor:
         """(sum p_i M_i)^-1 sum p_i M_i a_i over the clients that take part: where FedAvg comes to rest."""
@@ -47,3 +54,10 @@ class Quadratics:
     def deltas(self, w: Tensor) -> Tensor:
         """Delta_i = -M_i (w - a_i), one row per client."""
         return torch.stack([-M @ (w - a) for M, a in zip(self.M, self.a, strict=True)])
+
+
+def history_of(f: Federation, w_0: Tensor, *, rounds=5, interval=1) -> UpdateHistory:
+    """What FedEraser's server stores while `f` is trained from `w_0`."""
+    history = UpdateHistory(w_0, interval=interval)
+    fedavg(f, w_0, rounds, on_updates=history.record)
+    return history
