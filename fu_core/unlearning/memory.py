@@ -79,15 +79,16 @@ class UpdateHistory:
 
 @dataclass
 class Memory:
-    """What a server keeps of a training: stored updates (FedEraser), and every client's last update (PGA).
+    """What a server keeps of a training: stored updates (FedEraser), every client's last update (PGA), shards (SISA).
 
-    history: None where nothing is stored; last_round: whose updates (d,) are kept in `last`, by client. Neither is
-    needed by most methods.
+    history: None where nothing is stored; last_round: whose updates (d,) are kept in `last`, by client; shards: the
+    model (d,) of each group of clients that was trained by itself, by their ids. Most methods need nothing of it.
     """
 
     history: UpdateHistory | None = None
     last_round: int = 0
     last: dict[int, Tensor] = field(default_factory=dict)
+    shards: Mapping[tuple[int, ...], Tensor] = field(default_factory=dict)
 
     def record(self, round: int, ids: Sequence[int], deltas: Tensor) -> None:
         """See `fedavg`'s `on_updates`."""
@@ -99,14 +100,15 @@ class Memory:
     def tensors(self) -> dict[str, Tensor]:
         """Everything kept, by name, for a file."""
         last = {f"last/{k}": update for k, update in self.last.items()}
-        return {**last, **(self.history.tensors() if self.history is not None else {})}
+        shards = {f"shard/{'-'.join(map(str, ids))}": w for ids, w in self.shards.items()}
+        return {**last, **shards, **(self.history.tensors() if self.history is not None else {})}
 
     def restore(self, tensors: Mapping[str, Tensor], device: torch.device | str = "cpu") -> None:
         """Take back what `tensors` gave; other names are left alone."""
         if self.history is not None:
             self.history.restore(tensors)
-        names = [name for name in tensors if name.startswith("last/")]
-        self.last = {int(name.removeprefix("last/")): tensors[name].to(device) for name in names}
+        self.last = {int(k): update.to(device) for k, update in _under("last/", tensors).items()}
+        self.shards = {tuple(map(int, k.split("-"))): w.to(device) for k, w in _under("shard/", tensors).items()}
 
     def local_model(self, w: Tensor, sizes: Tensor, client: int) -> Tensor:
         """The client's own model (d,) of the last round, before `w` (d,) was averaged from all of them.
@@ -118,6 +120,11 @@ class Memory:
         deltas = torch.stack([self.last[k] for k in sorted(self.last)])
         before = w - aggregate(deltas, sizes / sizes.sum())  # w_{T-1} = w_T - sum_k n_k / n Delta_k
         return before + self.last[client]
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin with `prefix`, by the rest of their names."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 @dataclass

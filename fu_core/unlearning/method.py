@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fu_core.errors import InvalidRequest, UnsupportedTask, check_choice
+from fu_core.errors import InvalidRequest, MissingHistory, UnsupportedTask, check_choice
 from fu_core.federation.federation import Federation
 from fu_core.federation.meter import Meter
 from fu_core.federation.server import FedOpt
@@ -83,6 +83,13 @@ class Trained:
         if self.exchange != "peers":
             return self.model.clone()
         return self.model[[row for row, i in enumerate(self.horizontal.ids) if i in deletion.kept]]
+
+    @property
+    def server_memory(self) -> Memory:
+        """What the server has kept; raises `MissingHistory` where peers kept a history of their own."""
+        if not isinstance(self.memory, Memory):
+            raise MissingHistory("memory: this method needs what a server keeps, but these clients kept it as peers")
+        return self.memory
 
     @property
     def next_round(self) -> int:

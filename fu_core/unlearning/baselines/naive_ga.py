@@ -7,50 +7,63 @@ Nothing holds the model back: no clipping, no projection, no retained data.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from torch import Tensor
 
-from fu_core.errors import InvalidRequest, NumericalFailure
-from fu_core.federation.local import Client, ClientOpt, batches
-from fu_core.federation.meter import Meter
-from fu_core.models.flat import FlatModel
+from fu_core.errors import NumericalFailure
+from fu_core.federation.federation import Federation
+from fu_core.federation.local import ClientOpt, batches
+from fu_core.request import Deletion
+from fu_core.unlearning.method import Trained, register
 
 
-def naive_ga(
-    model: FlatModel,
-    w: Tensor,
-    forget: Client,
-    *,
-    epochs: float = 10,
-    lr: float = 0.01,
-    batch_size: int = 64,
-    seed: int,
-    client_id: int = 0,
-    until_explosion: bool = False,
-    meter: Meter | None = None,
-) -> Tensor:
-    """The model (d,) after `epochs` epochs of plain SGD uphill on `forget` (x, y); `w` is left untouched.
+@dataclass(frozen=True)
+class NaiveGA:
+    """Hyper-parameters; without a rate or batch size of its own it has those of the clients' training."""
+
+    epochs: float = 10
+    lr: float | None = None
+    batch_size: int | None = None
+    until_explosion: bool = False  # end at the last model with a finite gradient, where others would raise
+
+    def local(self, clients: ClientOpt) -> ClientOpt:
+        """Rate and batches of the ascent, where the clients have trained with `clients`."""
+        lr = clients.lr if self.lr is None else self.lr
+        batch_size = clients.batch_size if self.batch_size is None else self.batch_size
+        return ClientOpt(lr=lr, epochs=self.epochs, batch_size=batch_size)
+
+
+def naive_ga(f: Federation, w: Tensor, deletion: Deletion, config: NaiveGA) -> Tensor:
+    """The model (d,) after plain SGD uphill on all that is to be forgotten; `w` is left untouched.
 
     Divergence is what this method does: a loss that explodes or an accuracy at chance is a result and
     is returned. Only NaN or infinity raises `NumericalFailure`, or with `until_explosion` ends the ascent
-    at the last model that still had a finite gradient. An empty `forget` raises `InvalidRequest`.
-    Random: batch order, from the streams of (seed, round 0, client_id), which no round of training uses.
+    at the last model that still had a finite gradient. Random: batch order, from the streams of
+    (f.seed, round 0, the first target), which no round of training uses.
     """
-    x, y = forget
-    if not len(y):
-        raise InvalidRequest("forget holds no samples: there is nothing to ascend on")
-    opt = ClientOpt(lr=lr, epochs=epochs, batch_size=batch_size)
+    x, y = deletion.forget
+    local = config.local(f.local)
     theta, before = w.clone(), w.clone()
-    for b in batches(len(y), opt, seed=seed, round=0, client=client_id):
-        g = model.grad(theta, model.arrange(x[b]), y[b])
-        if until_explosion and not bool(g.isfinite().all()):
+    for b in batches(len(y), local, seed=f.seed, round=0, client=deletion.targets[0]):
+        g = f.model.grad(theta, f.model.arrange(x[b]), y[b])
+        if config.until_explosion and not bool(g.isfinite().all()):
             theta = before
             break
         before.copy_(theta)
-        theta += lr * g  # theta <- theta + eta grad loss(theta; b)
-        if meter is not None:
-            meter.train(len(b))
+        theta += local.lr * g  # theta <- theta + eta grad loss(theta; b)
+        f.meter.train(len(b))
     if not bool(theta.isfinite().all()):
-        raise NumericalFailure(f"the model after gradient ascent is not finite; lower lr ({lr}) or epochs ({epochs})")
-    if meter is not None:
-        meter.keep("global model", w)
+        raise NumericalFailure(
+            f"the model after gradient ascent is not finite; lower lr ({local.lr}) or epochs ({config.epochs})"
+        )
+    f.meter.keep("global model", w)
     return theta
+
+
+@register(
+    "NaiveGA", paper="HF-KCU, after Mahdavi et al.", colour="#3fb5dd", dash="-.", parameters=NaiveGA, recovers=False
+)
+def serve(trained: Trained, deletion: Deletion, config: NaiveGA) -> Tensor:
+    """The model as it comes out of the ascent, however far away."""
+    return naive_ga(trained.horizontal, trained.model, deletion, config)

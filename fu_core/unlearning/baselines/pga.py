@@ -18,28 +18,27 @@ This needs every client in the last round and a server that averages. The radius
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fu_core.errors import (
-    InvalidRequest,
-    MissingHistory,
-    NumericalFailure,
-    UnsupportedTask,
-    check_choice,
-    check_positive,
-)
-from fu_core.federation.horizontal import participants, sizes_of
-from fu_core.federation.local import Client, ClientOpt, batches
-from fu_core.federation.meter import Meter
+from fu_core.errors import InvalidRequest, NumericalFailure, check_choice, check_positive
+from fu_core.federation.federation import Federation
+from fu_core.federation.local import ClientOpt, batches
 from fu_core.models.flat import FlatModel
+from fu_core.request import Deletion
 from fu_core.streams import stream_seed
+from fu_core.unlearning.method import Trained, refuse, register
 from fu_core.unlearning.needs import Needs
 
-NEEDS = Needs(full_participation=True, stateful_clients=True, one_at_a_time=True)
+SINGLE_SAMPLES = "forget: PGA takes a whole client out of the average and cannot forget single samples"
+REFUSES = {
+    "clients": "targets must name one client, got {targets}: w_ref takes out one local model",
+    "samples": SINGLE_SAMPLES,
+    "classes": SINGLE_SAMPLES,
+}
 RADII = ("squared", "puf")
 RANDOM_MODELS = 10
 
@@ -112,102 +111,74 @@ def clip_gradient(model: FlatModel, g: Tensor, limit: float, *, per_tensor: bool
     return torch.cat(clipped)
 
 
-def ascent(
-    model: FlatModel,
-    w_ref: Tensor,
-    data: Client,
-    *,
-    r: float,
-    config: PGA | None = None,
-    seed: int,
-    client_id: int = 0,
-    meter: Meter | None = None,
-) -> Iterator[Tensor]:
-    """Yield the model (d,), a copy, after every projected step uphill on `data` (x, y), starting at `w_ref` (d,).
+def ascent(f: Federation, w_ref: Tensor, u: int, config: PGA, *, r: float) -> Iterator[Tensor]:
+    """Yield the model (d,), a copy, after every projected step uphill on client u's data, starting at `w_ref` (d,).
 
     r: as `radius` gives it, infinity for no ball. The momentum knows nothing of the projection, as in the
-    authors' code. Random: batch order, from the streams of (seed, round 0, client_id), which no round of
-    training uses. Raises `InvalidRequest` if `data` is empty, `NumericalFailure` for a step to NaN or infinity.
+    authors' code. Random: batch order, from the streams of (f.seed, round 0, u), which no round of training uses.
+    Raises `InvalidRequest` if u holds no samples, `NumericalFailure` for a step to NaN or infinity.
     """
-    config = config or PGA()
-    x, y = data
-    if not len(y):
-        raise InvalidRequest(f"client {client_id} holds no samples: there is nothing to ascend on")
+    x, y = f.clients[u]
     reach = r if config.radius == "squared" else r**2
     optimiser = config.local.fresh(round=1)
     w = w_ref.clone()
-    for b in batches(len(y), config.local, seed=seed, round=0, client=client_id):
-        g = -model.grad(w, model.arrange(x[b]), y[b])
-        g = clip_gradient(model, g, config.clip, per_tensor=config.clipping == "tensor")
+    for b in batches(len(y), config.local, seed=f.seed, round=0, client=u):
+        g = -f.model.grad(w, f.model.arrange(x[b]), y[b])
+        g = clip_gradient(f.model, g, config.clip, per_tensor=config.clipping == "tensor")
         optimiser.step(w, g)  # v <- mu v + g, w <- w - eta v: downhill on -loss
-        if meter is not None:
-            meter.train(len(b))
+        f.meter.train(len(b))
         distance = _distance(w, w_ref)
         if not math.isfinite(distance):
-            raise NumericalFailure(f"client {client_id}: a step of the ascent is not finite; lower lr ({config.lr})")
+            raise NumericalFailure(f"client {u}: a step of the ascent is not finite; lower lr ({config.lr})")
         if distance > reach:
             w = w_ref + r / distance * (w - w_ref)  # w_ref + r (w - w_ref) / |w - w_ref|
         yield w.clone()
 
 
-def pga(
-    model: FlatModel,
-    w: Tensor,
-    w_u: Tensor | None,
-    clients: Sequence[Client],
-    targets: Sequence[int],
-    *,
-    config: PGA | None = None,
-    seed: int,
-    forget: Mapping[int, Client] | None = None,
-    meter: Meter | None = None,
-) -> Tensor:
+def pga(f: Federation, w: Tensor, w_u: Tensor, deletion: Deletion, config: PGA) -> Tensor:
     """The model (d,) after projected gradient ascent; `w` and `w_u` are left untouched. Halimi et al. 2022.
 
-    w (d,): the global model after training; w_u (d,): the local model that the target sent for that
-    average, None if it kept none; targets: the one client that leaves. The distance to w_u is looked at
-    after a step, so that at least one is taken.
+    w (d,): the global model after training; w_u (d,): the local model that the one client that leaves sent for that
+    average. The distance to w_u is looked at after a step, so that at least one is taken.
 
-    Random: see `radius` and `ascent`. `meter`: one model down and up, and every client's last local model
+    Random: see `radius` and `ascent`. The meter counts one model down and up, and every client's last local model
     kept, as nobody knows who will leave: (C + 1) P B, which is what PUF's Table III prints; its Table VIII
-    has C P B. Raises `UnsupportedTask` for several targets or a sample-level request (`forget`),
-    `InvalidRequest` for a target that is nobody, unknown or empty, or if no other client holds data,
-    `MissingHistory` without w_u, `NumericalFailure` for NaN or infinity.
+    has C P B. Raises `UnsupportedTask` for several targets or single samples, `NumericalFailure` for NaN or infinity.
     """
-    config = config or PGA()
-    u = _single_target(clients, targets, forget)
-    if w_u is None:
-        raise MissingHistory(f"w_u: no stored local model of client {u} from the last round of training")
+    refuse(deletion, REFUSES)
+    (u,) = deletion.targets
     if w_u.shape != w.shape:
         raise ValueError(f"w_u must have the shape of w, {tuple(w.shape)}, got {tuple(w_u.shape)}")
-    n = sizes_of(clients)
-    p_u = float(n[u] / n.sum()) if config.weighting == "weighted" else 1 / len(clients)
+    n = f.sizes()
+    p_u = float(n[f.ids.index(u)] / n.sum()) if config.weighting == "weighted" else 1 / len(n)
     w_ref = reference_model(w, w_u, p_u)
     if not bool(w_ref.isfinite().all()):
         raise NumericalFailure(f"client {u}: the reference model is not finite; check w and w_u")
 
     unlearned = w_ref
-    r = radius(model, w_ref, kind=config.radius, seed=seed)
-    for unlearned in ascent(model, w_ref, clients[u], r=r, config=config, seed=seed, client_id=u, meter=meter):
+    r = radius(f.model, w_ref, kind=config.radius, seed=f.seed)
+    for unlearned in ascent(f, w_ref, u, config, r=r):
         if config.stop_distance is not None and _distance(unlearned, w_u) > config.stop_distance:
             break
-    if meter is not None:
-        meter.send(w, down=1, up=1)
-        meter.keep("global model", w)
-        meter.keep("last local models", *[w_u] * len(clients))  # all of one size
+    f.meter.send(w, down=1, up=1)
+    f.meter.keep("global model", w)
+    f.meter.keep("last local models", *[w_u] * len(n))  # all of one size
     return unlearned
 
 
-def _single_target(clients: Sequence[Client], targets: Sequence[int], forget: Mapping[int, Client] | None) -> int:
-    """The client that leaves, if somebody else stays."""
-    if forget is not None:
-        raise UnsupportedTask("forget: PGA takes a whole client out of the average and cannot forget single samples")
-    if not targets:
-        raise InvalidRequest("targets names nobody: one client must leave")
-    if len(targets) > 1:
-        raise UnsupportedTask(f"targets must name one client, got {list(targets)}: w_ref takes out one local model")
-    participants(len(clients), targets)
-    return targets[0]
+@register(
+    "PGA",
+    paper="Halimi et al., 2022",
+    colour="#0072b2",
+    parameters=PGA,
+    needs=Needs(full_participation=True, stateful_clients=True, one_at_a_time=True),
+    refuses=REFUSES,
+)
+def serve(trained: Trained, deletion: Deletion, config: PGA) -> Tensor:
+    """The target's local model comes from what was kept of the last round; raises `MissingHistory` without it."""
+    f, w = trained.horizontal, trained.model
+    w_u = trained.server_memory.local_model(w, f.sizes(), deletion.targets[0])
+    return pga(f, w, w_u, deletion, config)
 
 
 def _distance(a: Tensor, b: Tensor) -> float:

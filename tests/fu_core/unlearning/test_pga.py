@@ -8,12 +8,15 @@ import torch
 from torch import nn
 
 from fu_core.errors import InvalidRequest, MissingHistory, NumericalFailure, UnsupportedTask
-from fu_core.federation.horizontal import fedavg_round
+from fu_core.federation.federation import Federation
+from fu_core.federation.horizontal import fedavg, fedavg_round
 from fu_core.federation.local import ClientOpt, batches
-from fu_core.federation.meter import Meter
 from fu_core.models.flat import FlatModel
 from fu_core.models.linear import softmax_regression
-from fu_core.unlearning.baselines.pga import PGA, ascent, clip_gradient, pga, radius, reference_model
+from fu_core.request import Deletion
+from fu_core.unlearning.baselines.pga import PGA, ascent, clip_gradient, pga, radius, reference_model, serve
+from fu_core.unlearning.memory import Memory
+from fu_core.unlearning.method import Trained
 from tests.quadratics import Quadratics
 
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
@@ -25,17 +28,20 @@ NET = FlatModel(nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)))
 def last_round(q, u):
     """A round from (1, 1, 1): its model, the target's local model, and the others' local models."""
     w_0, local = torch.ones(3, dtype=torch.float64), []
-    ids = range(len(q.clients))
-    w, _ = fedavg_round(
-        q.model, w_0, q.clients, q.local, seed=0, round=1, ids=ids, on_updates=lambda t, i, D: local.extend(w_0 + D)
-    )
+    w, _ = fedavg_round(q.federation(), w_0, 1, on_updates=lambda t, i, D: local.extend(w_0 + D))
     return w, local[u], torch.stack([w_k for k, w_k in enumerate(local) if k != u])
 
 
 def climb(q, u, start, *, r=math.inf, seed=0, **options):
     """All iterates (K, 3) of the ascent on client u; the gradients are not clipped unless asked."""
     config = PGA(**{"clip": NO_CLIP, **options})
-    return torch.stack(list(ascent(q.model, start, q.clients[u], r=r, config=config, seed=seed, client_id=u)))
+    return torch.stack(list(ascent(q.federation(seed=seed), start, u, config, r=r)))
+
+
+def unlearned(q, w, w_u, targets, config=None, **changes):
+    """PGA for the clients `targets`, or {client: indices}, with a federation of other fields if any are given."""
+    f = q.federation(**changes)
+    return pga(f, w, w_u, Deletion.of(f.clients, targets), config or PGA())
 
 
 def net_problem():
@@ -62,7 +68,7 @@ def test_weighting_must_match_the_servers(quadratics, weighting, exact):
     """The ascent starts at the others' mean only if p_u is the target's weight in w: one tiny step shows where."""
     w, w_u, others = last_round(quadratics, 1)
     config = PGA(weighting=weighting, lr=1e-15, epochs=1)
-    start = pga(quadratics.model, w, w_u, quadratics.clients, [1], config=config, seed=0)
+    start = unlearned(quadratics, w, w_u, [1], config)
     n = quadratics.sizes[[0, 2, 3]]
     assert torch.allclose(start, n @ others / n.sum(), rtol=1e-10, atol=1e-12) is exact
 
@@ -73,7 +79,7 @@ def test_uniform_weighting_is_the_papers_form():
     w, w_u, others = last_round(q, 2)
     for weighting in ("weighted", "uniform"):
         config = PGA(weighting=weighting, lr=1e-15, epochs=1)
-        start = pga(q.model, w, w_u, q.clients, [2], config=config, seed=0)
+        start = unlearned(q, w, w_u, [2], config)
         torch.testing.assert_close(start, others.mean(dim=0), **EXACT)
         torch.testing.assert_close(start, (4 * w - w_u) / 3, **EXACT)
 
@@ -97,7 +103,7 @@ def test_steps_are_those_of_torch_on_the_negated_loss(clipping):
     nn.utils.vector_to_parameters(w.clone(), net.parameters())
     optimiser = torch.optim.SGD(net.parameters(), lr=0.2, momentum=0.9)
     plan = batches(11, ClientOpt(epochs=3, batch_size=4), seed=3, round=0, client=2)
-    ours = list(ascent(NET, w, (x, y), r=math.inf, config=config, seed=3, client_id=2))
+    ours = list(ascent(Federation(NET, {2: (x, y)}, seed=3), w, 2, config, r=math.inf))
     for b, w_k in zip(plan, ours, strict=True):
         optimiser.zero_grad()
         (-nn.functional.cross_entropy(net(x[b]), y[b])).backward()
@@ -191,7 +197,7 @@ def test_the_unlearned_model_is_within_the_radius(quadratics, kind):
     w, w_u, _ = last_round(quadratics, 1)
     options = {"lr": 1.0, "epochs": 100, "batch_size": 5, "radius": kind, "clip": 5.0}
     config = PGA(stop_distance=None, **options)
-    ours = pga(quadratics.model, w, w_u, quadratics.clients, [1], config=config, seed=4)
+    ours = unlearned(quadratics, w, w_u, [1], config, seed=4)
     w_ref = reference_model(w, w_u, float(quadratics.p[1]))
     r = radius(quadratics.model, w_ref, kind=kind, seed=4)
     by_hand = climb(quadratics, 1, w_ref, r=r, seed=4, **options)[-1]
@@ -203,9 +209,9 @@ def test_a_threshold_below_the_distance_of_the_start_takes_one_step(quadratics):
     """The check follows the step: w_1, not w_ref."""
     w, w_u, _ = last_round(quadratics, 2)
     w_ref = reference_model(w, w_u, float(quadratics.p[2]))
-    config, meter = PGA(batch_size=6, stop_distance=float((w_ref - w_u).norm()) / 2), Meter()
-    ours = pga(quadratics.model, w, w_u, quadratics.clients, [2], config=config, seed=0, meter=meter)
-    assert meter.images == 6
+    config, f = PGA(batch_size=6, stop_distance=float((w_ref - w_u).norm()) / 2), quadratics.federation()
+    ours = pga(f, w, w_u, Deletion.of(f.clients, 2), config)
+    assert f.meter.images == 6
     torch.testing.assert_close(ours, climb(quadratics, 2, w_ref, batch_size=6, clip=5.0)[0], **EXACT)
 
 
@@ -220,8 +226,7 @@ def test_the_threshold_is_on_the_distance_and_not_its_square(quadratics):
     assert 0 < first != int((distances**2 > limit).nonzero()[0])
     for stop, expected in ((limit, walk[first]), (None, walk[-1])):
         config = PGA(batch_size=6, stop_distance=stop)
-        ours = pga(quadratics.model, w, w_u, quadratics.clients, [2], config=config, seed=0)
-        torch.testing.assert_close(ours, expected, **EXACT)
+        torch.testing.assert_close(unlearned(quadratics, w, w_u, [2], config), expected, **EXACT)
 
 
 def test_the_loss_to_be_forgotten_grows():
@@ -230,7 +235,7 @@ def test_the_loss_to_be_forgotten_grows():
     model = FlatModel(softmax_regression(4, 3))
     w_0 = model.init(0)
     w_u = w_0 + 0.01 * torch.randn(model.d, generator=g)
-    ours = pga(model, w_0, w_u, clients, [1], seed=0)
+    ours = pga(Federation(model, clients), w_0, w_u, Deletion.of(clients, 1), PGA())
     assert ours.dtype == torch.float32
     assert model.loss(ours, *clients[1]) > model.loss(reference_model(w_0, w_u, 1 / 3), *clients[1])
 
@@ -240,7 +245,7 @@ def test_inputs_are_untouched_and_the_seed_decides(quadratics):
     before = w.clone(), w_u.clone()
 
     def run(seed):
-        return pga(quadratics.model, w, w_u, quadratics.clients, [2], config=PGA(batch_size=6), seed=seed)
+        return unlearned(quadratics, w, w_u, [2], PGA(batch_size=6), seed=seed)
 
     assert torch.equal(run(0), run(0))
     assert not torch.equal(run(0), run(1))
@@ -250,9 +255,8 @@ def test_inputs_are_untouched_and_the_seed_decides(quadratics):
 
 def test_iterates_are_copies(quadratics):
     start = torch.ones(3, dtype=torch.float64)
-    kwargs = {"r": 0.7, "config": PGA(batch_size=6), "seed": 0}
     kept = climb(quadratics, 2, start, r=0.7, batch_size=6, clip=5.0)
-    for k, w_k in enumerate(ascent(quadratics.model, start, quadratics.clients[2], client_id=2, **kwargs)):
+    for k, w_k in enumerate(ascent(quadratics.federation(), start, 2, PGA(batch_size=6), r=0.7)):
         torch.testing.assert_close(w_k, kept[k], **EXACT)
         w_k.fill_(float("nan"))
     assert torch.equal(start, torch.ones(3, dtype=torch.float64))
@@ -262,49 +266,73 @@ def test_counters_equal_the_formulas():
     """2 P B bytes, N E_asc images, and (C + 1) P B kept: 11 times the model, as PUF's Table III has it."""
     q = Quadratics(sizes=(12,) * 10)
     w, w_u, _ = last_round(q, 3)
-    meter, model_bytes = Meter(), 3 * 8
-    pga(q.model, w, w_u, q.clients, [3], config=PGA(batch_size=5, stop_distance=None), seed=0, meter=meter)
+    f, model_bytes = q.federation(), 3 * 8
+    pga(f, w, w_u, Deletion.of(f.clients, 3), PGA(batch_size=5, stop_distance=None))
+    meter = f.meter
     assert (meter.bytes_down, meter.bytes_up) == (model_bytes, model_bytes)
     assert (meter.images, meter.products, meter.rounds) == (5 * 12, 0, 0)
     assert meter.storage == (10 + 1) * model_bytes
     assert meter.storage / model_bytes == pytest.approx(4.94e8 / 4.49e7, rel=5e-3)
 
 
+def test_the_local_model_comes_from_the_last_round(quadratics):
+    """Three rounds, the last one remembered: its update of client 2 on top of where that round began."""
+    w_0, f = torch.ones(3, dtype=torch.float64), quadratics.federation()
+    memory, seen = Memory(last_round=3), []
+    w = fedavg(f, w_0, 3, on_updates=memory.record, after_round=lambda t, w_t, _: seen.append(w_t))
+    deletion, config = Deletion.of(f.clients, 2), PGA(stop_distance=1e-3, lr=1e-3)
+    ours = serve(Trained(f, w, rounds=3, memory=memory), deletion, config)
+    own = seen[1] + quadratics.deltas(seen[1])[2]
+    torch.testing.assert_close(ours, pga(f, w, own, deletion, config), **EXACT)
+    with pytest.raises(MissingHistory, match="local model of client 2"):
+        serve(Trained(f, w, rounds=3), deletion, config)
+
+
+def test_other_ids_than_0_1_2_change_nothing_but_the_batches(quadratics):
+    """p_u belongs to the target's place among the ids."""
+    w, w_u, others = last_round(quadratics, 1)
+    f = quadratics.federation(clients={3 * i + 5: client for i, client in enumerate(quadratics.clients)})
+    start = pga(f, w, w_u, Deletion.of(f.clients, 8), PGA(lr=1e-15, epochs=1))
+    n = quadratics.sizes[[0, 2, 3]]
+    torch.testing.assert_close(start, n @ others / n.sum(), **EXACT)
+
+
 def test_requests_that_cannot_be_served(quadratics):
     w, w_u, _ = last_round(quadratics, 1)
-
-    def unlearn(targets, clients=quadratics.clients, w_u=w_u, **kwargs):
-        return pga(quadratics.model, w, w_u, clients, targets, seed=0, **kwargs)
-
-    (x, y), others = quadratics.clients[1], quadratics.clients[2:]
-    nothing = (x[:0], y[:0])
-    for targets, message in [([], "names nobody"), ([4], "client 4"), ([-1], "client -1")]:
-        with pytest.raises(InvalidRequest, match=message):
-            unlearn(targets)
-    with pytest.raises(InvalidRequest, match="none of the 1"):
-        unlearn([0], clients=[(x, y)])
     with pytest.raises(InvalidRequest, match="p_u must be at least 0 and less than 1"):
-        unlearn([1], clients=[nothing, (x, y)])
+        reference_model(w, w_u, 1.0)
+    x, y = quadratics.clients[1]
+    walk = ascent(quadratics.federation(clients={1: (x[:0], y[:0])}), w, 1, PGA(), r=1.0)
     with pytest.raises(InvalidRequest, match="client 1 holds no samples"):
-        unlearn([1], clients=[(x, y), nothing, *others])
-    with pytest.raises(UnsupportedTask, match=r"one client, got \[1, 2\]"):
-        unlearn([1, 2])
-    with pytest.raises(UnsupportedTask, match="single samples"):
-        unlearn([1], forget={1: (x[:2], y[:2])})
-    with pytest.raises(MissingHistory, match="local model of client 1"):
-        unlearn([1], w_u=None)
+        next(walk)
+    with pytest.raises(UnsupportedTask) as refused:
+        unlearned(quadratics, w, w_u, [1, 2])
+    assert str(refused.value) == "targets must name one client, got [1, 2]: w_ref takes out one local model"
+    with pytest.raises(UnsupportedTask) as refused:
+        unlearned(quadratics, w, w_u, {1: torch.tensor([0, 1])})
+    assert str(refused.value) == (
+        "forget: PGA takes a whole client out of the average and cannot forget single samples"
+    )
     with pytest.raises(ValueError, match=r"shape of w, \(3,\), got \(2,\)"):
-        unlearn([1], w_u=w_u[:2])
+        unlearned(quadratics, w, w_u[:2], [1])
+
+
+def test_classes_are_single_samples_too():
+    """Class 2 is only a part of what the clients hold."""
+    _, (x, y) = net_problem()
+    f = Federation(NET, [(x, y), (x, y)])
+    with pytest.raises(UnsupportedTask, match="cannot forget single samples"):
+        pga(f, NET.init(0), NET.init(1), Deletion.of(f.clients, {i: (y == 2).nonzero()[:, 0] for i in (0, 1)}), PGA())
 
 
 def test_nan_is_an_error_and_named(quadratics):
     w, w_u, _ = last_round(quadratics, 1)
     (x, y), nan = quadratics.clients[1], torch.full((3,), float("nan"), dtype=torch.float64)
     with pytest.raises(NumericalFailure, match="client 1: the reference model is not finite"):
-        pga(quadratics.model, w, nan, quadratics.clients, [1], seed=0)
-    broken = [quadratics.clients[0], (x * float("nan"), y), *quadratics.clients[2:]]
+        unlearned(quadratics, w, nan, [1])
+    broken = dict(enumerate([quadratics.clients[0], (x * float("nan"), y), *quadratics.clients[2:]]))
     with pytest.raises(NumericalFailure, match="client 1: a step of the ascent is not finite"):
-        pga(quadratics.model, w, w_u, broken, [1], seed=0)
+        unlearned(quadratics, w, w_u, [1], clients=broken)
     with pytest.raises(NumericalFailure, match=r"lower lr \(1e\+200\)"):
         climb(quadratics, 1, w, lr=1e200, epochs=3)
 

@@ -6,52 +6,50 @@ import pytest
 import torch
 from torch import nn
 
-from fu_core.errors import InvalidRequest, UnsupportedTask
+from fu_core.errors import InvalidRequest, MissingHistory, UnsupportedTask
 from fu_core.evaluation.accuracy import accuracy
+from fu_core.federation.federation import Federation
 from fu_core.federation.horizontal import fedavg
 from fu_core.federation.local import ClientOpt
 from fu_core.federation.meter import Meter
 from fu_core.models.flat import FlatModel
 from fu_core.models.linear import softmax_regression
-from fu_core.unlearning.baselines.retrain import retrain
-from fu_core.unlearning.baselines.sisa import (
-    SISA,
-    ensemble_log_probabilities,
-    shard_clients,
-    sisa_train,
-    sisa_unlearn,
-    slice_numbers,
-)
+from fu_core.request import Deletion
+from fu_core.unlearning.baselines.sisa import SISA, Ensemble, serve, shard_clients, sisa, sisa_unlearn
+from fu_core.unlearning.memory import Memory
+from fu_core.unlearning.method import Trained
 
 MODEL = FlatModel(softmax_regression(4, 3))
 W_0 = MODEL.init(0)
-SHARDS = [[0, 3], [1, 2, 5], [4, 6]]
+SHARDS = [[0, 3], [5, 1, 2], [4, 6]]
+ROUNDS = 6
 LOCAL = ClientOpt(lr=0.3, lr_decay=0.9, momentum=0.5, epochs=2, batch_size=4)
-PLAN = {"rounds": 6, "local": LOCAL, "seed": 3}
 
 
-def federation():
+def clients():
     g = torch.Generator().manual_seed(1)
     sizes = (9, 12, 10, 8, 11, 7, 13)
     return [(torch.randn(n, 4, generator=g), torch.randint(0, 3, (n,), generator=g)) for n in sizes]
 
 
-CLIENTS = federation()
+CLIENTS = clients()
 
 
-def train(shards=SHARDS, **kwargs):
-    return sisa_train(MODEL, W_0, CLIENTS, shards=shards, **PLAN, **kwargs)
+def federation(meter=None):
+    return Federation(MODEL, CLIENTS, LOCAL, seed=3, meter=meter or Meter())
 
 
-def unlearn(state, targets, **kwargs):
-    return sisa_unlearn(MODEL, state, CLIENTS, targets, **PLAN, **kwargs)
+def train(shards=SHARDS, f=None):
+    return sisa(f or federation(), W_0, ROUNDS, shards)
 
 
-def same(a: SISA, b: SISA) -> bool:
-    """Bit for bit: every checkpoint of every shard."""
-    return a.shards == b.shards and all(
-        len(v) == len(w) and all(map(torch.equal, v, w)) for v, w in zip(a.checkpoints, b.checkpoints, strict=True)
-    )
+def unlearn(ensemble, forget, meter=None):
+    return sisa_unlearn(federation(meter), ensemble, Deletion.of(CLIENTS, forget), W_0, ROUNDS)
+
+
+def same(a: Ensemble, b: Ensemble) -> bool:
+    """Bit for bit: the same clients in the same shards with the same models, in one order."""
+    return list(a.shards) == list(b.shards) and all(map(torch.equal, a.shards.values(), b.shards.values()))
 
 
 @pytest.mark.parametrize(("clients", "shards"), [(10, 3), (9, 3), (4, 4), (5, 1)])
@@ -70,166 +68,176 @@ def test_shards_depend_on_the_seed_alone():
         shard_clients(3, 4, seed=0)
 
 
-def test_slices_are_balanced_and_cut_per_client():
-    numbers = slice_numbers(11, 3, seed=0, client=2)
-    assert numbers.bincount().tolist() == [0, 4, 4, 3]
-    assert torch.equal(numbers, slice_numbers(11, 3, seed=0, client=2))
-    assert not torch.equal(numbers, slice_numbers(11, 3, seed=0, client=3))
-    assert slice_numbers(11, 1, seed=0, client=2).unique().tolist() == [1]
-
-
-def test_one_shard_and_one_slice_is_plain_fedavg():
-    state = train([list(range(7))])
-    assert torch.equal(state.models[0], fedavg(MODEL, W_0, CLIENTS, **PLAN))
-
-
-def test_slices_by_hand():
-    """R_s = 3, R = 6: two rounds on slice 1, two on 1 and 2, two on all; round numbers go on."""
-    state = train([[1, 4]], slices=3)
-    w = W_0
-    for q in (1, 2, 3):
-        part = list(CLIENTS)
-        for i in (1, 4):
-            seen = slice_numbers(len(CLIENTS[i][1]), 3, seed=3, client=i) <= q
-            part[i] = (CLIENTS[i][0][seen], CLIENTS[i][1][seen])
-        w = fedavg(MODEL, w, part, rounds=2, local=LOCAL, seed=3, exclude=[0, 2, 3, 5, 6], first_round=2 * q - 1)
-        assert torch.equal(state.checkpoints[0][q], w)
-    assert torch.equal(state.checkpoints[0][0], W_0)
-    assert state.slices == 3
+def test_one_shard_is_plain_fedavg():
+    assert torch.equal(train([list(range(7))]).shards[tuple(range(7))], fedavg(federation(), W_0, ROUNDS))
 
 
 def test_a_client_leaves_as_if_it_had_never_been_there():
-    """R_s = 1: bit for bit the ensemble of retrained shards, and others keep the very same tensors."""
-    state = train()
-    after = unlearn(state, [2])
-    assert after.shards == ((0, 3), (1, 5), (4, 6))
-    assert torch.equal(after.models[1], retrain(MODEL, W_0, CLIENTS, [0, 2, 3, 4, 6], **PLAN))
-    assert same(after, train([[0, 3], [1, 5], [4, 6]]))
-    assert not torch.equal(after.models[1], state.models[1])
-    assert after.checkpoints[0] is state.checkpoints[0]
-    assert after.checkpoints[2] is state.checkpoints[2]
+    """Bit for bit the ensemble that never saw it; its shard is retrained, and others keep the very same tensors."""
+    before = train()
+    after = unlearn(before, 2)
+    left = federation().having(clients={i: CLIENTS[i] for i in (1, 5)})
+    assert torch.equal(after.shards[1, 5], fedavg(left, W_0, ROUNDS))
+    never_there = federation().after(Deletion.of(CLIENTS, 2))
+    assert same(after, train([[0, 3], [1, 5], [4, 6]], never_there))
+    assert not torch.equal(after.shards[1, 5], before.shards[1, 2, 5])
+    assert after.shards[0, 3] is before.shards[0, 3]
+    assert after.shards[4, 6] is before.shards[4, 6]
 
 
-@pytest.mark.parametrize("slices", [1, 2, 3])
-def test_several_clients_leave_with_any_number_of_slices(slices):
-    after = unlearn(train(slices=slices), [3, 5, 1])
-    assert same(after, train([[0], [2], [4, 6]], slices=slices))
+def test_several_clients_leave():
+    assert same(unlearn(train(), [3, 5, 1]), train([[0], [2], [4, 6]]))
 
 
 def test_a_request_to_every_shard_retrains_all():
     meter, full = Meter(), Meter()
-    after = unlearn(train(), [0, 1, 4], meter=meter)
-    fresh = sisa_train(MODEL, W_0, CLIENTS, shards=[[3], [2, 5], [6]], meter=full, **PLAN)
-    assert same(after, fresh)
+    after = unlearn(train(), [0, 1, 4], meter)
+    assert same(after, train([[3], [2, 5], [6]], federation(full)))
     assert meter == full
 
 
-@pytest.mark.parametrize("slices", [1, 3])
-def test_removed_samples_are_as_if_never_held(slices):
-    keep = {2: torch.tensor([8, 1, 2, 5]), 4: torch.arange(1, 11)}
-    after = unlearn(train(slices=slices), [2, 4], keep=keep)
-    assert same(after, train(slices=slices, keep=keep))
-    if slices == 1:
-        kept = list(CLIENTS)
-        kept[2] = tuple(part[torch.tensor([1, 2, 5, 8])] for part in CLIENTS[2])
-        assert torch.equal(after.models[1], fedavg(MODEL, W_0, kept, exclude=[0, 3, 4, 6], **PLAN))
-
-
-def test_retraining_starts_from_the_last_checkpoint_before_the_removed_slice():
-    """A sample of slice 3 costs the last two rounds only; earlier checkpoints are the same tensors."""
-    state, meter = train(slices=3), Meter()
-    n = len(CLIENTS[5][1])
-    in_last = int((slice_numbers(n, 3, seed=3, client=5) == 3).nonzero()[0])
-    keep = {5: torch.tensor([i for i in range(n) if i != in_last])}
-    after = unlearn(state, [5], keep=keep, meter=meter)
-    assert all(after.checkpoints[1][q] is state.checkpoints[1][q] for q in (0, 1, 2))
-    assert after.checkpoints[1][3] is not state.checkpoints[1][3]
-    assert same(after, train(slices=3, keep=keep))
-    assert (meter.rounds, meter.bytes) == (2, 2 * MODEL.d * 4 * 3 * 2)
-
-
-def test_a_client_may_keep_less_than_one_sample_per_slice():
-    """Nobody in the shard has data of slice 1 or 2: those steps leave the model as it is."""
-    numbers = slice_numbers(len(CLIENTS[5][1]), 3, seed=3, client=5)
-    keep = {5: (numbers == 3).nonzero()[:1, 0]}
-    after = unlearn(train([[5]], slices=3), [5], keep=keep)
-    assert same(after, train([[5]], slices=3, keep=keep))
-    assert torch.equal(after.checkpoints[0][2], W_0)
-    assert not torch.equal(after.checkpoints[0][3], W_0)
+def test_removed_samples_are_as_if_never_held():
+    """Clients 2 and 4 keep some of their samples, in their own order, and stay in their shards."""
+    gone = {2: torch.tensor([7, 0, 3, 4, 6, 9]), 4: torch.tensor([0])}
+    kept = {2: torch.tensor([1, 2, 5, 8]), 4: torch.arange(1, 11)}
+    less = {i: (x[kept[i]], y[kept[i]]) if i in kept else (x, y) for i, (x, y) in enumerate(CLIENTS)}
+    before = train()
+    after = unlearn(before, gone)
+    assert same(after, train(f=federation().having(clients=less)))
+    assert after.shards[0, 3] is before.shards[0, 3]
 
 
 def test_requests_add_up():
     """Samples removed first stay removed when somebody else leaves, and when their client leaves later."""
-    keep = {2: torch.arange(5)}
-    first = unlearn(train(slices=2), [2], keep=keep)
-    second = unlearn(first, [5])
-    assert same(second, train([[0, 3], [1, 2], [4, 6]], slices=2, keep=keep))
-    third = unlearn(second, [2])
-    assert same(third, train([[0, 3], [1], [4, 6]], slices=2))
-    assert third.keep == {}
+    f, w_0, ensemble = federation(), W_0, train()
+    for forget, shards in [
+        ({2: torch.arange(5, 10)}, SHARDS),
+        (5, [[0, 3], [1, 2], [4, 6]]),
+        (2, [[0, 3], [1], [4, 6]]),
+    ]:
+        deletion = Deletion.of(f.clients, forget)
+        ensemble = sisa_unlearn(f, ensemble, deletion, w_0, ROUNDS)
+        f = f.after(deletion)
+        assert same(ensemble, train(shards, f))
 
 
 def test_an_empty_shard_drops_out():
-    state = train()
-    after = unlearn(state, [0, 3])
-    assert after.shards == ((1, 2, 5), (4, 6))
-    assert after.checkpoints[0] is state.checkpoints[1]
-    assert len(after.models) == 2
+    before = train()
+    after = unlearn(before, [0, 3])
+    assert list(after.shards) == [(1, 2, 5), (4, 6)]
+    assert after.shards[1, 2, 5] is before.shards[1, 2, 5]
+    with pytest.raises(InvalidRequest, match="an ensemble of none cannot predict"):
+        unlearn(Ensemble(MODEL, {(0, 3): W_0}), [0, 3])
 
 
-def test_state_is_left_untouched():
-    w_init = W_0.clone()
-    state = sisa_train(MODEL, w_init, CLIENTS, shards=SHARDS, slices=2, **PLAN)
-    w_init.fill_(9)
-    before = [[w.clone() for w in steps] for steps in state.checkpoints]
-    unlearn(state, [0, 2, 4], keep={4: torch.arange(3)})
-    assert state.shards == ((0, 3), (1, 2, 5), (4, 6))
-    assert state.keep == {}
-    assert all(
-        torch.equal(v, w) for a, b in zip(before, state.checkpoints, strict=True) for v, w in zip(a, b, strict=True)
-    )
-    assert torch.equal(state.checkpoints[0][0], W_0)
+def test_a_target_in_no_shard_has_taught_no_model():
+    meter, ensemble = Meter(), train([[0, 3], [1, 5]])
+    after = unlearn(ensemble, [2, 6], meter)
+    assert all(after.shards[ids] is w for ids, w in ensemble.shards.items())
+    assert (meter.images, meter.bytes, meter.rounds) == (0, 0, 0)
+
+
+def test_what_is_given_is_left_untouched():
+    w_0 = W_0.clone()
+    ensemble = sisa(federation(), w_0, ROUNDS, SHARDS)
+    before = {ids: w.clone() for ids, w in ensemble.shards.items()}
+    unlearn(ensemble, {0: torch.arange(9), 2: torch.arange(10), 4: torch.arange(3)})
+    assert torch.equal(w_0, W_0)
+    assert same(ensemble, Ensemble(MODEL, before))
 
 
 @pytest.mark.parametrize(
     ("targets", "retrained"), [([2], [1, 5]), ([2, 6], [1, 4, 5]), ([0, 1, 2, 6], [3, 4, 5]), ([0, 3], [])]
 )
 def test_cost_is_two_models_per_affected_client_and_round(targets, retrained):
-    """2 P B R sum_{s affected} C_{s,r} bytes, R E epochs over those clients' data, S R_s P B stored."""
+    """2 P B R sum_{s affected} C_s bytes, R E epochs over those clients' data, S P B stored."""
     meter, P, B, R, E = Meter(), MODEL.d, 4, 6, 2
-    after = unlearn(train(), targets, meter=meter)
+    after = unlearn(train(), targets, meter)
     assert meter.bytes == 2 * P * B * R * len(retrained)
     assert meter.images == R * E * sum(len(CLIENTS[i][1]) for i in retrained)
     assert meter.storage == len(after.shards) * P * B
     assert meter.rounds == (R if retrained else 0)
 
 
-@pytest.mark.parametrize("slices", [1, 2])
-def test_training_stores_one_model_per_shard_and_slice(slices):
+def test_training_stores_one_model_per_shard():
     meter = Meter()
-    train(slices=slices, meter=meter)
-    assert meter.storage == 3 * slices * MODEL.d * 4
+    train(f=federation(meter))
+    assert meter.storage == 3 * MODEL.d * 4
     assert meter.bytes == 2 * MODEL.d * 4 * 6 * 7
     assert meter.rounds == 6
 
 
+# --- as a method -----------------------------------------------------------------------------------------------------
+
+
+def served(forget, memory=None, config=None, w_0=W_0):
+    """What the method gives, and what it counts."""
+    meter = Meter()
+    trained = Trained(federation(meter), rounds=ROUNDS, w_0=w_0, memory=memory or Memory())
+    return serve(trained, Deletion.of(CLIENTS, forget), config or SISA()), meter
+
+
+def test_kept_shards_are_served():
+    """As they were trained, or read back from a file."""
+    before = train()
+    written = Memory()
+    written.restore(Memory(shards=before.shards).tensors())
+    for memory in (Memory(shards=before.shards), written):
+        after, meter = served(2, memory)
+        assert same(after, unlearn(before, 2))
+        assert after.shards[4, 6] is memory.shards[4, 6]
+        assert meter.images == 6 * 2 * (12 + 7)
+
+
+def test_shards_that_were_kept_without_the_target_are_ready():
+    """Nothing is trained twice where somebody has retrained the target's shard already."""
+    ready = unlearn(train(), 2)
+    after, meter = served(2, Memory(shards=ready.shards))
+    assert all(after.shards[ids] is w for ids, w in ready.shards.items())
+    assert (meter.images, meter.bytes, meter.rounds) == (0, 0, 0)
+
+
+def test_without_kept_shards_they_are_trained_and_only_the_targets_is_counted():
+    groups = shard_clients(7, 2, seed=3)
+    stay = [i for group in groups if 2 in group for i in group if i != 2]
+    after, meter = served(2, config=SISA(shards=2))
+    assert same(after, train([[i for i in group if i != 2] for group in groups]))
+    assert meter.images == 6 * 2 * sum(len(CLIENTS[i][1]) for i in stay)
+    assert meter.rounds == 6
+
+
+def test_shards_of_clients_with_other_ids():
+    f = federation().having(clients={10 * i + 3: client for i, client in enumerate(CLIENTS)})
+    after = serve(Trained(f, rounds=1, w_0=W_0), Deletion.of(f.clients, 23), SISA(shards=2))
+    groups = [tuple(10 * k + 3 for k in group if k != 2) for group in shard_clients(7, 2, seed=3)]
+    assert list(after.shards) == groups
+
+
+def test_where_training_began_must_be_known():
+    with pytest.raises(MissingHistory, match="w_0: nobody kept where training began"):
+        served(2, w_0=None)
+    with pytest.raises(ValueError, match="shards must be a whole number >= 1, got 0"):
+        SISA(shards=0)
+
+
+# --- ensembles -------------------------------------------------------------------------------------------------------
+
+
+def ensemble(model, *models):
+    return Ensemble(model, {(s,): w for s, w in enumerate(models)})
+
+
 def test_ensemble_by_hand():
-    """Softmax outputs (3/4, 1/4), (1/5, 4/5) and (1/2 + e, ...): their mean, and two votes to one."""
+    """Softmax outputs (3/4, 1/4), (1/5, 4/5) and (3/5, 2/5): their mean."""
     model, x = FlatModel(softmax_regression(1, 2)), torch.zeros(2, 1)
     models = [torch.tensor([0, 0, math.log(odds), 0]) for odds in (3.0, 0.25, 1.5)]
-    mean = ensemble_log_probabilities(model, models, x)
     expected = torch.tensor([(0.75 + 0.2 + 0.6) / 3, (0.25 + 0.8 + 0.4) / 3])
-    torch.testing.assert_close(mean.exp(), expected.expand(2, 2))
-    vote = ensemble_log_probabilities(model, models, x, how="vote")
-    torch.testing.assert_close(vote.exp(), torch.tensor([2 / 3, 1 / 3]).expand(2, 2))
-    unanimous = ensemble_log_probabilities(model, models[:1], x, how="vote")
-    assert unanimous.isfinite().all()
-    torch.testing.assert_close(unanimous[0], torch.tensor([0.0, math.log(1e-12)]))
+    torch.testing.assert_close(ensemble(model, *models).log_probabilities(x).exp(), expected.expand(2, 2))
 
 
 def test_an_ensemble_of_one_is_the_model():
-    x, w = CLIENTS[0][0], train().models[0]
-    ours = ensemble_log_probabilities(MODEL, [w], x)
+    x, w = CLIENTS[0][0], train().shards[0, 3]
+    ours = ensemble(MODEL, w).log_probabilities(x)
     torch.testing.assert_close(ours, MODEL.logits(w, x).log_softmax(dim=1))
     y = MODEL.logits(w, x).argmax(dim=1)
     assert torch.equal(ours.argmax(dim=1), y)
@@ -241,53 +249,19 @@ def test_segmentation_ensembles_average_per_pixel():
     x = torch.randn(3, 1, 2, 2, generator=torch.Generator().manual_seed(0))
     models = [model.init(0), model.init(1)]
     expected = sum(model.logits(w, x).softmax(dim=1) for w in models) / 2
-    torch.testing.assert_close(ensemble_log_probabilities(model, models, x).exp(), expected)
+    torch.testing.assert_close(ensemble(model, *models).log_probabilities(x).exp(), expected)
 
 
 def test_ensembles_need_classes(quadratics):
     with pytest.raises(UnsupportedTask, match="regressions"):
-        ensemble_log_probabilities(quadratics.model, [torch.zeros(3)], torch.zeros(1, 3))
-    with pytest.raises(ValueError, match="how must be one of 'mean', 'vote'"):
-        ensemble_log_probabilities(MODEL, [W_0], CLIENTS[0][0], how="median")
-
-
-@pytest.mark.parametrize(
-    ("targets", "keep", "message"),
-    [
-        ([], None, "names nobody"),
-        ([7], None, "client 7, which is in no shard"),
-        ([2, 2], None, "twice"),
-        (list(range(7)), None, "empties every shard"),
-        ([2], {1: [0]}, "keep names client 1"),
-        ([2], {2: []}, r"keep\[2\] is empty"),
-        ([2], {2: [0, 10]}, r"keep\[2\] must be distinct indices from 0 to 9"),
-        ([2], {2: [0, 0]}, r"keep\[2\] must be distinct"),
-        ([2], {2: list(range(10))}, "removes nothing"),
-    ],
-)
-def test_requests_that_cannot_be_served(targets, keep, message):
-    state = SISA(tuple(map(tuple, SHARDS)), ((W_0, W_0),) * 3, {})
-    keep = keep and {j: torch.tensor(index, dtype=torch.long) for j, index in keep.items()}
-    with pytest.raises(InvalidRequest, match=message):
-        unlearn(state, targets, keep=keep)
-
-
-def test_data_once_removed_cannot_come_back():
-    state = unlearn(train(), [2], keep={2: torch.arange(5)})
-    with pytest.raises(InvalidRequest, match="removes nothing"):
-        unlearn(state, [2], keep={2: torch.arange(5)})
-    with pytest.raises(InvalidRequest, match="has removed before"):
-        unlearn(state, [2], keep={2: torch.tensor([0, 7])})
-    with pytest.raises(InvalidRequest, match="in no shard"):
-        unlearn(unlearn(state, [2]), [2])
+        ensemble(quadratics.model, torch.zeros(3)).log_probabilities(torch.zeros(1, 3))
 
 
 def test_trainings_that_make_no_sense():
-    with pytest.raises(ValueError, match=r"rounds must be a multiple of slices \(4\), got 6"):
-        train(slices=4)
-    with pytest.raises(ValueError, match="at least one client each"):
-        train([[0], []])
-    with pytest.raises(ValueError, match="disjoint groups"):
-        train([[0, 1], [1]])
-    with pytest.raises(ValueError, match="disjoint groups of clients 0 to 6"):
-        train([[0, 7]])
+    for shards, message in [
+        ([[0], []], "at least one client each"),
+        ([[0, 1], [1]], "disjoint groups"),
+        ([[0, 7]], r"disjoint groups of the clients \[0, 1, 2, 3, 4, 5, 6\], got \[0, 7\]"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            train(shards)
