@@ -29,9 +29,9 @@ FEDERATIONS = {
     "peers": federations.among_peers,
     "vertical": federations.vertical,
 }
-REQUESTS = {  # by exchange and kind; vertical parties are one client, which cannot leave
+REQUESTS = {  # by exchange and kind; neighbours leave a ring in one piece; vertical parties are one client, which stays
     "server": {"client": "client-1", "clients": "client-0-3", "samples": "sample-1-0.3", "classes": "class-2"},
-    "peers": {"client": "client-1", "clients": "client-0-3", "samples": "sample-1-0.3", "classes": "class-2"},
+    "peers": {"client": "client-1", "clients": "client-0-1", "samples": "sample-1-0.3", "classes": "class-2"},
     "vertical": {"samples": "samples-9", "classes": "class-2"},
 }
 NEEDED = {  # parameters that have no sensible default
