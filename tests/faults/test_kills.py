@@ -38,7 +38,7 @@ def test_a_reproduction_killed_at_any_moment_ends_with_the_same_files(clean, tmp
 
 def test_a_reproduction_killed_again_and_again_gets_to_its_end(clean, tmp_path):
     lab, rng, deaths = new_lab(tmp_path / "lab"), random.Random(0), 0
-    while (ending := perform(lab, Kill(rng.randrange(50, 150), share=rng.random()))).exitcode:
+    while (ending := perform(lab, Kill(rng.randrange(30, 80), share=rng.random()))).exitcode:
         assert ending.exitcode == -signal.SIGKILL
         deaths += 1
         assert deaths < 20, "it does not get any further"

@@ -25,18 +25,18 @@ def lab(tmp_path, monkeypatch):
     """A repository of its own: `lab(cells, profile="rounds: 2")` puts one notebook and its quick profile into it."""
     monkeypatch.setattr(paths, "ROOT", tmp_path)
     monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "notebooks")
-    monkeypatch.setattr(reproduce, "_profile_folder", lambda: tmp_path / "profiles")
+    monkeypatch.setattr(reproduce, "_profile_folder", lambda paper: tmp_path / "profiles" / paper)
     monkeypatch.setenv("FU_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("FU_FIGURES", str(tmp_path / "figures"))
     (tmp_path / "notebooks").mkdir()
-    (tmp_path / "profiles").mkdir()
 
     def add(*cells, paper="toy", number=1, parameters=PARAMETERS, tags=1, profile="rounds: 2\n"):
         tagged = [nbformat.v4.new_code_cell(parameters, metadata={"tags": ["parameters"]}) for _ in range(tags)]
         prose = nbformat.v4.new_markdown_cell("# A paper")
         notebook = nbformat.v4.new_notebook(cells=[prose, *tagged, *map(nbformat.v4.new_code_cell, cells)])
         nbformat.write(notebook, tmp_path / "notebooks" / f"{number:02}_{paper}.ipynb")
-        (tmp_path / "profiles" / f"{paper}.quick.yaml").write_text(profile)
+        (tmp_path / "profiles" / paper).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "profiles" / paper / "quick.yaml").write_text(profile)
         return tmp_path
 
     return add
@@ -88,7 +88,7 @@ def test_the_notebook_must_take_the_profile(lab, capsys):
 def test_misspelt_names_are_errors_that_name_the_nearest(lab, capsys):
     lab(profile="ronds: 2")
     message = wrong(capsys)
-    assert "toy.quick.yaml: 01_toy.ipynb has no parameter 'ronds'; did you mean 'rounds'" in message
+    assert "toy/quick.yaml: 01_toy.ipynb has no parameter 'ronds'; did you mean 'rounds'" in message
     lab()
     assert "did you mean 'alpha'" in wrong(capsys, "-p", "aplha", "0.5")
     assert "with --profile" in wrong(capsys, "-p", "profile", "paper")
@@ -119,7 +119,7 @@ def test_values_of_the_wrong_type_are_errors(lab, capsys, name, value, expected)
 @pytest.mark.parametrize("text", ["- 1", "rounds: [", "3"])
 def test_a_profile_is_flat_yaml(lab, capsys, text):
     lab(profile=text)
-    assert "toy.quick.yaml" in wrong(capsys)
+    assert "toy/quick.yaml" in wrong(capsys)
     lab()
     assert "-p rounds is not YAML" in wrong(capsys, "-p", "rounds", "[1")
 
@@ -136,9 +136,9 @@ def test_overrides_win_over_the_profile_and_both_over_the_notebook(lab):
 
 def test_a_paper_without_profiles_is_an_error(lab, capsys):
     root = lab()
-    (root / "profiles" / "toy.quick.yaml").unlink()
+    (root / "profiles" / "toy" / "quick.yaml").unlink()
     assert "there are: none yet" in wrong(capsys)
-    (root / "profiles").rmdir()
+    (root / "profiles" / "toy").rmdir()
     assert "there are: none yet" in wrong(capsys)
 
 
