@@ -7,6 +7,7 @@ trains networks runs on problems whose answers are known in closed form.
 import torch
 from torch import Tensor, nn
 
+from fu_core.federation.federation import Federation
 from fu_core.federation.local import ClientOpt
 from fu_core.models.flat import FlatModel
 
@@ -31,6 +32,10 @@ class Quadratics:
         eye = torch.eye(d, dtype=torch.float64)
         self.M = [eye - torch.linalg.matrix_power(eye - eta * A, epochs) for A in self.A]
         self.p = self.sizes / self.sizes.sum()
+
+    def federation(self, **changes) -> Federation:
+        """All clients, E full-batch steps each, seed 0, and a server that averages; other fields as given."""
+        return Federation(**{"model": self.model, "clients": self.clients, "local": self.local, **changes})
 
     def fixed_point(self, exclude=()) -> Tensor:
         """(sum p_i M_i)^-1 sum p_i M_i a_i over the clients that take part: where FedAvg comes to rest."""
