@@ -58,6 +58,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
+def listed(ids: Iterable[int]) -> str:
+    """Clients for a message: `"0 to 9"`, or all of them where some are missing."""
+    known = sorted(ids)
+    whole = known and known == list(range(known[0], known[-1] + 1))
+    return f"{known[0]} to {known[-1]}" if whole else ", ".join(map(str, known)) or "none"
+
+
 def check_choice(parameter: str, given: Any, allowed: Iterable[Any], error: type[Exception] = ValueError) -> None:
     """Raise unless `given` is one of `allowed`."""
     options = list(allowed)

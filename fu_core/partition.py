@@ -1,24 +1,20 @@
-"""Who holds what, and what is to be forgotten.
+"""Who holds what.
 
 A partition is a list of sorted int64 index tensors, one per client, that cover the training set exactly once. It is
-data: drawn from named streams, checked, and hashed into the records. A `Request` divides every client's part into what
-is to be forgotten and what is retained.
+data: drawn from named streams, checked, and hashed into the records.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-import operator
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fu_core.errors import InvalidRequest, check_count
+from fu_core.errors import check_count
 from fu_core.streams import numpy_stream, stream
 
 Parts = Sequence[Tensor]
@@ -126,116 +122,3 @@ def _check_clients(clients: int, n: int, each: int = 1) -> None:
     if clients * each > n:
         needed = f"{each} samples for each of {clients} clients" if each > 1 else f"{clients} clients"
         raise ValueError(f"clients must not ask for more than there is: {needed} of {n} samples")
-
-
-@dataclass(frozen=True, eq=False)
-class Request:
-    """What is to be forgotten. `targets`: bool `(N,)`, the clients concerned.
-
-    `forget[i]` and `retain[i]` are sorted indices into the training set, disjoint, and together client i's part;
-    `forget[i]` is empty for a client that is not a target.
-    """
-
-    granularity: Literal["client", "sample", "class"]
-    targets: Tensor
-    forget: tuple[Tensor, ...]
-    retain: tuple[Tensor, ...]
-
-    def __post_init__(self) -> None:
-        if not any(len(part) for part in self.retain):
-            raise InvalidRequest(f"nothing would be left to retain after forgetting by {self.granularity}")
-
-    @property
-    def forget_all(self) -> Tensor:
-        """All forgotten indices, sorted."""
-        return torch.cat(self.forget).sort().values
-
-    @property
-    def retain_all(self) -> Tensor:
-        """All retained indices, sorted."""
-        return torch.cat(self.retain).sort().values
-
-
-def positions(parts: Parts, forget: Sequence[Tensor]) -> dict[int, Tensor]:
-    """Forgotten indices into the training set as indices into each client's own; who forgets nothing is absent."""
-    return {
-        i: torch.isin(part, gone).nonzero().flatten()
-        for i, (part, gone) in enumerate(zip(parts, forget, strict=True))
-        if len(gone)
-    }
-
-
-def forget_clients(parts: Parts, targets: int | Iterable[int]) -> Request:
-    """Forget everything that the target clients hold. At least one client must stay."""
-    chosen = _check_targets(parts, targets)
-    if len(chosen) == len(parts):
-        raise InvalidRequest(f"targets name all {len(parts)} clients; at least one must stay")
-    return _request("client", parts, {client: torch.ones(len(parts[client]), dtype=torch.bool) for client in chosen})
-
-
-def forget_samples(parts: Parts, targets: int | Iterable[int], *, fraction: float, seed: int) -> Request:
-    """Forget a uniformly random `fraction` of each target's samples, at least one and never all.
-
-    Each client draws from its own stream: what it forgets does not depend on the other targets.
-    """
-    chosen = _check_targets(parts, targets)
-    if not (isinstance(fraction, (int, float)) and 0 < fraction < 1):
-        raise InvalidRequest(f"fraction must lie between 0 and 1, got {fraction!r}")
-    return _request("sample", parts, {client: _draw(client, len(parts[client]), fraction, seed) for client in chosen})
-
-
-def forget_class(parts: Parts, labels: Tensor, cls: int) -> Request:
-    """Forget every sample of class `cls`; the targets are the clients that hold any."""
-    hits = {client: labels[part] == cls for client, part in enumerate(parts)}
-    hits = {client: hit for client, hit in hits.items() if hit.any()}
-    if not hits:
-        known = torch.cat([labels[part] for part in parts]).unique().tolist()
-        raise InvalidRequest(f"cls must be a class that some client holds, one of {known}, got {cls!r}")
-    return _request("class", parts, hits)
-
-
-def _request(granularity: Literal["client", "sample", "class"], parts: Parts, hits: dict[int, Tensor]) -> Request:
-    """`hits[i]`: bool `(len(parts[i]),)`, which samples of target i go. All index tensors are copies."""
-    nothing = [torch.zeros(len(part), dtype=torch.bool) for part in parts]
-    gone = [hits.get(client, none) for client, none in enumerate(nothing)]
-    return Request(
-        granularity,
-        targets=torch.tensor([client in hits for client in range(len(parts))]),
-        forget=tuple(part[mask] for part, mask in zip(parts, gone, strict=True)),
-        retain=tuple(part[~mask] for part, mask in zip(parts, gone, strict=True)),
-    )
-
-
-def _draw(client: int, n: int, fraction: float, seed: int) -> Tensor:
-    if n < 2:
-        raise InvalidRequest(f"targets: client {client} holds {n} samples, too few to forget some and retain some")
-    count = min(max(round(fraction * n), 1), n - 1)
-    mask = torch.zeros(n, dtype=torch.bool)
-    mask[torch.randperm(n, generator=stream(seed, "forget samples", client))[:count]] = True
-    return mask
-
-
-def _check_targets(parts: Parts, targets: int | Iterable[int]) -> list[int]:
-    """The targets as a sorted list of client numbers that exist and hold data."""
-    try:
-        given = list(targets) if isinstance(targets, Iterable) else [targets]
-        chosen = sorted(_client_number(target) for target in given)
-    except TypeError as error:
-        raise InvalidRequest(f"targets must be client numbers, got {targets!r}") from error
-    if not chosen:
-        raise InvalidRequest("targets must name at least one client, got none")
-    for client in chosen:
-        if not 0 <= client < len(parts):
-            raise InvalidRequest(f"targets must lie in 0..{len(parts) - 1}, got {client}")
-        if len(parts[client]) == 0:
-            raise InvalidRequest(f"targets: client {client} holds no data that could be forgotten")
-    if len(set(chosen)) < len(chosen):
-        raise InvalidRequest(f"targets must name each client once, got {chosen}")
-    return chosen
-
-
-def _client_number(target: object) -> int:
-    """Any whole number, also from NumPy or torch. A bool would pass for 0 or 1, so a mask is refused."""
-    if isinstance(target, (bool, np.bool)) or (isinstance(target, Tensor) and target.dtype == torch.bool):
-        raise TypeError("a mask is not a list of clients")
-    return operator.index(target)  # type: ignore[arg-type]

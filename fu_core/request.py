@@ -14,27 +14,29 @@ whatever the training seed, and whoever else forgets.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fu_core.errors import InvalidRequest
+from fu_core.errors import InvalidRequest, listed, nearest
 from fu_core.federation.local import Client
 from fu_core.streams import stream
 
 Rows = Mapping[int, Tensor]  # client -> indices into its samples (int64)
 Forget = int | Sequence[int] | Rows  # clients that leave, or what each forgets
 
-GRAMMAR = {  # kind -> an example, and how many numbers may follow
-    "none": ("none", (0, 0)),
-    "client": ("client-3", (1, None)),
-    "sample": ("sample-0-0.5", (1, None)),
-    "samples": ("samples-50", (1, 1)),
-    "class": ("class-0", (1, 1)),
-    "classes": ("classes-2-50", (2, 2)),
-    "sequence": ("sequence-2-3-0.2", (3, 3)),
+SHARE = r"(?P<share>\d*\.?\d+(e-\d+)?)"  # 0.1, .1 or 1e-05, which has a dash of its own
+GRAMMAR = {  # kind -> an example, and what follows the kind
+    "none": ("none", r""),
+    "client": ("client-3", r"(?P<clients>(-\d+)+)"),
+    "sample": ("sample-0-0.5", rf"(?P<clients>(-\d+)*)-{SHARE}"),
+    "samples": ("samples-50", r"-(?P<count>\d+)"),
+    "class": ("class-0", r"-(?P<label>\d+)"),
+    "classes": ("classes-2-50", r"-(?P<count>\d+)-(?P<percent>\d+)"),
+    "sequence": ("sequence-2-3-0.2", rf"-(?P<count>\d+)-(?P<of>\d+)-{SHARE}"),
 }
 
 
@@ -43,7 +45,8 @@ class Request:
     """A request that has been read; what it means for given clients says `resolve`.
 
     clients: who leaves, or whose samples go (none named: everybody's); share: of the samples, in (0, 1); count: of
-    samples, classes, or requests of a sequence already made; of: requests in the sequence.
+    samples, classes, or requests of a sequence already made; of: requests in the sequence; label: the class that goes;
+    percent: of each class's samples, 1 to 100.
     """
 
     text: str
@@ -52,134 +55,121 @@ class Request:
     share: float = 0.0
     count: int = 0
     of: int = 0
+    label: int = 0
+    percent: int = 0
 
     @classmethod
     def parse(cls, text: str) -> Request:
         """Read a request; raises InvalidRequest that names what is wrong and how it should look."""
-        kind, _, rest = text.partition("-")
+        kind = text.partition("-")[0]
         if kind not in GRAMMAR:
-            raise InvalidRequest(f"request must begin with one of {', '.join(GRAMMAR)}, got {text!r}")
-        example, (least, most) = GRAMMAR[kind]
-        words = rest.replace("e-", "e_").split("-") if rest else []  # 1e-05 has a dash of its own
-        numbers = [_number(word.replace("e_", "e-")) for word in words]
-        wrong = InvalidRequest(f"request must look like {example!r}, got {text!r}")
-        if any(n is None for n in numbers) or len(numbers) < least or (most is not None and len(numbers) > most):
-            raise wrong
-        *whole, last = [n for n in numbers if n is not None] or [0]
-        if not all(isinstance(n, int) for n in whole):
-            raise wrong
-        ids = tuple(int(n) for n in whole)
-        if kind in ("client", "samples", "class", "classes") and not isinstance(last, int):
-            raise wrong
-        if kind in ("sample", "sequence") and not 0 < last < 1:
-            raise InvalidRequest(f"request must take a share between 0 and 1 of the samples, got {text!r}")
-        match kind:
-            case "client":
-                return cls(text, kind, clients=(*ids, int(last)))
-            case "sample":
-                return cls(text, kind, clients=ids, share=float(last))
-            case "classes":
-                if not 0 < last <= 100:
-                    raise InvalidRequest(f"request must take 1 to 100 percent of the classes' samples, got {text!r}")
-                return cls(text, kind, count=ids[0], share=last / 100)
-            case "sequence":
-                if not 1 <= ids[0] <= ids[1]:
-                    raise InvalidRequest(f"request must name one of {ids[1]} requests, 1 to {ids[1]}, got {text!r}")
-                return cls(text, kind, count=ids[0], of=ids[1], share=float(last))
-        return cls(text, kind, count=int(last))
+            known = ", ".join(GRAMMAR)
+            raise InvalidRequest(f"request must begin with one of {known}, got {text!r}{nearest(kind, GRAMMAR)}")
+        example, pattern = GRAMMAR[kind]
+        found = re.fullmatch(kind + pattern, text, re.ASCII)
+        if found is None:
+            raise InvalidRequest(f"request must look like {example!r}, got {text!r}")
+        words = found.groupdict()
+        clients = tuple(int(i) for i in words.pop("clients", "").split("-")[1:])
+        share = float(words.pop("share", 0.0))
+        request = cls(text, kind, clients, share, **{name: int(number) for name, number in words.items()})
+        request._check()
+        return request
+
+    def _check(self) -> None:
+        if len(set(self.clients)) != len(self.clients):
+            raise InvalidRequest(f"request names a client twice: {self.text!r}")
+        if self.kind in ("sample", "sequence") and not 0 < self.share < 1:
+            raise InvalidRequest(f"request must take a share between 0 and 1 of the samples, got {self.text!r}")
+        if self.kind == "classes" and not 0 < self.percent <= 100:
+            raise InvalidRequest(f"request must take 1 to 100 percent of the classes' samples, got {self.text!r}")
+        if self.kind == "sequence" and not 1 <= self.count <= self.of:
+            raise InvalidRequest(f"request must count from 1 to the sequence's {self.of} requests, got {self.text!r}")
 
     def labels(self, classes: int) -> tuple[int, ...]:
-        """The classes that the request is about, of `classes` in all; class 0, a backdoor's usual target, comes last."""
+        """The classes it is about, of `classes` in all; class 0, usually a backdoor's target, comes last."""
         if self.kind == "class":
-            return (self.count,)
+            return (self.label,)
         return tuple((1 + i) % classes for i in range(self.count)) if self.kind == "classes" else ()
 
     def rows(self, labels: Mapping[int, Tensor], classes: int | None = None) -> dict[int, Tensor]:
-        """What each client forgets: sorted indices into its samples, given their labels (n_i,) by client.
+        """What each client forgets: sorted indices into its samples, given their labels (n_i, ...) by client.
 
         classes: how many there are, by default as many as the labels tell. Clients that forget nothing are absent.
         Raises InvalidRequest for clients or classes that do not exist, or if too little would be left.
         """
-        known = classes or 1 + max((int(y.max()) for y in labels.values() if len(y)), default=0)
+        for i in self.clients:
+            if i not in labels:
+                raise InvalidRequest(f"{self.text!r} names client {i}, but clients are {listed(labels)}")
+        chosen = {i: labels[i] for i in sorted(self.clients or labels)}
         match self.kind:
             case "none":
                 return {}
             case "client":
-                return {i: torch.arange(len(labels[i])) for i in _known(self.clients, labels, self.text)}
+                return {i: torch.arange(len(y)) for i, y in chosen.items()}
             case "sample":
-                chosen = _known(self.clients, labels, self.text) if self.clients else sorted(labels)
-                return {i: _share(i, len(labels[i]), self.share) for i in chosen}
+                return {i: _some(i, len(y), self.share * len(y), "forget samples") for i, y in chosen.items()}
             case "sequence":
-                return {i: _sequence(i, len(y), self) for i, y in sorted(labels.items())}
+                wanted = {i: self.count * self.share * len(y) / self.of for i, y in chosen.items()}
+                return {i: _some(i, len(y), wanted[i], "sequence") for i, y in chosen.items()}
             case "samples":
-                return _of_all(self.count, labels, self.text)
-        if self.kind == "class":
-            hits = {i: y.cpu() == self.count for i, y in sorted(labels.items())}
-        else:
-            if not 0 < self.count <= known:
-                raise InvalidRequest(f"classes must be 1 to {known}, got {self.count} in {self.text!r}")
-            hits = {i: _of_classes(self, y.cpu(), known) for i, y in sorted(labels.items())}
-        found = {i: hit.nonzero().flatten() for i, hit in hits.items() if hit.any()}
-        if not found:
-            raise InvalidRequest(f"no client holds a sample of class {self.count}, as {self.text!r} wants")
-        return found
+                return self._of_all(chosen)
+            case _:
+                return self._of_classes(chosen, classes)
 
-    def resolve(self, clients: Mapping[int, Client], classes: int | None = None) -> Deletion:
+    def resolve(self, clients: Mapping[int, Client] | Sequence[Client], classes: int | None = None) -> Deletion:
         """The request as samples of `clients`. Raises InvalidRequest as `rows` and `Deletion.of`."""
-        return Deletion.of(clients, self.rows({i: y for i, (_, y) in clients.items()}, classes))
+        held = _by_id(clients)
+        return Deletion.of(held, self.rows({i: y for i, (_, y) in held.items()}, classes))
+
+    def _of_all(self, labels: Mapping[int, Tensor]) -> dict[int, Tensor]:
+        """`count` random samples of all, as if the clients' samples lay in one row."""
+        sizes = [len(y) for y in labels.values()]
+        if not 0 < self.count < sum(sizes):
+            raise InvalidRequest(f"request must leave some of {sum(sizes)} samples and take one, got {self.text!r}")
+        gone = torch.zeros(sum(sizes), dtype=torch.bool)
+        gone[torch.randperm(sum(sizes), generator=stream(0, "vertical request", "any"))[: self.count]] = True
+        return _where(dict(zip(labels, gone.split(sizes), strict=True)))
+
+    def _of_classes(self, labels: Mapping[int, Tensor], classes: int | None) -> dict[int, Tensor]:
+        """All samples of a class, or of each of some classes a share, at random."""
+        if any(y.dim() != 1 or y.is_floating_point() for y in labels.values()):
+            raise InvalidRequest(f"{self.text!r} asks for classes, but these labels are not one class per sample")
+        held = torch.cat([y.cpu() for y in labels.values()]).unique().tolist()
+        if self.kind == "class":
+            if self.label not in held:
+                raise InvalidRequest(f"{self.text!r} must name a class that some client holds, one of {held}")
+            return _where({i: y.cpu() == self.label for i, y in labels.items()})
+        known = classes or 1 + max(held, default=0)
+        if not 0 < self.count <= known:
+            raise InvalidRequest(f"request must name 1 to {known} classes, got {self.text!r}")
+        rows = _where({i: _shares(y.cpu(), self.labels(known), self.percent) for i, y in labels.items()})
+        if not rows:
+            raise InvalidRequest(f"{self.text!r} takes no sample: there are too few of classes {self.labels(known)}")
+        return rows
 
 
-def _number(word: str) -> int | float | None:
-    if word.isdecimal():
-        return int(word)
-    try:
-        return float(word)
-    except ValueError:
-        return None
-
-
-def _known(ids: Sequence[int], labels: Mapping[int, Tensor], text: str) -> list[int]:
-    for i in ids:
-        if i not in labels:
-            raise InvalidRequest(f"{text!r} names client {i}, but clients are {_listed(sorted(labels))}")
-    if len(set(ids)) != len(ids):
-        raise InvalidRequest(f"{text!r} names a client twice")
-    return sorted(ids)
-
-
-def _share(client: int, n: int, share: float) -> Tensor:
-    """A random share of a client's n samples, at least one and never all; its own stream."""
+def _some(client: int, n: int, wanted: float, purpose: str) -> Tensor:
+    """About `wanted` of a client's n samples at random, at least one and never all; its own stream."""
     if n < 2:
         raise InvalidRequest(f"client {client} holds {n} samples, too few to forget some and retain some")
-    count = min(max(round(share * n), 1), n - 1)
-    return torch.randperm(n, generator=stream(0, "forget samples", client))[:count].sort().values
+    order = torch.randperm(n, generator=stream(0, purpose, client))
+    return order[: min(max(round(wanted), 1), n - 1)].sort().values
 
 
-def _sequence(client: int, n: int, request: Request) -> Tensor:
-    order = torch.randperm(n, generator=stream(0, "sequence", client))
-    return order[: max(1, round(request.count * request.share * n / request.of))].sort().values
-
-
-def _of_all(count: int, labels: Mapping[int, Tensor], text: str) -> dict[int, Tensor]:
-    """`count` random samples of all, as if the clients' samples lay in one row."""
-    ids = sorted(labels)
-    sizes = [len(labels[i]) for i in ids]
-    if not 0 < count < sum(sizes):
-        raise InvalidRequest(f"request must leave some of {sum(sizes)} samples and take one, got {text!r}")
-    gone = torch.zeros(sum(sizes), dtype=torch.bool)
-    gone[torch.randperm(sum(sizes), generator=stream(0, "vertical request", "any"))[:count]] = True
-    parts = {i: part.nonzero().flatten() for i, part in zip(ids, gone.split(sizes), strict=True)}
-    return {i: rows for i, rows in parts.items() if len(rows)}
-
-
-def _of_classes(request: Request, y: Tensor, classes: int) -> Tensor:
-    """Which of a client's samples (n,) go: a share of those of each class, at random."""
+def _shares(y: Tensor, labels: Sequence[int], percent: int) -> Tensor:
+    """Which of a client's samples (n,) go: so many percent of those of each class, at random."""
     gone = torch.zeros(len(y), dtype=torch.bool)
-    for label in request.labels(classes):
+    for label in labels:
         rows = (y == label).nonzero().flatten()
         order = torch.randperm(len(rows), generator=stream(0, "vertical request", label))
-        gone[rows[order[: round(request.share * len(rows))]]] = True
+        gone[rows[order[: round(percent * len(rows) / 100)]]] = True
     return gone
+
+
+def _where(gone: Mapping[int, Tensor]) -> dict[int, Tensor]:
+    """Masks as indices, without the clients that lose nothing."""
+    return {i: mask.nonzero().flatten() for i, mask in gone.items() if mask.any()}
 
 
 # --- resolved --------------------------------------------------------------------------------------------------------
@@ -196,7 +186,7 @@ class Deletion:
     @classmethod
     def of(cls, clients: Mapping[int, Client] | Sequence[Client], forget: Forget) -> Deletion:
         """Check and resolve what to forget. Raises InvalidRequest naming the client or index that is wrong."""
-        held = dict(enumerate(clients)) if isinstance(clients, Sequence) else dict(clients)
+        held = _by_id(clients)
         wanted = forget if isinstance(forget, Mapping) else dict.fromkeys(_client_list(forget))
         if not wanted:
             raise InvalidRequest("forget names nobody: at least one client must lose samples")
@@ -204,7 +194,7 @@ class Deletion:
         kept: dict[int, Client] = {i: client for i, client in held.items() if len(client[1])}
         for i, indices in sorted(wanted.items(), key=lambda named: named[0]):  # sums run in client order
             if i not in held:
-                raise InvalidRequest(f"forget names client {i}, but clients are {_listed(sorted(held))}")
+                raise InvalidRequest(f"forget names client {i}, but clients are {listed(held)}")
             x, y = held[i]
             gone = _mask(i, len(y), indices).to(y.device)
             forgotten[i], kept[i] = (x[gone], y[gone]), (x[~gone], y[~gone])
@@ -261,11 +251,21 @@ def joined(parts: Mapping[int, Client]) -> Client:
     return torch.cat(x), torch.cat(y)
 
 
+def _by_id(clients: Mapping[int, Client] | Sequence[Client]) -> dict[int, Client]:
+    return dict(enumerate(clients)) if isinstance(clients, Sequence) else dict(clients)
+
+
 def _client_list(forget: int | Sequence[int]) -> list[int]:
-    named = [forget] if isinstance(forget, int) else [int(i) for i in forget]  # of a tensor too
-    if len(set(named)) != len(named):
-        raise InvalidRequest(f"forget names a client twice: {named}")
-    return named
+    """Client numbers, also from NumPy or torch; a mask is none."""
+    try:
+        given = torch.as_tensor(forget).flatten()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidRequest(f"forget must name clients by their numbers, got {forget!r}") from error
+    if len(given) and (given.is_floating_point() or given.dtype == torch.bool):
+        raise InvalidRequest(f"forget must name clients by their numbers, got {forget!r}")
+    if len(given.unique()) != len(given):
+        raise InvalidRequest(f"forget names a client twice: {given.tolist()}")
+    return given.tolist()
 
 
 def _mask(i: int, n: int, indices: Tensor | None) -> Tensor:
@@ -275,18 +275,14 @@ def _mask(i: int, n: int, indices: Tensor | None) -> Tensor:
     gone = torch.zeros(n, dtype=torch.bool)
     if indices is None:
         return ~gone
-    if len(indices) == 0:
-        raise InvalidRequest(f"forget names client {i} but none of its samples")
     indices = torch.as_tensor(indices)
-    if indices.dtype != torch.int64 or int(indices.min()) < 0 or int(indices.max()) >= n:
-        raise InvalidRequest(f"forget must hold indices 0..{n - 1} of client {i} (int64), got {indices.tolist()[:5]}")
+    if indices.numel() == 0:
+        raise InvalidRequest(f"forget names client {i} but none of its samples")
+    whole = indices.dtype == torch.int64 and indices.dim() == 1
+    if not whole or int(indices.min()) < 0 or int(indices.max()) >= n:
+        given = indices.flatten().tolist()[:5]
+        raise InvalidRequest(f"forget must hold indices 0..{n - 1} of client {i} (int64), got {given}")
     if len(indices.unique()) != len(indices):
         raise InvalidRequest(f"forget names a sample of client {i} twice")
     gone[indices.cpu()] = True
     return gone
-
-
-def _listed(ids: Sequence[int]) -> str:
-    """`"0 to 9"`, or all of them where some are missing."""
-    whole = list(ids) == list(range(ids[0], ids[-1] + 1))
-    return f"{ids[0]} to {ids[-1]}" if whole else ", ".join(map(str, ids))

@@ -19,7 +19,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fu_core.errors import NumericalFailure, TopologyError, check_count
+from fu_core.errors import NumericalFailure, TopologyError, check_count, listed
 from fu_core.federation.federation import Federation
 from fu_core.federation.graphs import check_mixing, links
 from fu_core.federation.together import prepared, train_round
@@ -80,9 +80,12 @@ def dpsgd(
 
     Retraining after a client has left is a run of `f.after(deletion)`: nobody else's batches move.
     `after_round(t, W)` is called after each round, `on_updates(t, ids, W, deltas)` before each mixing (see
-    `dpsgd_round`, also for errors). Raises `TopologyError` if Q breaks Assumption 1.
+    `dpsgd_round`, also for errors). Raises `TopologyError` for a graph of others, or if Q breaks
+    Assumption 1.
     """
     check_count("rounds", rounds, least=0)
+    if set(f.peers.graph) != set(f.ids):
+        raise TopologyError(f"graph must link clients {listed(f.ids)}, but its nodes are {listed(f.peers.graph)}")
     check_mixing(f.peers.Q)
     if W.dim() == 1:
         W = start(W, len(f.ids))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fu_core.errors import InvalidRequest, TopologyError, check_choice, check_count
+from fu_core.errors import InvalidRequest, TopologyError, check_choice, check_count, listed
 from fu_core.streams import numpy_stream
 
 ORDERS = ("cta", "atc")
@@ -118,7 +118,7 @@ def without(graph: nx.Graph, gone: Collection[int]) -> nx.Graph:
     _check_connected(graph)
     left = set(gone)
     if unknown := sorted(left - set(graph)):
-        raise InvalidRequest(f"gone names client {unknown[0]}, but the clients are {_listed(sorted(graph))}")
+        raise InvalidRequest(f"gone names client {unknown[0]}, but the clients are {listed(graph)}")
     if len(graph) - len(left) < 2:
         raise InvalidRequest(f"gone leaves {len(graph) - len(left)} of {len(graph)} clients; at least 2 must stay")
     rest = graph.subgraph(set(graph) - left).copy()
@@ -261,9 +261,3 @@ def _check_connected(graph: nx.Graph) -> None:
             f"the graph must be connected, but is in {len(parts)} parts: client {min(parts[1])} is not linked "
             f"to client {min(parts[0])}"
         )
-
-
-def _listed(ids: Sequence[int]) -> str:
-    """`"0 to 9"`, or all of them where some are missing."""
-    whole = list(ids) == list(range(ids[0], ids[-1] + 1))
-    return f"{ids[0]} to {ids[-1]}" if whole else ", ".join(map(str, ids))

@@ -1,22 +1,16 @@
-"""Partitions cover the data exactly; requests divide them exactly."""
+"""Partitions cover the data exactly."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fu_core.errors import InvalidRequest
 from fu_core.partition import (
-    Request,
     check_partition,
     dirichlet,
-    forget_class,
-    forget_clients,
-    forget_samples,
     iid,
     label_counts,
     natural,
@@ -118,7 +112,7 @@ def test_no_global_random_state_is_touched():
     torch.manual_seed(3)
     before = torch.get_rng_state()
     dirichlet(torch.arange(50) % 5, 4, alpha=1.0, seed=0)
-    forget_samples(iid(50, 4, seed=0), [1, 2], fraction=0.5, seed=0)
+    iid(50, 4, seed=0)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -212,152 +206,3 @@ def test_the_hash_sees_who_holds_what():
     ]
     assert len(set(hashes)) == 4
     assert partition_hash(indices([0, 1], [2])) == hashes[0]
-
-
-# Requests
-
-PARTS = indices([0, 3, 6, 9], [1, 4, 7], [2, 5, 8])
-
-
-def assert_divides(request: Request, parts: list[Tensor]) -> None:
-    """Forget and retain are disjoint, sorted, and together each client's part."""
-    for forget, retain, part in zip(request.forget, request.retain, parts, strict=True):
-        assert sorted(forget.tolist() + retain.tolist()) == part.tolist()
-        assert forget.tolist() == sorted(forget.tolist())
-        assert retain.tolist() == sorted(retain.tolist())
-    for forget, target in zip(request.forget, request.targets.tolist(), strict=True):
-        assert target or len(forget) == 0
-
-
-def test_forgetting_clients_by_hand():
-    request = forget_clients(PARTS, [2, 0])
-    assert request.granularity == "client"
-    assert request.targets.tolist() == [True, False, True]
-    assert as_lists(request.forget) == [[0, 3, 6, 9], [], [2, 5, 8]]
-    assert as_lists(request.retain) == [[], [1, 4, 7], []]
-    assert request.forget_all.tolist() == [0, 2, 3, 5, 6, 8, 9]
-    assert request.retain_all.tolist() == [1, 4, 7]
-
-
-def test_one_client_may_be_named_without_a_list():
-    assert forget_clients(PARTS, 1).targets.tolist() == [False, True, False]
-    assert forget_clients(PARTS, torch.tensor([1])).targets.tolist() == [False, True, False]
-    assert forget_clients(PARTS, np.array([1])).targets.tolist() == [False, True, False]
-
-
-def test_a_request_shares_no_memory_with_the_partition():
-    parts = [part.clone() for part in PARTS]
-    request = forget_clients(parts, 0)
-    request.forget[0].zero_()
-    request.retain[1].zero_()
-    assert as_lists(parts) == as_lists(PARTS)
-
-
-@quick
-@given(
-    sizes=st.lists(st.integers(2, 20), min_size=1, max_size=6),
-    fraction=st.floats(0, 1, exclude_min=True, exclude_max=True),
-    seed=seeds,
-)
-def test_forgetting_samples_takes_the_fraction_but_never_none_or_all(sizes, fraction, seed):
-    parts = list(torch.arange(sum(sizes)).split(sizes))
-    request = forget_samples(parts, range(len(sizes)), fraction=fraction, seed=seed)
-    assert_divides(request, parts)
-    for n, forget in zip(sizes, request.forget, strict=True):
-        assert len(forget) == min(max(round(fraction * n), 1), n - 1)
-    again = forget_samples(parts, range(len(sizes)), fraction=fraction, seed=seed)
-    assert as_lists(again.forget) == as_lists(request.forget)
-
-
-def test_what_a_client_forgets_does_not_depend_on_the_other_targets():
-    parts = iid(200, 4, seed=0)
-    alone = forget_samples(parts, 2, fraction=0.5, seed=7)
-    together = forget_samples(parts, [0, 1, 2], fraction=0.5, seed=7)
-    assert torch.equal(alone.forget[2], together.forget[2])
-
-
-def test_forgotten_samples_are_uniform():
-    """Each of 10 samples goes with probability 0.3: in 2,000 requests 600 times, standard deviation 20.5."""
-    parts = indices(list(range(10)))
-    times = torch.zeros(10)
-    for seed in range(2000):
-        times[forget_samples(parts, 0, fraction=0.3, seed=seed).forget[0]] += 1
-    assert times.sum() == 2000 * 3
-    assert (times - 600).abs().max() < 4 * 20.5
-
-
-def test_requests_can_follow_each_other():
-    """The second request starts from what the first retained: 100 -> 90 -> 81, and nothing is forgotten twice."""
-    parts = iid(100, 1, seed=0)
-    first = forget_samples(parts, 0, fraction=0.1, seed=0)
-    second = forget_samples(first.retain, 0, fraction=0.1, seed=1)
-    assert (len(first.retain_all), len(second.retain_all)) == (90, 81)
-    check_partition([first.forget_all, second.forget_all, second.retain_all], 100)
-
-
-def test_forgetting_a_class_by_hand():
-    """Class 1 is 3, 4 and 5: clients 0, 1 and 2 hold one each. Class 2 is 9, with client 0 only."""
-    labels = torch.tensor([0, 0, 0, 1, 1, 1, 0, 0, 0, 2])
-    request = forget_class(PARTS, labels, 1)
-    assert_divides(request, PARTS)
-    assert (request.granularity, as_lists(request.forget)) == ("class", [[3], [4], [5]])
-    assert forget_class(PARTS, labels, 2).targets.tolist() == [True, False, False]
-
-
-@quick
-@given(labels=st.lists(st.integers(0, 3), min_size=20, max_size=50), seed=seeds)
-def test_forgetting_a_class_forgets_all_of_it_and_nothing_else(labels, seed):
-    y = torch.tensor([0, 1, *labels])
-    parts = iid(len(y), 4, seed=seed)
-    request = forget_class(parts, y, 0)
-    assert_divides(request, parts)
-    assert (y[request.forget_all] == 0).all()
-    assert (y[request.retain_all] != 0).all()
-
-
-@pytest.mark.parametrize(
-    ("targets", "message"),
-    [
-        (3, "targets must lie in 0..2, got 3"),
-        (-1, "targets must lie in 0..2, got -1"),
-        ([], "at least one client, got none"),
-        ([0, 0], "each client once"),
-        (["a"], "must be client numbers"),
-        ([0.0], "must be client numbers"),
-        ([True, False, True], "must be client numbers"),
-        (torch.tensor([True, False, True]), "must be client numbers"),
-        (np.array([True, False, True]), "must be client numbers"),
-    ],
-)
-def test_impossible_targets_are_refused(targets, message):
-    with pytest.raises(InvalidRequest, match=message):
-        forget_clients(PARTS, targets)
-    with pytest.raises(InvalidRequest, match=message):
-        forget_samples(PARTS, targets, fraction=0.5, seed=0)
-
-
-def test_somebody_must_stay():
-    with pytest.raises(InvalidRequest, match="targets name all 3 clients"):
-        forget_clients(PARTS, [0, 1, 2])
-    with pytest.raises(InvalidRequest, match="nothing would be left to retain"):
-        forget_clients([*indices([0, 1], [])], 0)
-    with pytest.raises(InvalidRequest, match="nothing would be left to retain"):
-        forget_class(PARTS, torch.zeros(10).long(), 0)
-
-
-def test_a_client_without_enough_data_cannot_forget():
-    with pytest.raises(InvalidRequest, match="client 1 holds no data"):
-        forget_clients(indices([0], []), 1)
-    with pytest.raises(InvalidRequest, match="client 0 holds 1 samples, too few"):
-        forget_samples(indices([0], [1, 2]), 0, fraction=0.5, seed=0)
-
-
-@pytest.mark.parametrize("fraction", [0, 1, -0.1, 1.5, float("nan"), "half"])
-def test_the_fraction_lies_strictly_between_0_and_1(fraction):
-    with pytest.raises(InvalidRequest, match="fraction must lie between 0 and 1"):
-        forget_samples(PARTS, 0, fraction=fraction, seed=0)
-
-
-def test_an_unknown_class_is_refused_with_the_known_ones():
-    with pytest.raises(InvalidRequest, match=r"one of \[0, 1\], got 5"):
-        forget_class(PARTS, torch.arange(10) % 2, 5)

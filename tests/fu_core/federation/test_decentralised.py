@@ -1,41 +1,20 @@
-"""Graphs, mixing and D-PSGD against closed forms (methods 4.1, 4.2, T6; Wu et al., Assumption 1 and Lemma 1)."""
+"""D-PSGD against closed forms (methods 4.2, T6; Wu et al., Sec. IV-A)."""
 
 import math
 
 import networkx as nx
-import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from fu_core.errors import InvalidRequest, NumericalFailure, TopologyError
-from fu_core.federation.decentralised import (
-    TOPOLOGIES,
-    check_mixing,
-    complete,
-    consensus_distance,
-    dpsgd,
-    dpsgd_round,
-    eigenvalues,
-    erdos_renyi,
-    links,
-    metropolis,
-    mixing_error,
-    rho,
-    ring,
-    star,
-    start,
-    topology,
-    torus,
-    without,
-)
+from fu_core.errors import NumericalFailure, TopologyError, UnsupportedTask
+from fu_core.federation.decentralised import consensus_distance, dpsgd, dpsgd_round, start
+from fu_core.federation.federation import Federation
+from fu_core.federation.graphs import TOPOLOGIES, Peers, complete, metropolis, ring, star, topology
 from fu_core.federation.horizontal import fedavg
 from fu_core.federation.local import ClientOpt, train_client
-from fu_core.federation.meter import Meter
 from fu_core.models.flat import FlatModel
 from fu_core.models.linear import softmax_regression
-from fu_core.streams import numpy_stream
+from fu_core.request import Deletion
 from tests.quadratics import Quadratics
 
 EXACT = {"rtol": 1e-9, "atol": 1e-11}
@@ -44,229 +23,9 @@ W_0 = torch.zeros(3, dtype=torch.float64)
 every_topology = pytest.mark.parametrize("name", TOPOLOGIES)
 
 
-def edges(graph):
-    return {tuple(sorted(edge)) for edge in graph.edges}
-
-
-# Graphs
-
-
-def test_small_graphs_by_hand():
-    assert edges(ring(4)) == {(0, 1), (1, 2), (2, 3), (0, 3)}
-    assert edges(ring(2)) == {(0, 1)}
-    assert edges(star(4)) == {(0, 1), (0, 2), (0, 3)}
-    assert edges(complete(3)) == {(0, 1), (0, 2), (1, 2)}
-    assert [list(graph.nodes) for graph in (ring(1), star(1), complete(1))] == [[0]] * 3
-    assert not edges(ring(1))
-
-
-def test_torus_by_hand():
-    """3 x 4: client 5 is in row 1, column 1, client 3 in the corner; everybody has four links."""
-    graph = torus(12)
-    assert sorted(graph[5]) == [1, 4, 6, 9]
-    assert sorted(graph[3]) == [0, 2, 7, 11]
-    assert all(degree == 4 for _, degree in graph.degree)
-
-
-@pytest.mark.parametrize("n", [1, 4, 8, 10, 13])
-def test_a_torus_needs_two_sides_of_three(n):
-    with pytest.raises(ValueError, match=f"n must be a product of two numbers >= 3 .*, got {n}"):
-        torus(n)
-
-
-@pytest.mark.parametrize("n", [9, 12, 16])
-@every_topology
-def test_every_topology_is_a_connected_graph_on_its_clients(name, n):
-    graph = topology(name, n, seed=1)
-    assert sorted(graph) == list(range(n))
-    assert nx.is_connected(graph)
-    assert nx.number_of_selfloops(graph) == 0
-
-
-def test_random_graphs_are_seeded_and_have_the_density_asked_for():
-    once, again, other = (erdos_renyi(60, 0.4, seed=s) for s in (0, 0, 1))
-    assert edges(once) == edges(again) != edges(other)
-    links_possible = 60 * 59 / 2
-    assert abs(len(edges(once)) / links_possible - 0.4) < 5 * math.sqrt(0.4 * 0.6 / links_possible)
-    assert edges(erdos_renyi(5, 1.0, seed=0)) == edges(complete(5))
-
-
-def test_a_random_graph_is_drawn_until_it_is_connected():
-    """Few graphs on 10 clients with p = 0.15 are connected: attempt k has its own stream and starts afresh."""
-    for attempt in range(1000):
-        drawn = np.triu(numpy_stream(3, "erdos renyi", attempt).random((10, 10)) < 0.15, k=1)
-        if nx.is_connected(nx.from_numpy_array(drawn.astype(int))):
-            break
-    assert attempt > 0
-    assert edges(erdos_renyi(10, 0.15, seed=3)) == {(i, j) for i, j in np.argwhere(drawn).tolist()}
-    with pytest.raises(TopologyError, match=r"p = 0.0001: none of 1000 random graphs on 10 clients"):
-        erdos_renyi(10, 1e-4, seed=0)
-
-
-def test_bad_graph_parameters_are_named():
-    with pytest.raises(ValueError, match="n must be a whole number >= 1, got 0"):
-        ring(0)
-    with pytest.raises(ValueError, match=r"p must be in \(0, 1\], got 1.5"):
-        erdos_renyi(4, 1.5, seed=0)
-    with pytest.raises(ValueError, match=r"topology must be one of 'ring', .* did you mean 'ring'"):
-        topology("rings", 4)
-
-
-# Leaving
-
-
-def test_a_ring_is_closed_again():
-    assert edges(without(ring(5), [2])) == {(0, 1), (1, 3), (3, 4), (0, 4)}
-    assert edges(without(ring(6), [2, 3, 5])) == {(0, 1), (1, 4), (0, 4)}
-    assert edges(without(ring(4), [0, 2])) == {(1, 3)}
-    shuffled = nx.cycle_graph([3, 0, 4, 1, 2])  # a ring whose order is not that of the ids
-    assert edges(without(shuffled, [3])) == {(0, 4), (1, 4), (1, 2), (0, 2)}
-
-
-def test_a_star_without_its_centre_is_a_path_in_id_order():
-    assert edges(without(star(5), [0])) == {(1, 2), (2, 3), (3, 4)}
-    assert edges(without(star(5), [3])) == {(0, 1), (0, 2), (0, 4)}
-
-
-def test_a_graph_that_holds_together_gets_no_new_links():
-    graph = complete(5)
-    assert edges(without(graph, [1, 4])) == {(0, 2), (0, 3), (2, 3)}
-    assert len(edges(graph)) == 10  # the graph asked about is left alone
-
-
-def test_two_groups_who_met_through_those_who_left_get_one_link():
-    """Triangles 0 1 2 and 5 6 7, joined by the chain 2 3 4 5: both of the chain leave, 2 meets 5."""
-    graph = nx.Graph([(0, 1), (1, 2), (0, 2), (5, 6), (6, 7), (5, 7), (2, 3), (3, 4), (4, 5)])
-    assert edges(without(graph, [4, 3])) == {(0, 1), (1, 2), (0, 2), (5, 6), (6, 7), (5, 7), (2, 5)}
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(3, 14), st.floats(0.3, 0.9), st.integers(0, 1000), st.data())
-def test_whoever_leaves_the_rest_stays_connected_with_as_few_links_as_possible(n, p, seed, data):
-    graph = erdos_renyi(n, p, seed=seed)
-    gone = data.draw(st.sets(st.integers(0, n - 1), max_size=n - 2))
-    rest = without(graph, gone)
-    torn = graph.subgraph(set(graph) - gone)
-    assert set(rest) == set(torn)
-    assert nx.is_connected(rest)
-    assert edges(torn) <= edges(rest)
-    if not all(degree == 2 for _, degree in graph.degree):
-        assert len(edges(rest)) - len(edges(torn)) == nx.number_connected_components(torn) - 1
-
-
-@pytest.mark.parametrize(
-    ("gone", "message"), [([7], "gone names client 7, but the clients are 0 to 3"), ([0, 1, 2], "gone leaves 1 of 4")]
-)
-def test_who_leaves_must_make_sense(gone, message):
-    with pytest.raises(InvalidRequest, match=message):
-        without(ring(4), gone)
-
-
-# Mixing matrices
-
-
-def test_ring_of_ten_has_the_known_eigenvalues():
-    """1/3 + 2/3 cos(2 pi k / 10): the second is .8727 and rho .7616."""
-    Q = metropolis(ring(10))
-    expected = sorted((1 / 3 + 2 / 3 * math.cos(2 * math.pi * k / 10) for k in range(10)), reverse=True)
-    torch.testing.assert_close(eigenvalues(Q), torch.tensor(expected, dtype=torch.float64), rtol=1e-12, atol=1e-12)
-    assert float(eigenvalues(Q)[1]) == pytest.approx(0.8727, abs=5e-5)
-    assert rho(Q) == pytest.approx(0.7616, abs=5e-5)
-
-
-def test_rho_is_of_the_eigenvalue_farthest_from_zero():
-    """A ring of four that keeps 1/10: eigenvalues 1, .1, .1, -.8."""
-    ring_of_four = torch.tensor([[0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0]], dtype=torch.float64)
-    Q = 0.1 * torch.eye(4, dtype=torch.float64) + 0.45 * ring_of_four
-    assert eigenvalues(Q).tolist() == pytest.approx([1, 0.1, 0.1, -0.8])
-    assert rho(Q) == pytest.approx(0.64, rel=1e-12)
-    assert rho(metropolis(complete(1))) == 0.0
-
-
-def test_metropolis_weights_by_hand():
-    """A path 0 - 1 - 2: both links touch client 1 with two links, so their weight is 1/3."""
-    expected = torch.tensor([[2, 1, 0], [1, 1, 1], [0, 1, 2]], dtype=torch.float64) / 3
-    torch.testing.assert_close(metropolis(nx.path_graph(3)), expected, rtol=1e-14, atol=1e-14)
-    labelled = nx.relabel_nodes(star(4), {0: 9, 1: 2, 2: 5, 3: 7})  # rows follow the sorted labels 2, 5, 7, 9
-    assert metropolis(labelled)[:, 3].tolist() == [0.25] * 4
-    torch.testing.assert_close(metropolis(complete(5)), torch.full((5, 5), 0.2, dtype=torch.float64))
-    assert metropolis(complete(1)).tolist() == [[1.0]]
-
-
-@pytest.mark.parametrize("n", [9, 12, 16])
-@every_topology
-def test_mixing_matrices_satisfy_assumption_1(name, n):
-    graph = topology(name, n)
-    Q = metropolis(graph)
-    ones = torch.ones(n, dtype=torch.float64)
-    assert torch.equal(Q, Q.T)
-    torch.testing.assert_close(Q.sum(dim=0), ones, rtol=1e-14, atol=0)
-    torch.testing.assert_close(Q.sum(dim=1), ones, rtol=1e-14, atol=0)
-    assert bool((Q.diagonal() > 0).all())
-    support = {(i, j) for i, j in (Q > 0).nonzero().tolist() if i < j}
-    assert support == edges(graph)
-    assert links(Q) == 2 * graph.number_of_edges()
-    check_mixing(Q)
-    assert 0 <= rho(Q) < 1
-
-
-@pytest.mark.parametrize("n", [9, 16])
-@every_topology
-def test_lemma_1_holds_and_is_tight(name, n):
-    """|Q^k - 11'/N|^2 <= rho^k for k = 1, ..., 100, with equality, Q being symmetric."""
-    Q = metropolis(topology(name, n))
-    for k in range(1, 101):
-        assert mixing_error(Q, k) <= rho(Q) ** k * (1 + 1e-10) + 1e-28
-        assert mixing_error(Q, k) == pytest.approx(rho(Q) ** k, rel=1e-10, abs=1e-28)
-
-
-@every_topology
-def test_mixing_error_is_the_distance_of_the_power_from_averaging(name):
-    """|Q^k - 11'/N|_2^2 as it is written, by singular values."""
-    Q, power = metropolis(topology(name, 12)), torch.eye(12, dtype=torch.float64)
-    for k in (1, 2, 3, 4):
-        power = power @ Q
-        expected = float(torch.linalg.svdvals(power - torch.full((12, 12), 1 / 12, dtype=torch.float64))[0]) ** 2
-        assert mixing_error(Q, k) == pytest.approx(expected, rel=1e-10, abs=1e-28)
-
-
-@every_topology
-def test_a_sparse_mixing_matrix_is_the_dense_one(name):
-    graph = topology(name, 12)
-    Q, S = metropolis(graph), metropolis(graph, sparse=True)
-    assert S.layout == torch.sparse_csr
-    assert torch.equal(S.to_dense(), Q)
-    check_mixing(S)
-    assert (rho(S), links(S), mixing_error(S, 3)) == (rho(Q), links(Q), mixing_error(Q, 3))
-
-
-@pytest.mark.parametrize(
-    ("Q", "message"),
-    [
-        ([[0.5, 0.5]], r"shape \(N, N\), got \(1, 2\)"),
-        ([[0.9, 0.1], [0.2, 0.8]], r"symmetric, but Q\[0, 1\] is 0.1 and Q\[1, 0\] is 0.2"),
-        ([[0.5, 0.4], [0.4, 0.6]], "rows of Q must sum to 1, but row 0 sums to 0.9"),
-        ([[1.5, -0.5], [-0.5, 1.5]], r"negative, but Q\[0, 1\] is -0.5"),
-        ([[1.0, 0.0], [0.0, 1.0]], "rho must be < 1, but is 1"),
-        ([[0.0, 1.0], [1.0, 0.0]], "rho must be < 1, but is 1"),  # swapping for ever is no mixing
-        ([[float("nan"), 1.0], [1.0, 0.0]], "finite"),
-    ],
-)
-def test_what_is_wrong_with_a_mixing_matrix_is_said(Q, message):
-    with pytest.raises(TopologyError, match=message):
-        check_mixing(torch.tensor(Q, dtype=torch.float64))
-
-
-def test_graphs_that_cannot_mix_are_refused():
-    for graph in (nx.Graph([(0, 1), (2, 3)]), nx.empty_graph(2)):
-        with pytest.raises(TopologyError, match="must be connected, but is in 2 parts"):
-            metropolis(graph)
-    with pytest.raises(TopologyError, match="undirected"):
-        metropolis(nx.DiGraph([(0, 1)]))
-    with pytest.raises(TopologyError, match="at least one client"):
-        metropolis(nx.Graph())
-    with pytest.raises(TopologyError, match="in 2 parts"):
-        without(nx.Graph([(0, 1), (2, 3)]), [0])
+def peers_of(q, graph, order="cta", **changes):
+    """The quadratic clients on a graph."""
+    return q.federation(exchange=Peers(graph, order), **changes)
 
 
 def test_consensus_distance_by_hand():
@@ -290,47 +49,54 @@ def fixed_point(q, Q, steps):
 @pytest.mark.parametrize("epochs", [1, 4])
 def test_dpsgd_reaches_its_fixed_point_which_is_not_consensus(epochs):
     """T6 with gamma A for one step, M = I - (I - gamma A)^E for E of them."""
-    q, Q = Quadratics(epochs=epochs), metropolis(ring(4))
+    q = Quadratics(epochs=epochs)
+    f, Q = peers_of(q, ring(4)), metropolis(ring(4))
     X = fixed_point(q, Q, [q.eta * A for A in q.A] if epochs == 1 else q.M)
-    torch.testing.assert_close(dpsgd(q.model, X, q.clients, Q, rounds=1, local=q.local, seed=0), X, **EXACT)
-    W = dpsgd(q.model, W_0, q.clients, Q, rounds=600, local=q.local, seed=0)
+    torch.testing.assert_close(dpsgd(f, X, 1), X, **EXACT)
+    W = dpsgd(f, W_0, 600)
     torch.testing.assert_close(W, X, **EXACT)
     optimum = torch.linalg.solve(sum(q.A), sum(A @ a for A, a in zip(q.A, q.a, strict=True)))
     assert consensus_distance(W) > 0.1
     assert float((W.mean(dim=0) - optimum).norm()) > 0.01
 
 
-def test_the_orders_are_what_the_equations_say(quadratics):
+@pytest.mark.parametrize("order", ["cta", "atc"])
+def test_the_orders_are_what_the_equations_say(quadratics, order):
     """Q X + Delta(X) and Q (X + Delta(X)), Delta_i = -M_i (x_i - a_i)."""
     q, Q = quadratics, metropolis(star(4))
     X = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     deltas = torch.stack([-M @ (x - a) for M, x, a in zip(q.M, X, q.a, strict=True)])
-    for order, expected in [("cta", Q @ X + deltas), ("atc", Q @ (X + deltas))]:
-        ours = dpsgd_round(q.model, X, q.clients, Q, q.local, seed=0, round=1, order=order)
-        torch.testing.assert_close(ours, expected, **EXACT)
-    with pytest.raises(ValueError, match="order must be one of 'cta', 'atc'"):
-        dpsgd(q.model, X, q.clients, Q, rounds=1, local=q.local, seed=0, order="mix")
+    expected = Q @ X + deltas if order == "cta" else Q @ (X + deltas)
+    torch.testing.assert_close(dpsgd_round(peers_of(q, star(4), order), X, 1), expected, **EXACT)
+
+
+def test_a_mixing_matrix_of_ones_own_is_used(quadratics):
+    """Everybody keeps .4 and gives .2 to each other, on a graph whose Metropolis weights are others."""
+    Q = torch.full((4, 4), 0.2, dtype=torch.float64) + 0.2 * torch.eye(4, dtype=torch.float64)
+    X = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    deltas = torch.stack([-M @ (x - a) for M, x, a in zip(quadratics.M, X, quadratics.a, strict=True)])
+    f = quadratics.federation(exchange=Peers(complete(4), mixing=Q))
+    torch.testing.assert_close(dpsgd_round(f, X, 1), Q @ X + deltas, **EXACT)
 
 
 @pytest.mark.parametrize("order", ["cta", "atc"])
 def test_a_single_client_just_trains(quadratics, order):
     q, local = quadratics, ClientOpt(lr=0.05, epochs=2, batch_size=3)
-    ours = dpsgd(q.model, W_0, q.clients[:1], metropolis(ring(1)), rounds=3, local=local, seed=5, order=order)
-    w = W_0
+    f = peers_of(q, ring(1), order, clients=q.clients[:1], local=local, seed=5)
+    ours, w = dpsgd(f, W_0, 3), W_0
     for t in (1, 2, 3):
-        w = train_client(q.model, w, q.clients[0], local, seed=5, round=t, client_id=0)
+        w = train_client(f, w, 0, t)
     torch.testing.assert_close(ours[0], w, **EXACT)
 
 
 def test_averaging_with_everybody_is_fedavg():
     """Q = 11'/N and "atc" for equal clients; "cta" keeps each client's own step and is not."""
     q, local = Quadratics(sizes=(12, 12, 12, 12)), ClientOpt(lr=0.05, epochs=2, batch_size=5)
-    kwargs = {"rounds": 5, "local": local, "seed": 0}
-    server = fedavg(q.model, W_0, q.clients, **kwargs)
-    peers = dpsgd(q.model, W_0, q.clients, metropolis(complete(4)), order="atc", **kwargs)
+    server = fedavg(q.federation(local=local), W_0, 5)
+    peers = dpsgd(peers_of(q, complete(4), "atc", local=local), W_0, 5)
     torch.testing.assert_close(peers, start(server, 4), **EXACT)
     assert consensus_distance(peers) < 1e-12
-    own = dpsgd(q.model, W_0, q.clients, metropolis(complete(4)), **kwargs)
+    own = dpsgd(peers_of(q, complete(4), local=local), W_0, 5)
     assert consensus_distance(own) > 0.01
 
 
@@ -345,20 +111,10 @@ def test_everybody_starts_with_a_copy():
 @pytest.mark.parametrize("how", ["loop", "vmap"])
 def test_leaving_does_not_move_anybody_elses_batches(quadratics, how):
     """From the same start the others learn in round 1, of batches of 3, what they learnt beside the one who left."""
-    q, local, seen = quadratics, ClientOpt(lr=0.05, batch_size=3), []
-    for ids in ([0, 1, 2, 3], [0, 1, 3]):
-        dpsgd(
-            q.model,
-            W_0,
-            q.clients,
-            metropolis(without(ring(4), {0, 1, 2, 3} - set(ids))),
-            rounds=1,
-            local=local,
-            seed=0,
-            ids=ids,
-            how=how,
-            on_updates=lambda t, ids, W, deltas: seen.append((t, ids, W.clone(), deltas.clone())),
-        )
+    q, seen = quadratics, []
+    f = peers_of(q, ring(4), local=ClientOpt(lr=0.05, batch_size=3), how=how)
+    for who in (f, f.after(Deletion.of(q.clients, 2))):
+        dpsgd(who, W_0, 1, on_updates=lambda t, ids, W, deltas: seen.append((t, ids, W.clone(), deltas.clone())))
     (t, ids, W, everybody), (_, stay, _, others) = seen
     assert (t, ids, stay) == (1, [0, 1, 2, 3], [0, 1, 3])
     assert torch.equal(W, start(W_0, 4))
@@ -366,40 +122,47 @@ def test_leaving_does_not_move_anybody_elses_batches(quadratics, how):
     assert not torch.allclose(others[2], everybody[2])
 
 
-def test_rows_follow_the_order_of_the_ids(quadratics):
-    q, Q = quadratics, metropolis(nx.path_graph(3))
+def test_who_stays_mixes_on_the_closed_ring(quadratics):
+    """Without client 2 of 4, clients 0, 1, 3 are a triangle: one round of Q = 11'/3 from different models."""
+    q, ids = quadratics, [0, 1, 3]
     X = torch.randn(3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    flip = [2, 1, 0]  # the path read backwards has the same Q
-    kwargs = {"rounds": 2, "local": q.local, "seed": 0}
-    forth = dpsgd(q.model, X, q.clients, Q, ids=[0, 1, 3], **kwargs)
-    back = dpsgd(q.model, X[flip], q.clients, Q, ids=[3, 1, 0], **kwargs)
-    torch.testing.assert_close(back[flip], forth, **EXACT)
+    deltas = torch.stack([-q.M[i] @ (x - q.a[i]) for i, x in zip(ids, X, strict=True)])
+    after = dpsgd_round(peers_of(q, ring(4)).after(Deletion.of(q.clients, 2)), X, 1)
+    torch.testing.assert_close(after, X.mean(dim=0) + deltas, **EXACT)
+
+
+def test_rows_follow_the_order_of_the_ids(quadratics):
+    """Whatever the order in which clients or nodes are listed: row k is the client with the k-th smallest id."""
+    q, graph = quadratics, nx.path_graph([3, 0, 1])  # client 0 in the middle
+    X = torch.randn(3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    forth, back = ({i: q.clients[i] for i in ids} for ids in ([0, 1, 3], [3, 1, 0]))
+    deltas = torch.stack([-q.M[i] @ (x - q.a[i]) for i, x in zip([0, 1, 3], X, strict=True)])
+    Q = torch.tensor([[1, 1, 1], [1, 2, 0], [1, 0, 2]], dtype=torch.float64) / 3
+    for clients in (forth, back):
+        torch.testing.assert_close(dpsgd(peers_of(q, graph, clients=clients), X, 1), Q @ X + deltas, **EXACT)
 
 
 @pytest.mark.parametrize("order", ["cta", "atc"])
 def test_sparse_mixing_trains_the_same_models(quadratics, order):
-    q, kwargs = quadratics, {"rounds": 5, "local": quadratics.local, "seed": 0, "order": order}
-    meters = Meter(), Meter()
-    dense = dpsgd(q.model, W_0, q.clients, metropolis(ring(4)), meter=meters[0], **kwargs)
-    sparse = dpsgd(q.model, W_0, q.clients, metropolis(ring(4), sparse=True), meter=meters[1], **kwargs)
-    torch.testing.assert_close(sparse, dense, rtol=1e-12, atol=1e-13)
-    assert meters[0] == meters[1]
+    dense = peers_of(quadratics, ring(4), order)
+    sparse = quadratics.federation(exchange=Peers(ring(4), order, metropolis(ring(4), sparse=True)))
+    torch.testing.assert_close(dpsgd(sparse, W_0, 5), dpsgd(dense, W_0, 5), rtol=1e-12, atol=1e-13)
+    assert dense.meter == sparse.meter
+    assert dense.meter.rounds == 5
 
 
 def test_models_keep_their_dtype(quadratics):
     clients = [(X.float(), y.float()) for X, y in quadratics.clients]
-    W = dpsgd(quadratics.model, W_0.float(), clients, metropolis(ring(4)), rounds=2, local=quadratics.local, seed=0)
+    W = dpsgd(peers_of(quadratics, ring(4), clients=clients), W_0.float(), 2)
     assert (W.dtype, W.shape) == (torch.float32, (4, 3))
 
 
 def test_rounds_can_be_cut_anywhere(quadratics):
     """Two rounds and three that continue the count are five rounds, and the start is not overwritten."""
-    q, Q, seen = quadratics, metropolis(ring(4)), []
-    local = ClientOpt(lr=0.05, lr_decay=0.9, batch_size=3)
-    W = start(W_0, 4)
-    whole = dpsgd(q.model, W, q.clients, Q, rounds=5, local=local, seed=0, after_round=lambda t, W: seen.append((t, W)))
-    first = dpsgd(q.model, W, q.clients, Q, rounds=2, local=local, seed=0)
-    assert torch.equal(dpsgd(q.model, first, q.clients, Q, rounds=3, local=local, seed=0, first_round=3), whole)
+    f, W, seen = peers_of(quadratics, ring(4), local=ClientOpt(lr=0.05, lr_decay=0.9, batch_size=3)), start(W_0, 4), []
+    whole = dpsgd(f, W, 5, after_round=lambda t, W: seen.append((t, W)))
+    first = dpsgd(f, W, 2)
+    assert torch.equal(dpsgd(f, first, 3, first_round=3), whole)
     assert [t for t, _ in seen] == [1, 2, 3, 4, 5]
     assert torch.equal(seen[1][1], first)
     assert torch.equal(W, start(W_0, 4))
@@ -408,10 +171,14 @@ def test_rounds_can_be_cut_anywhere(quadratics):
 @every_topology
 def test_a_round_sends_a_model_over_every_link_in_both_directions(name):
     """2 |E| P B bytes a round, here float64; images are those of the clients."""
-    q, graph, meter = Quadratics(sizes=(4,) * 9), topology(name, 9), Meter()
-    dpsgd(q.model, W_0, q.clients, metropolis(graph), rounds=3, local=q.local, seed=0, meter=meter)
-    assert meter.bytes == meter.bytes_up == 3 * 2 * graph.number_of_edges() * 3 * 8
-    assert (meter.rounds, meter.images) == (3, 3 * 9 * 4 * q.epochs)
+    q, graph = Quadratics(sizes=(4,) * 9), topology(name, 9)
+    f = peers_of(q, graph)
+    dpsgd(f, W_0, 3)
+    assert f.meter.bytes == f.meter.bytes_up == 3 * 2 * graph.number_of_edges() * 3 * 8
+    assert (f.meter.rounds, f.meter.images) == (3, 3 * 9 * 4 * q.epochs)
+
+
+# What is refused
 
 
 @pytest.mark.parametrize("how", ["loop", "vmap"])
@@ -419,17 +186,7 @@ def test_divergence_names_client_and_round(quadratics, how):
     X, y = quadratics.clients[2]
     broken = [*quadratics.clients[:2], (X * float("nan"), y), quadratics.clients[3]]
     with pytest.raises(NumericalFailure, match="client 2, round 7"):
-        dpsgd(
-            quadratics.model,
-            W_0,
-            broken,
-            metropolis(ring(4)),
-            rounds=1,
-            local=quadratics.local,
-            seed=0,
-            first_round=7,
-            how=how,
-        )
+        dpsgd(peers_of(quadratics, ring(4), clients=broken, how=how), W_0, 1, first_round=7)
 
 
 def test_a_model_that_breaks_in_mixing_names_its_client():
@@ -438,25 +195,24 @@ def test_a_model_that_breaks_in_mixing_names_its_client():
     clients = [(torch.zeros(3, 2), torch.tensor([0, 1, 1]))] * 5
     W = torch.zeros(5, model.d)
     W[3] = 1e38
-    Q = 12 * metropolis(ring(5))  # entries of 4: not doubly stochastic, which only `dpsgd` checks
+    mixing = 12 * metropolis(ring(5))  # entries of 4: not doubly stochastic, which only `dpsgd` checks
     with pytest.raises(NumericalFailure, match="client 2, round 1: its model is not finite"):
-        dpsgd_round(model, W, clients, Q, ClientOpt(), seed=0, round=1)
+        dpsgd_round(Federation(model, clients, exchange=Peers(ring(5), mixing=mixing)), W, 1)
 
 
-def test_requests_that_make_no_sense_are_refused(quadratics):
-    q, Q = quadratics, metropolis(ring(4))
-
-    def run(Q=Q, W=W_0, **kwargs):
-        return dpsgd(q.model, W, q.clients, Q, **{"rounds": 1, "local": q.local, "seed": 0, **kwargs})
-
-    for ids, message in [([], "names nobody"), ([0, 1, 2, 7], "client 7, .* are 0 to 3"), ([0, 1, 2, 2], "once")]:
-        with pytest.raises(InvalidRequest, match=message):
-            run(ids=ids)
-    with pytest.raises(TopologyError, match=r"Q must have shape \(3, 3\), a row per client, got \(4, 4\)"):
-        run(ids=[0, 1, 3])
+def test_graphs_and_models_that_do_not_fit_the_clients_are_refused(quadratics):
+    q, f = quadratics, peers_of(quadratics, ring(4))
+    with pytest.raises(TopologyError, match="graph must link clients 0 to 2, but its nodes are 0 to 3"):
+        dpsgd(f.having(clients=q.clients[:3]), W_0, 1)
+    with pytest.raises(TopologyError, match="graph must link clients 0, 1, 3, but its nodes are 0 to 2"):
+        dpsgd(peers_of(q, ring(3), clients={i: q.clients[i] for i in (0, 1, 3)}), W_0, 1)
+    with pytest.raises(TopologyError, match=r"Q must have shape \(4, 4\), a row per client, got \(3, 3\)"):
+        dpsgd(f.having(exchange=Peers(ring(4), mixing=metropolis(ring(3)))), W_0, 1)
     with pytest.raises(TopologyError, match="rho must be < 1"):
-        run(Q=torch.eye(4, dtype=torch.float64))
+        dpsgd(f.having(exchange=Peers(ring(4), mixing=torch.eye(4, dtype=torch.float64))), W_0, 1)
     with pytest.raises(ValueError, match=r"w must have shape .*, got \(3, 3\)"):
-        run(W=start(W_0, 3))
+        dpsgd(f, start(W_0, 3), 1)
     with pytest.raises(ValueError, match="rounds must be a whole number >= 0, got -1"):
-        run(rounds=-1)
+        dpsgd(f, W_0, -1)
+    with pytest.raises(UnsupportedTask, match="exchange must be Peers for this, but these clients have a server"):
+        dpsgd(q.federation(), W_0, 1)

@@ -10,6 +10,7 @@ from torch import nn
 from fu_core.errors import InvalidRequest, NumericalFailure, UnsupportedModel
 from fu_core.federation import together
 from fu_core.federation.augment import augment
+from fu_core.federation.federation import Federation
 from fu_core.federation.local import ClientOpt, batches, train_client
 from fu_core.federation.meter import Meter
 from fu_core.federation.optim import FlatOptimiser
@@ -22,27 +23,25 @@ from fu_core.streams import stream
 
 
 @pytest.fixture
-def federation():
-    """Three clients of different size, raw uint8 images, so that the last batches are partial."""
+def images():
+    """Three clients of different size, raw uint8 images, so that the last batches are partial, with a perceptron."""
     g = torch.Generator().manual_seed(0)
     clients = [
         (torch.randint(0, 256, (n, 1, 8, 8), generator=g, dtype=torch.uint8), torch.randint(0, 3, (n,), generator=g))
         for n in (23, 7, 40)
     ]
     scale = Standardize(torch.tensor([0.5]), torch.tensor([0.25]), 255)
-    return clients, FlatModel(nn.Sequential(scale, mlp(64, 3, (8,))))
+    return Federation(FlatModel(nn.Sequential(scale, mlp(64, 3, (8,)))), clients, seed=3)
 
 
-def check_same_as_the_loop(how, model, w, clients, opt, ids):
+def check_same_as_the_loop(how, f, w, ids=None):
     """The same updates to rounding, which are not nothing, and the same counts."""
-    meters = Meter(), Meter()
-    loop, other = (
-        train_round(model, w, clients, opt, seed=3, round=2, ids=ids, how=way, meter=meter)
-        for way, meter in zip(("loop", how), meters, strict=True)
-    )
+    ways = f.having(how="loop", meter=Meter()), f.having(how=how, meter=Meter())
+    loop, other = (train_round(way, w, 2, ids) for way in ways)
     torch.testing.assert_close(other, loop, rtol=1e-9, atol=1e-12)
     assert loop.norm() > 0.01
-    assert meters[0] == meters[1]
+    assert ways[0].meter == ways[1].meter
+    assert ways[0].meter.images > 0
 
 
 @pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])
@@ -68,42 +67,36 @@ def test_optimisers_equal_torch(kind):
     ClientOpt("adamw", lr=0.01, batch_size=8, weight_decay=0.1),
     ClientOpt("adam", lr=0.01, batch_size=8, epochs=0.5, augmentation="rotate_flip_crop"),
 ])  # fmt: skip
-def test_vmap_equals_loop(federation, opt):
-    clients, model = federation
-    w = model.init(0, torch.float64)
-    check_same_as_the_loop("vmap", model, w, clients, opt, ids=[0, 1, 2])
+def test_vmap_equals_loop(images, opt):
+    check_same_as_the_loop("vmap", images.having(local=opt), images.model.init(0, torch.float64))
 
 
-def test_many_clients_are_trained_in_parts_and_nothing_changes(federation, monkeypatch):
-    clients, model = federation
-    w = model.init(0)
+def test_many_clients_are_trained_in_parts_and_nothing_changes(images, monkeypatch):
+    f, w = images.having(local=ClientOpt(batch_size=7), how="vmap"), images.model.init(0)
     for start in (w, w + torch.arange(3)[:, None] / 100):  # one for all, or one each
         monkeypatch.setattr(together, "TOGETHER", 100)
-        whole = train_round(model, start, clients, ClientOpt(batch_size=7), seed=3, round=2, ids=[0, 1, 2], how="vmap")
+        whole = train_round(f, start, 2)
         monkeypatch.setattr(together, "TOGETHER", 2)
-        parts = train_round(model, start, clients, ClientOpt(batch_size=7), seed=3, round=2, ids=[0, 1, 2], how="vmap")
+        parts = train_round(f, start, 2)
         torch.testing.assert_close(parts, whole, rtol=1e-5, atol=1e-7)
         assert whole.norm() > 0.01
 
 
-def test_vmap_equals_loop_with_an_l2_term(federation):
-    clients, model = federation
-    penalised = FlatModel(model.module, l2=0.3)
-    w = model.init(0, torch.float64)
-    opt = ClientOpt(lr=0.1, batch_size=8)
+def test_vmap_equals_loop_with_an_l2_term(images):
+    f = images.having(local=ClientOpt(lr=0.1, batch_size=8))
+    penalised = f.having(model=FlatModel(f.model.module, l2=0.3))
+    w = f.model.init(0, torch.float64)
     loop, matrix, free = (
-        train_round(m, w, clients, opt, seed=0, round=1, ids=[0, 1, 2], how=how)
-        for m, how in ((penalised, "loop"), (penalised, "vmap"), (model, "vmap"))
+        train_round(one.having(how=how), w, 1) for one, how in ((penalised, "loop"), (penalised, "vmap"), (f, "vmap"))
     )
     torch.testing.assert_close(matrix, loop, rtol=1e-9, atol=1e-12)
     assert (matrix - free).norm() > 0.01
 
 
 @pytest.fixture
-def linear(federation):
+def linear(images):
     """The same clients; softmax regression on features of length 1, which have to be computed first."""
-    clients, model = federation
-    return clients, FlatModel(nn.Sequential(model.module[0], unit_softmax(64, 3)))
+    return images.having(model=FlatModel(nn.Sequential(images.model.module[0], unit_softmax(64, 3))))
 
 
 @pytest.mark.parametrize("opt", [
@@ -115,17 +108,16 @@ def linear(federation):
 @pytest.mark.parametrize("hidden", [(), (8,), (8, 5)])
 @pytest.mark.parametrize("l2", [0.0, 0.3])
 def test_written_out_backpropagation_equals_the_loop(linear, opt, bias, hidden, l2):
-    clients, model = linear
     widths = (64, *hidden)
     dense = [part for fan in pairwise(widths) for part in (nn.Linear(*fan, bias=bias), nn.ReLU())]
-    model = FlatModel(nn.Sequential(*model.module[1][:-1], *dense, nn.Linear(widths[-1], 3, bias=bias)), l2=l2)
-    clients = [(x.double() / 255, y) for x, y in clients]
+    layers = *linear.model.module[1][:-1], *dense, nn.Linear(widths[-1], 3, bias=bias)
+    model = FlatModel(nn.Sequential(*layers), l2=l2)
+    clients = {i: (x.double() / 255, y) for i, (x, y) in linear.clients.items()}
     W = torch.stack([model.init(k, torch.float64) for k in range(3)])
-    check_same_as_the_loop("dense", model, W, clients, opt, ids=[1, 2, 0])
+    check_same_as_the_loop("dense", linear.having(model=model, clients=clients, local=opt), W, ids=[1, 2, 0])
 
 
 def test_dense_models_are_trained_by_formula_unless_somebody_asks_otherwise(linear, monkeypatch):
-    clients, model = linear
     asked = []
     monkeypatch.setattr(together, "dense_gradients", lambda *args: asked.append(1) or dense_gradients(*args))
     for how, opt in (
@@ -133,117 +125,127 @@ def test_dense_models_are_trained_by_formula_unless_somebody_asks_otherwise(line
         ("vmap", ClientOpt()),
         ("auto", ClientOpt(augmentation="rotate_flip_crop")),
     ):
-        train_round(model, model.init(0), clients, opt, seed=0, round=1, ids=[0, 1, 2], how=how)
+        train_round(linear.having(how=how, local=opt), linear.model.init(0), 1)
         assert asked == [1, 1]  # two batches of the largest client, the first time only
 
 
 @pytest.mark.parametrize("why", ["tanh", "convolution", "augmentation", "dropout", "task"])
 def test_dense_is_refused_where_it_would_be_wrong(linear, why):
-    clients, model = linear
-    if why == "tanh":
-        model = FlatModel(nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.Tanh(), nn.Linear(4, 3)))
-    if why == "convolution":
-        model = FlatModel(nn.Sequential(nn.Conv2d(1, 1, 3), nn.Flatten(), nn.Linear(36, 3)))
-    opt = ClientOpt(augmentation="rotate_flip_crop") if why == "augmentation" else ClientOpt()
-    if why == "dropout":
-        model = FlatModel(nn.Sequential(nn.Dropout(0.5), *model.module))
-    if why == "task":
-        model = FlatModel(model.module, task="regression")
+    f = linear.having(how="dense")
+    if why == "augmentation":
+        f = f.having(local=ClientOpt(augmentation="rotate_flip_crop"))
+    else:
+        f = f.having(
+            model={
+                "tanh": FlatModel(nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.Tanh(), nn.Linear(4, 3))),
+                "convolution": FlatModel(nn.Sequential(nn.Conv2d(1, 1, 3), nn.Flatten(), nn.Linear(36, 3))),
+                "dropout": FlatModel(nn.Sequential(nn.Dropout(0.5), *f.model.module)),
+                "task": FlatModel(f.model.module, task="regression"),
+            }[why]
+        )
     with pytest.raises(UnsupportedModel, match="how='dense' needs classification"):
-        train_round(model, model.init(0), clients, opt, seed=0, round=1, ids=[0], how="dense")
+        train_round(f, f.model.init(0), 1)
+
+
+def test_an_unknown_way_is_refused(images):
+    with pytest.raises(ValueError, match="how must be one of 'auto', 'loop', 'vmap', 'dense', got 'vmapp'"):
+        train_round(images.having(how="vmapp"), images.model.init(0), 1)
 
 
 def test_prepared_rounds_are_the_same_rounds_to_the_bit(linear, monkeypatch):
-    clients, model = linear
-    w, opt = model.init(0), ClientOpt(lr=0.5, batch_size=8)
-    tail, pool = prepared(model, w, clients, opt, "auto")
-    assert isinstance(pool, Pool)
-    assert pool.x.dtype == w.dtype
-    kwargs = {"seed": 0, "round": 4, "ids": [2, 0]}
-    assert torch.equal(train_round(tail, w, pool, opt, **kwargs), train_round(model, w, clients, opt, **kwargs))
-    assert prepared(model, w, clients, opt, "vmap") == (model, clients)
+    w, f = linear.model.init(0), linear.having(local=ClientOpt(lr=0.5, batch_size=8))
+    ready = prepared(f, w)
+    assert isinstance(ready.clients, Pool)
+    assert ready.clients.x.dtype == w.dtype
+    assert ready.meter is f.meter
+    assert torch.equal(train_round(ready, w, 4, [2, 0]), train_round(f, w, 4, [2, 0]))
+    matrix = f.having(how="vmap")
+    assert prepared(matrix, w) is matrix
     monkeypatch.setattr(flat, "MOST_FEATURES", 70 * 64 - 1)
-    assert prepared(model, w, clients, opt, "auto") == (model, clients)
+    assert prepared(f, w) is f
 
 
-def test_a_pool_is_a_mapping_of_the_same_clients(federation):
-    clients, _ = federation
-    pool = Pool.of({7: clients[0], 3: clients[1]})
+def test_a_pool_is_a_mapping_of_the_same_clients(images):
+    pool = Pool.of({7: images.clients[0], 3: images.clients[1]})
     assert list(pool) == [7, 3]
-    for i, client in ((7, clients[0]), (3, clients[1])):
+    for i, client in ((7, images.clients[0]), (3, images.clients[1])):
         assert torch.equal(pool[i][0], client[0])
         assert torch.equal(pool[i][1], client[1])
     assert Pool.of(pool) is pool
 
 
-def test_vmap_equals_loop_for_convolutions(federation):
-    clients, _ = federation
-    model = FlatModel(nn.Sequential(Standardize(torch.tensor([0.5]), torch.tensor([0.25]), 255), simple_cnn(1, 8, 3)))
-    w = model.init(0, torch.float64)
-    opt = ClientOpt(lr=0.05, batch_size=16)
-    loop, matrix = (train_round(model, w, clients, opt, seed=0, round=1, ids=[2, 0], how=h) for h in ("loop", "vmap"))
+def test_vmap_equals_loop_for_convolutions(images):
+    scale = Standardize(torch.tensor([0.5]), torch.tensor([0.25]), 255)
+    f = images.having(
+        model=FlatModel(nn.Sequential(scale, simple_cnn(1, 8, 3))), local=ClientOpt(lr=0.05, batch_size=16)
+    )
+    w = f.model.init(0, torch.float64)
+    loop, matrix = (train_round(f.having(how=how), w, 1, [2, 0]) for how in ("loop", "vmap"))
     torch.testing.assert_close(matrix, loop, rtol=1e-8, atol=1e-11)
 
 
-def test_one_client_with_E_epochs_is_plain_sgd(federation):
-    clients, model = federation
-    opt = ClientOpt(lr=0.1, epochs=2, batch_size=8)
-    module = nn.Sequential(*model.module)
-    w = model.init(0)
-    module.load_state_dict(model.views(w), strict=False)
+def test_one_client_with_E_epochs_is_plain_sgd(images):
+    f = images.having(local=ClientOpt(lr=0.1, epochs=2, batch_size=8))
+    module = nn.Sequential(*f.model.module)
+    w = f.model.init(0)
+    module.load_state_dict(f.model.views(w), strict=False)
     sgd = torch.optim.SGD(module.parameters(), lr=0.1)
-    x, y = clients[0]
-    for b in batches(len(y), opt, seed=0, round=1, client=0):
+    x, y = f.clients[0]
+    for b in batches(len(y), f.local, seed=f.seed, round=1, client=0):
         sgd.zero_grad()
         nn.functional.cross_entropy(module(x[b]), y[b]).backward()
         sgd.step()
     theirs = torch.cat([p.detach().reshape(-1) for p in module.parameters()])
-    ours = train_client(model, w, clients[0], opt, seed=0, round=1, client_id=0)
-    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(train_client(f, w, 0, 1), theirs, rtol=1e-5, atol=1e-6)
 
 
-def test_training_one_client_leaves_server_and_sibling_alone(federation):
-    clients, model = federation
-    w = model.init(0)
-    before, data = w.clone(), clients[1][0].clone()
-    alone = train_round(model, w, clients, ClientOpt(), seed=0, round=1, ids=[1], how="loop")
-    together = train_round(model, w, clients, ClientOpt(), seed=0, round=1, ids=[0, 1, 2], how="loop")
+def test_training_one_client_leaves_server_and_sibling_alone(images):
+    f, w = images.having(how="loop"), images.model.init(0)
+    before, data = w.clone(), f.clients[1][0].clone()
+    alone, together = train_round(f, w, 1, [1]), train_round(f, w, 1)
     assert torch.equal(w, before)
-    assert torch.equal(clients[1][0], data)
+    assert torch.equal(f.clients[1][0], data)
     torch.testing.assert_close(together[1], alone[0], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("how", ["loop", "vmap"])
-def test_equal_starts_are_one_start_to_the_bit(federation, how):
-    clients, model = federation
-    w = model.init(0)
-    kwargs = {"seed": 0, "round": 1, "ids": [2, 0, 1], "how": how}
-    shared = train_round(model, w, clients, ClientOpt(batch_size=8), **kwargs)
-    assert torch.equal(train_round(model, w.repeat(3, 1), clients, ClientOpt(batch_size=8), **kwargs), shared)
+def test_everybody_takes_part_in_order_unless_somebody_is_named(images, how):
+    f, w = (
+        images.having(how=how, clients={i: images.clients[k] for i, k in ((5, 0), (1, 1), (9, 2))}),
+        images.model.init(0),
+    )
+    everybody = train_round(f, w, 1)
+    torch.testing.assert_close(everybody, train_round(f, w, 1, [1, 5, 9]), rtol=0, atol=0)
+    torch.testing.assert_close(everybody[1], train_client(f, w, 5, 1) - w, rtol=1e-5, atol=1e-7)
+    assert f.meter.bytes == 2 * 2 * 3 * 4 * f.model.d  # two rounds, three clients, up and down, float32
 
 
 @pytest.mark.parametrize("how", ["loop", "vmap"])
-def test_each_row_of_starts_belongs_to_its_client(federation, how):
+def test_equal_starts_are_one_start_to_the_bit(images, how):
+    f, w = images.having(local=ClientOpt(batch_size=8), how=how), images.model.init(0)
+    assert torch.equal(train_round(f, w.repeat(3, 1), 1, [2, 0, 1]), train_round(f, w, 1, [2, 0, 1]))
+
+
+@pytest.mark.parametrize("how", ["loop", "vmap"])
+def test_each_row_of_starts_belongs_to_its_client(images, how):
     """Updates are relative to each client's own start, whatever the order of the ids; no server is counted."""
-    clients, model = federation
-    W = torch.stack([model.init(k, torch.float64) for k in range(3)])
-    before, meter, opt = W.clone(), Meter(), ClientOpt(lr=0.1, batch_size=8, momentum=0.9)
-    deltas = train_round(model, W, clients, opt, seed=0, round=1, ids=[1, 2, 0], how=how, meter=meter)
+    f = images.having(local=ClientOpt(lr=0.1, batch_size=8, momentum=0.9), how=how)
+    W = torch.stack([f.model.init(k, torch.float64) for k in range(3)])
+    before, deltas = W.clone(), train_round(f, W, 1, [1, 2, 0])
     for i, w, delta in zip([1, 2, 0], W, deltas, strict=True):
-        alone = train_client(model, w, clients[i], opt, seed=0, round=1, client_id=i)
+        alone = train_client(f.having(meter=Meter()), w, i, 1)
         torch.testing.assert_close(w + delta, alone, rtol=1e-9, atol=1e-12)
     assert torch.equal(W, before)
-    assert (meter.rounds, meter.bytes, meter.images) == (0, 0, 70)
+    assert (f.meter.rounds, f.meter.bytes, f.meter.images) == (0, 0, 70)
 
 
 @pytest.mark.parametrize("rows", [2, 4])
-def test_a_start_per_client_or_one_for_all(federation, rows):
-    clients, model = federation
-    W = model.init(0).repeat(rows, 1)
-    with pytest.raises(ValueError, match=rf"w must have shape .*\(3, {model.d}\).*, got \({rows}, {model.d}\)"):
-        train_round(model, W, clients, ClientOpt(), seed=0, round=1, ids=[0, 1, 2])
-    with pytest.raises(ValueError, match=rf"w must have shape \({model.d},\)"):
-        train_round(model, W[0, 1:], clients, ClientOpt(), seed=0, round=1, ids=[0, 1, 2])
+def test_a_start_per_client_or_one_for_all(images, rows):
+    d, W = images.model.d, images.model.init(0).repeat(rows, 1)
+    with pytest.raises(ValueError, match=rf"w must have shape .*\(3, {d}\).*, got \({rows}, {d}\)"):
+        train_round(images, W, 1)
+    with pytest.raises(ValueError, match=rf"w must have shape \({d},\)"):
+        train_round(images, W[0, 1:], 1)
 
 
 @pytest.mark.parametrize(("epochs", "expected"), [(1, 4), (2, 8), (0.5, 2), (0.01, 1)])
@@ -269,11 +271,11 @@ def test_learning_rate_decays_once_per_round():
     assert opt.fresh(201).lr == pytest.approx(0.0670, abs=5e-5)  # PUF's unlearning round
 
 
-def test_divergence_names_the_client(federation):
-    clients, model = federation
-    broken = [clients[0], (clients[1][0].float() * float("nan"), clients[1][1])]
+def test_divergence_names_the_client(images):
+    x, y = images.clients[1]
+    f = images.having(clients=[images.clients[0], (x.float() * float("nan"), y)])
     with pytest.raises(NumericalFailure, match="client 1, round 4"):
-        train_round(model, model.init(0), broken, ClientOpt(), seed=0, round=4, ids=[0, 1])
+        train_round(f, f.model.init(0), 4)
 
 
 @pytest.mark.parametrize(
@@ -328,19 +330,16 @@ def test_a_client_without_samples_is_named():
 
 
 @pytest.mark.parametrize("how", ["loop", "vmap"])
-def test_bf16_rounds_the_layers_and_keeps_parameters_exact(federation, how, monkeypatch):
-    clients, model = federation
-    w, kwargs = model.init(0), {"seed": 0, "round": 1, "ids": [0, 1, 2], "how": how}
-    exact = train_round(model, w, clients, ClientOpt(batch_size=8), **kwargs)
+def test_bf16_rounds_the_layers_and_keeps_parameters_exact(images, how, monkeypatch):
+    f, w = images.having(local=ClientOpt(batch_size=8), how=how), images.model.init(0)
+    exact = train_round(f, w, 1)
     monkeypatch.setenv("FU_PRECISION", "bf16")
-    rounded = train_round(model, w, clients, ClientOpt(batch_size=8), **kwargs)
+    rounded = train_round(f, w, 1)
     assert rounded.dtype == torch.float32
     assert 1e-4 < (rounded - exact).norm() / exact.norm() < 0.05
 
 
 def test_dense_models_know_no_bf16(linear, monkeypatch):
-    clients, model = linear
-    kwargs = {"seed": 0, "round": 1, "ids": [0, 1, 2]}
-    exact = train_round(model, model.init(0), clients, ClientOpt(), **kwargs)
+    exact = train_round(linear, linear.model.init(0), 1)
     monkeypatch.setenv("FU_PRECISION", "bf16")
-    assert torch.equal(train_round(model, model.init(0), clients, ClientOpt(), **kwargs), exact)
+    assert torch.equal(train_round(linear, linear.model.init(0), 1), exact)

@@ -418,14 +418,20 @@ def test_the_step_rule_leaves_small_steps_alone():
 
 
 def test_with_the_step_rule_it_converges_where_without_it_it_does_not():
+    """Methods 3.3: at the solution the constraint binds, so that |residual| / |c| is the least an iterate can be away.
+
+    Without the rule the dual throws L_u tau |K|^2 lambda = 94 lambda beyond the constraint, it drifts back, and so on:
+    far at most times, near at some, so that no single iterate tells; the later ones together do.
+    """
     expected, dual = solution(STEEP, 0.0, 4.0)
     ruled, log = solved(replace(FIXED, step_rule=True), 4.0, STEEP)
     torch.testing.assert_close(ruled, expected, rtol=0, atol=1e-10)
     assert log[-1].dual == pytest.approx(dual, abs=1e-10)
-    free, log = solved(FIXED, 4.0, STEEP)
-    assert float((free - expected).norm()) > 1
-    late = [i.dual for i in log[-100:]]
-    assert max(late) - min(late) > 1  # it goes round and round
+    assert all(abs(i.residual) < 1e-6 and abs(i.dual - dual) < 1e-6 for i in log[-100:])
+    _, log = solved(FIXED, 4.0, STEEP)
+    for late in (log[-300:-150], log[-150:]):  # it goes round and round, and does not calm down
+        assert max(abs(i.residual) for i in late) / float(STEEP.norm()) > 1
+        assert max(i.dual for i in late) - min(i.dual for i in late) > 1
 
 
 @pytest.mark.parametrize(("tau", "ends"), [(0.19, True), (0.21, False)])

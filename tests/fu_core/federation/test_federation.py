@@ -1,0 +1,70 @@
+"""What stays the same from round to round: who is there, what is derived from it, and what it refuses."""
+
+from dataclasses import FrozenInstanceError, replace
+
+import pytest
+import torch
+
+from fu_core.errors import UnsupportedTask
+from fu_core.federation.federation import Federation
+from fu_core.federation.graphs import Peers, ring
+from fu_core.federation.server import FedOpt
+from fu_core.federation.together import Pool
+from fu_core.request import Deletion
+
+
+def test_clients_are_numbered_from_zero_or_named(quadratics):
+    q = quadratics
+    assert q.federation().ids == [0, 1, 2, 3]
+    named = q.federation(clients={7: q.clients[1], 2: q.clients[3]})
+    assert named.ids == [2, 7]
+    assert named.sizes().tolist() == [10, 12]
+    assert named.sizes([7, 2]).tolist() == [12, 10]
+    pooled = q.federation(clients=Pool.of(named.clients))
+    assert isinstance(pooled.clients, Pool)
+    assert pooled.ids == [2, 7]
+
+
+def test_it_is_a_server_that_averages_unless_somebody_says_otherwise(quadratics):
+    f = Federation(quadratics.model, quadratics.clients)
+    assert (f.server, f.seed, f.how) == (FedOpt(), 0, "auto")
+    with pytest.raises(UnsupportedTask, match="exchange must be Peers for this, but these clients have a server"):
+        _ = f.peers
+    peers = Peers(ring(4))
+    linked = f.having(exchange=peers)
+    assert linked.peers is peers
+    with pytest.raises(
+        UnsupportedTask, match=r"exchange must be a server's \(FedOpt\) for this, but these clients are peers"
+    ):
+        _ = linked.server
+
+
+def test_what_is_derived_shares_the_meter_and_leaves_the_original_alone(quadratics):
+    f = quadratics.federation()
+    other = f.having(local=replace(f.local, epochs=2.0), seed=3)
+    left = other.after(Deletion.of(f.clients, 1))
+    assert (f.local.epochs, f.seed, f.ids) == (4, 0, [0, 1, 2, 3])
+    assert (left.local.epochs, left.seed, left.ids) == (2.0, 3, [0, 2, 3])
+    assert f.meter is other.meter is left.meter
+    assert Federation(f.model, f.clients).meter is not f.meter
+    with pytest.raises(FrozenInstanceError):
+        f.seed = 1
+
+
+def test_after_a_deletion_only_what_is_kept_is_there(quadratics):
+    """Client 3 leaves, client 0 keeps all but its second sample; the others have what they had."""
+    q = quadratics
+    f = q.federation(exchange=FedOpt("adam", lr=0.1)).after(Deletion.of(q.clients, {0: torch.tensor([1]), 3: None}))
+    assert f.sizes().tolist() == [7, 12, 20]
+    assert torch.equal(f.clients[0][1], q.clients[0][1][[0, 2, 3, 4, 5, 6, 7]])
+    assert f.clients[1] is q.clients[1]
+    assert f.server == FedOpt("adam", lr=0.1)
+
+
+def test_peers_are_linked_anew_where_somebody_leaves_and_only_there(quadratics):
+    q, peers = quadratics, Peers(ring(4), "atc")
+    f = q.federation(exchange=peers)
+    left = f.after(Deletion.of(q.clients, 2))
+    assert sorted(map(sorted, left.peers.graph.edges)) == [[0, 1], [0, 3], [1, 3]]
+    assert (left.peers.order, len(left.peers.Q)) == ("atc", 3)
+    assert f.after(Deletion.of(q.clients, {2: torch.tensor([0])})).peers is peers
