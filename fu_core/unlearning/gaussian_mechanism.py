@@ -45,7 +45,7 @@ def gaussian_epsilon(sensitivity: float, sigma: float, *, delta: float) -> float
     """
     _check_not_negative("sensitivity", sensitivity)
     _check_not_negative("sigma", sigma)
-    _check_probability("delta", delta)
+    check_probability("delta", delta)
     if _delta(sensitivity, sigma, 0.0) <= delta:
         return 0.0
     if sigma == 0:
@@ -70,7 +70,7 @@ def gaussian_sigma(sensitivity: float, *, epsilon: float, delta: float, mechanis
     """
     _check_not_negative("sensitivity", sensitivity)
     check_positive("epsilon", epsilon)
-    _check_probability("delta", delta)
+    check_probability("delta", delta)
     check_choice("mechanism", mechanism, MECHANISMS)
     if mechanism == "classical":
         return sensitivity / epsilon * math.sqrt(2 * math.log(1.25 / delta))
@@ -118,6 +118,7 @@ def _check_not_negative(parameter: str, given: float) -> None:
         raise ValueError(f"{parameter} must be a finite number >= 0, got {given!r}")
 
 
-def _check_probability(parameter: str, given: float) -> None:
+def check_probability(parameter: str, given: float) -> None:
+    """Raise ValueError unless `given` lies strictly between 0 and 1."""
     if not (isinstance(given, (int, float)) and 0 < given < 1):
         raise ValueError(f"{parameter} must lie in (0, 1), got {given!r}")

@@ -19,24 +19,45 @@ linear losses and drift otherwise. What comes out has no certificate. The recove
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-import networkx as nx
 import torch
 from torch import Tensor
 
 from fu_core.errors import (
     InvalidRequest,
+    MissingHistory,
     NumericalFailure,
     TopologyError,
     UnsupportedTask,
     check_choice,
 )
-from fu_core.federation.decentralised import check_mixing, links, metropolis
-from fu_core.federation.meter import Meter
+from fu_core.federation.federation import Federation
+from fu_core.federation.graphs import check_mixing, links
+from fu_core.request import Deletion
 from fu_core.streams import stream
+from fu_core.unlearning.memory import PeerHistory
+from fu_core.unlearning.method import Trained, refuse, register
+from fu_core.unlearning.needs import Needs
 
 CURVATURES = ("secant", "frozen")
+REFUSES = dict.fromkeys(
+    ("samples", "classes"), "leaving: PDUDT forgets whole clients and not some of their samples or classes"
+)
+
+
+@dataclass(frozen=True)
+class PDUDT:
+    """How to replay. `curvature="frozen"` keeps the stored gradients as they are, an ablation."""
+
+    sigma: float = 0.0  # standard deviation of the noise in each model
+    curvature: str = "secant"
+
+    def __post_init__(self) -> None:
+        check_choice("curvature", self.curvature, CURVATURES)
+        if not 0 <= self.sigma < float("inf"):
+            raise ValueError(f"sigma must be a finite number >= 0, got {self.sigma!r}")
 
 
 def mixing_without(Q: Tensor, rows: Sequence[int]) -> Tensor:
@@ -48,47 +69,36 @@ def mixing_without(Q: Tensor, rows: Sequence[int]) -> Tensor:
     return W.to_sparse_csr() if Q.layout == torch.sparse_csr else W
 
 
-def pdudt(
-    history: PeerHistory,
-    Q: Tensor | nx.Graph,
-    leaving: Sequence[int],
-    *,
-    seed: int,
-    sigma: float = 0.0,
-    curvature: str = "secant",
-    meter: Meter | None = None,
-) -> Tensor:
-    """The models (K', d) of the clients that stay, in the order of `history.ids`, replayed without `leaving`.
+def pdudt(f: Federation, history: PeerHistory, deletion: Deletion, config: PDUDT | None = None) -> Tensor:
+    """The models (K', d) of the clients that stay, in the order of their ids, replayed without those who leave.
 
-    Q (K, K) is what the training was mixed with, rows as in `history.ids`, or its graph (Metropolis' weights).
-    `curvature="frozen"` keeps the stored gradients as they are, an ablation. Deterministic but for the noise
-    of standard deviation `sigma`, from streams of (seed, id). Nothing is trained; every replayed round sends
+    f: the federation that was trained, with the Q that its models were mixed with; history: of all its clients and
+    rounds. Deterministic but for the noise, from streams of (seed, id). Nothing is trained; every replayed round sends
     the models of the clients that stay, which the paper's abstract does not count.
 
-    Raises `MissingHistory` naming the round, `InvalidRequest` for clients that are nobody, everybody or unknown,
-    `TopologyError` if the others are not connected, `UnsupportedTask` for samples or classes (`leaving` a
-    mapping) and for a history that does not follow from Q in the order "cta".
+    Raises `UnsupportedTask` for samples or classes, and for a history that does not follow from Q in the order "cta",
+    `MissingHistory` naming the round, `InvalidRequest` for a history of other clients, `TopologyError` if those who
+    stay are not connected.
     """
-    check_choice("curvature", curvature, CURVATURES)
-    if not 0 <= sigma < float("inf"):
-        raise ValueError(f"sigma must be a finite number >= 0, got {sigma!r}")
+    config = config or PDUDT()
+    refuse(deletion, REFUSES)
     rounds = list(range(history.first_round, max([history.first_round, *history.rounds]) + 1))
     for t in rounds:
         history.models(t), history.gradients(t)  # a gap is found before anything is computed
-    stay = _staying(history.ids, leaving)
-    if isinstance(Q, nx.Graph):
-        Q = metropolis(Q)
-    W = _checked_mixing(Q, history.ids, leaving)
-    _check_follows(history, rounds, Q)
+    if history.ids != f.ids:
+        raise InvalidRequest(f"history is of the clients {history.ids}, but those of the federation are {f.ids}")
+    W = _checked_mixing(f, deletion.leaving)
+    _check_follows(history, rounds, f.peers.Q)
 
-    mine = [history.ids.index(i) for i in stay]
+    stay = [i for i in f.ids if i not in deletion.leaving]
+    mine = [f.ids.index(i) for i in stay]
     x = history.models(rounds[0])[mine]  # x'^0 = x^0
     W = W.to(x.device, x.dtype)
     kappa = torch.zeros_like(x[:, :1])  # (K', 1)
     products, squares = (torch.zeros_like(kappa, dtype=torch.float64) for _ in range(2))
     for t in rounds:
         X, g, gamma = history.models(t)[mine], history.gradients(t)[mine], history.rate(t)
-        if curvature == "secant" and t < rounds[-1]:  # the last round has no next one and keeps its kappa
+        if config.curvature == "secant" and t < rounds[-1]:  # the last round has no next one and keeps its kappa
             dX, dg = history.models(t + 1)[mine] - X, history.gradients(t + 1)[mine] - g
             products += (dX * dg).sum(dim=1, keepdim=True, dtype=torch.float64)
             squares += (dX * dX).sum(dim=1, keepdim=True, dtype=torch.float64)
@@ -96,27 +106,25 @@ def pdudt(
         x = W @ x - gamma * (g + kappa * (x - X))  # x' <- W' x' - gamma [g + kappa (x' - x)]
         if not bool(x.isfinite().all()):
             raise NumericalFailure(f"round {t}: the replayed models are not finite")
-        if meter is not None:
-            meter.gossip(x, links(W))
-    if meter is not None:
-        meter.keep("peer history", *history.stored)
-    return _noised(x, stay, sigma, seed)
+        f.meter.gossip(x, links(W))
+    f.meter.keep("peer history", *history.stored)
+    return _noised(x, stay, config.sigma, f.seed)
 
 
-def _staying(ids: list[int], leaving: Sequence[int]) -> list[int]:
-    if isinstance(leaving, Mapping):
-        raise UnsupportedTask("leaving: PDUDT forgets whole clients and not some of their samples or classes")
-    if not leaving:
-        raise InvalidRequest("leaving names nobody: at least one client must leave")
-    if unknown := sorted(set(leaving) - set(ids)):
-        raise InvalidRequest(f"leaving names client {unknown[0]}, but the history is of the clients {ids}")
-    stay = [i for i in ids if i not in set(leaving)]
-    if not stay:
-        raise InvalidRequest(f"leaving names all {len(ids)} clients: at least one must stay")
-    return stay
+@register("PDUDT", paper="Qiao et al., ICML 2025", colour="#5aa9dc", dash="-.", parameters=PDUDT,
+          needs=Needs(history=True, full_participation=True), refuses=REFUSES, exchanges=("peers",))  # fmt: skip
+def serve(trained: Trained, deletion: Deletion, config: PDUDT) -> Tensor:
+    """The replay of what `trained.memory` holds. Notes: published, the bytes that Wu et al. count as stored."""
+    f, history = trained.horizontal, trained.memory
+    if not isinstance(history, PeerHistory):
+        raise MissingHistory("memory: PDUDT needs a PeerHistory, recorded while the federation was trained")
+    neighbours = sum(f.peers.graph.degree[c] for c in deletion.leaving)
+    trained.notes["published"] = history.published_nbytes(neighbours)
+    return pdudt(f, history, deletion, config)
 
 
-def _checked_mixing(Q: Tensor, ids: list[int], leaving: Sequence[int]) -> Tensor:
+def _checked_mixing(f: Federation, leaving: Sequence[int]) -> Tensor:
+    Q, ids = f.peers.Q, f.ids
     if Q.shape != (len(ids), len(ids)):
         raise TopologyError(
             f"Q must have shape {(len(ids),) * 2}, a row per client of the history, got {tuple(Q.shape)}"

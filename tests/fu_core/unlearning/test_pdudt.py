@@ -7,10 +7,16 @@ import pytest
 import torch
 
 from fu_core.errors import InvalidRequest, MissingHistory, NumericalFailure, TopologyError, UnsupportedTask
-from fu_core.federation.decentralised import dpsgd, dpsgd_round, erdos_renyi, metropolis, ring, star, start
+from fu_core.federation.decentralised import dpsgd, dpsgd_round, start
+from fu_core.federation.federation import Federation
+from fu_core.federation.graphs import Peers, erdos_renyi, metropolis, ring, star
 from fu_core.federation.local import ClientOpt
 from fu_core.federation.meter import Meter
-from fu_core.unlearning.baselines.pdudt import PeerHistory, mixing_without, pdudt
+from fu_core.request import Deletion
+from fu_core.unlearning import method
+from fu_core.unlearning.baselines.pdudt import PDUDT, mixing_without, pdudt
+from fu_core.unlearning.memory import Memory, PeerHistory
+from fu_core.unlearning.method import Trained, unlearn
 from tests.quadratics import Quadratics
 
 W_0 = torch.zeros(3, dtype=torch.float64)
@@ -18,22 +24,42 @@ EXACT = {"rtol": 1e-9, "atol": 1e-11}
 SIX = (8, 12, 20, 10, 9, 15)
 
 
-def trained(q, Q, *, rounds=20, ids=None, **kwargs):
-    """The models after D-PSGD on the quadratics `q` from zero, and the history."""
-    history = PeerHistory(q.eta)
-    kwargs = {"local": q.local, "seed": 0, **kwargs}
-    W = dpsgd(q.model, W_0, q.clients, Q, rounds=rounds, ids=ids, on_updates=history.record, **kwargs)
-    return W, history
+def peers(q, graph, mixing=None, **fields):
+    """The quadratics `q` on a graph, with Metropolis' weights or `mixing`."""
+    return Federation(q.model, q.clients, q.local, 0, Peers(graph, mixing=mixing)).having(**fields)
 
 
-def gaps(q, graph, leaving, *, rounds):
+def anybody(graph, **fields):
+    """A federation for histories that are written by hand: what its clients hold does not matter."""
+    return peers(Quadratics(sizes=(4,) * len(graph)), graph, **fields)
+
+
+def trained(f, rounds=20, history=None):
+    """The models after D-PSGD from zero, and the history."""
+    history = history or PeerHistory(f.local.lr)
+    return dpsgd(f, W_0, rounds, on_updates=history.record), history
+
+
+def without(f, leaving):
+    """Those who stay, mixed with W'."""
+    stay = [i for i in f.ids if i not in leaving]
+    mixing = mixing_without(f.peers.Q, [f.ids.index(i) for i in leaving])
+    exchange = Peers(nx.complete_graph(stay), mixing=mixing)
+    return f.having(clients={i: f.clients[i] for i in stay}, exchange=exchange)
+
+
+def replayed(f, history, leaving, seed=0, **how):
+    """PDUDT without the clients `leaving`."""
+    return pdudt(f.having(seed=seed), history, Deletion.of(f.clients, leaving), PDUDT(**how))
+
+
+def gaps(f, leaving, *, rounds):
     """Distances to the training without `leaving` and with the same W': of doing nothing, secant and frozen."""
-    Q = metropolis(graph)
-    stay = [i for i in range(len(q.clients)) if i not in leaving]
-    W, history = trained(q, Q, rounds=rounds)
-    retrained, _ = trained(q, mixing_without(Q, leaving), rounds=rounds, ids=stay)
-    replays = [pdudt(history, Q, leaving, seed=0, curvature=curvature) for curvature in ("secant", "frozen")]
-    return [float((X - retrained).norm()) for X in (W[stay], *replays)]
+    W, history = trained(f, rounds)
+    left = without(f, leaving)
+    retrained, _ = trained(left, rounds)
+    replays = [replayed(f, history, leaving, curvature=curvature) for curvature in ("secant", "frozen")]
+    return [float((X - retrained).norm()) for X in (W[left.ids], *replays)]
 
 
 @pytest.mark.parametrize("leaving", [[1], [0, 3]])
@@ -42,7 +68,7 @@ def gaps(q, graph, leaving, *, rounds):
 def test_one_curvature_per_client_makes_the_replay_the_training_without_the_target(leaving, rounds, epochs):
     """T1 with A_i = I: the secant is m / gamma from the second round on, and g is affine with that slope."""
     q = Quadratics(sizes=SIX, isotropic=True, epochs=epochs)
-    nothing, secant, frozen = gaps(q, erdos_renyi(6, 0.7, seed=2), leaving, rounds=rounds)
+    nothing, secant, frozen = gaps(peers(q, erdos_renyi(6, 0.7, seed=2)), leaving, rounds=rounds)
     assert secant < 1e-9
     if rounds > 2:
         assert min(nothing, frozen) > 0.1
@@ -50,32 +76,33 @@ def test_one_curvature_per_client_makes_the_replay_the_training_without_the_targ
 
 def test_a_decaying_learning_rate_is_not_taken_for_curvature():
     q = Quadratics(sizes=SIX, isotropic=True, epochs=1)
-    local, Q = ClientOpt(lr=q.eta, lr_decay=0.9, batch_size=10**6), metropolis(ring(6))
+    f = peers(q, ring(6), local=ClientOpt(lr=q.eta, lr_decay=0.9, batch_size=10**6))
     known, unknown = PeerHistory(q.eta, decay=0.9), PeerHistory(q.eta)
 
     def record(*what):
         known.record(*what), unknown.record(*what)
 
-    W = dpsgd(q.model, W_0, q.clients, Q, rounds=20, local=local, seed=0, on_updates=record)
-    stay = [0, 1, 3, 4, 5]
-    retrained = dpsgd(q.model, W_0, q.clients, mixing_without(Q, [2]), rounds=20, local=local, seed=0, ids=stay)
-    right, wrong = (float((pdudt(h, Q, [2], seed=0) - retrained).norm()) for h in (known, unknown))
+    W = dpsgd(f, W_0, 20, on_updates=record)
+    left = without(f, [2])
+    retrained = dpsgd(left, W_0, 20)
+    right, wrong = (float((replayed(f, h, [2]) - retrained).norm()) for h in (known, unknown))
     assert right < 1e-9
-    assert wrong > 0.01 * float((W[stay] - retrained).norm())
+    assert wrong > 0.01 * float((W[left.ids] - retrained).norm())
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("epochs", [1, 4])
 def test_the_replay_ends_nearer_to_retraining_than_doing_nothing(seed, epochs):
     """T1 with different A_i, 60 rounds: two fifths of the gap or so are left. Frozen gradients drift past it."""
-    nothing, secant, frozen = gaps(Quadratics(sizes=SIX, epochs=epochs, seed=seed), ring(6), [2], rounds=60)
+    nothing, secant, frozen = gaps(peers(Quadratics(sizes=SIX, epochs=epochs, seed=seed), ring(6)), [2], rounds=60)
     assert secant < 0.5 * nothing
     assert frozen > 1.5 * nothing
 
 
 def test_linear_losses_are_exact_with_frozen_gradients_and_with_the_secant():
     """Gradients that never change, b_i: x' = W'^s x_0 - gamma sum_q W'^q b, and a secant of zero."""
-    Q, gamma = metropolis(star(5)), 0.3
+    f, gamma = anybody(star(5)), 0.3
+    Q = f.peers.Q
     g = torch.Generator().manual_seed(0)
     X, b = torch.randn(2, 5, 3, generator=g, dtype=torch.float64)
     history, stay = PeerHistory(gamma), [0, 1, 3, 4]
@@ -85,7 +112,7 @@ def test_linear_losses_are_exact_with_frozen_gradients_and_with_the_secant():
         X = Q @ X - gamma * b
         ours = W @ ours - gamma * b[stay]
     for curvature in ("frozen", "secant"):
-        torch.testing.assert_close(pdudt(history, Q, [2], seed=0, curvature=curvature), ours, **EXACT)
+        torch.testing.assert_close(replayed(f, history, [2], curvature=curvature), ours, **EXACT)
     assert float((ours - X[stay]).norm()) > 0.1
 
 
@@ -95,26 +122,19 @@ def test_an_isolated_client_left_nothing_behind(quadratics):
     Q = torch.eye(4, dtype=torch.float64)
     rows = torch.tensor([0, 1, 3])
     Q[rows[:, None], rows] = metropolis(graph)
+    f = peers(quadratics, graph, Q)
     history, X = PeerHistory(quadratics.eta), start(W_0, 4)
     for t in range(1, 11):
-        X = dpsgd_round(
-            quadratics.model,
-            X,
-            quadratics.clients,
-            Q,
-            quadratics.local,
-            seed=0,
-            round=t,
-            on_updates=history.record,
-        )
-    torch.testing.assert_close(pdudt(history, Q, [2], seed=0), X[[0, 1, 3]], **EXACT)
+        X = dpsgd_round(f, X, t, on_updates=history.record)
+    torch.testing.assert_close(replayed(f, history, [2]), X[[0, 1, 3]], **EXACT)
 
 
 def test_four_rounds_by_hand(quadratics):
     """Cumulative secants, row by row, cut off at 0 and 1/gamma; the last round keeps the one before."""
-    q, Q, keep = quadratics, metropolis(ring(4)), [0, 2, 3]
-    _, history = trained(q, Q, rounds=4, local=ClientOpt(lr=q.eta, batch_size=3), seed=5)
-    W, gamma = mixing_without(Q, [1]), q.eta
+    gamma, keep = quadratics.eta, [0, 2, 3]
+    f = peers(quadratics, ring(4), local=ClientOpt(lr=gamma, batch_size=3), seed=5)
+    _, history = trained(f, rounds=4)
+    W = mixing_without(f.peers.Q, [1])
     X = [history.models(t)[keep] for t in (1, 2, 3, 4)]
     g = [history.gradients(t)[keep] for t in (1, 2, 3, 4)]
     x = X[0].clone()
@@ -125,23 +145,23 @@ def test_four_rounds_by_hand(quadratics):
             secant = sum(float(dx @ dg) for dx, dg in pairs) / sum(float(dx @ dx) for dx, _ in pairs)
             kappa.append(min(max(secant, 0.0), 1 / gamma))
         x = W @ x - gamma * (g[s] + torch.tensor(kappa, dtype=torch.float64)[:, None] * (x - X[s]))
-    torch.testing.assert_close(pdudt(history, Q, [1], seed=0), x, **EXACT)
+    torch.testing.assert_close(replayed(f, history, [1]), x, **EXACT)
 
 
 @pytest.mark.parametrize(("slope", "fraction"), [(-2.0, 0.0), (0.5, 0.5), (50.0, 1.0)])
 def test_the_secant_stays_between_flat_and_one_full_step(slope, fraction):
     """gamma = 1, g = slope (x - a): gamma kappa is 0, slope or 1. Two clients, the one who stays keeps to itself."""
-    Q, a = metropolis(ring(2)), torch.tensor([[1.0], [3.0]], dtype=torch.float64)
+    f, a = anybody(ring(2)), torch.tensor([[1.0], [3.0]], dtype=torch.float64)
     X, history, models, gradients = torch.zeros(2, 1, dtype=torch.float64), PeerHistory(1.0), [], []
     for t in (1, 2, 3):
         models.append(float(X[0]))
         gradients.append(float(slope * (X - a)[0]))
         history.record(t, [0, 1], X, -slope * (X - a))
-        X = Q @ X - slope * (X - a)
+        X = f.peers.Q @ X - slope * (X - a)
     x = models[0]
     for x_s, g_s in zip(models, gradients, strict=True):
         x = x - (g_s + fraction * (x - x_s))
-    assert float(pdudt(history, Q, [1], seed=0)) == pytest.approx(x, rel=1e-12)
+    assert float(replayed(f, history, [1])) == pytest.approx(x, rel=1e-12)
 
 
 def test_clients_that_never_moved_have_no_curvature():
@@ -149,7 +169,7 @@ def test_clients_that_never_moved_have_no_curvature():
     history, X = PeerHistory(0.1), torch.ones(4, 3)
     for t in (1, 2, 3):
         history.record(t, range(4), X, torch.zeros(4, 3))
-    assert torch.equal(pdudt(history, metropolis(ring(4)), [0], seed=0), torch.ones(3, 3))
+    assert torch.equal(replayed(anybody(ring(4)), history, [0]), torch.ones(3, 3))
 
 
 def test_weights_of_those_who_left_go_to_the_diagonal():
@@ -161,39 +181,39 @@ def test_weights_of_those_who_left_go_to_the_diagonal():
     torch.testing.assert_close(sparse.to_dense(), expected, **EXACT)
 
 
-def test_graph_sparse_and_dense_matrix_are_the_same_to_it(quadratics):
+def test_sparse_and_dense_matrix_are_the_same_to_it(quadratics):
     graph = ring(4)
-    _, history = trained(quadratics, metropolis(graph))
-    dense, sparse, from_graph = (
-        pdudt(history, Q, [3], seed=0) for Q in (metropolis(graph), metropolis(graph, sparse=True), graph)
-    )
-    assert torch.equal(dense, from_graph)
-    torch.testing.assert_close(sparse, dense, **EXACT)
+    f = peers(quadratics, graph)
+    _, history = trained(f)
+    sparse = f.having(exchange=Peers(graph, mixing=metropolis(graph, sparse=True)))
+    torch.testing.assert_close(replayed(sparse, history, [3]), replayed(f, history, [3]), **EXACT)
 
 
-def test_rows_are_those_of_the_ids_in_the_history():
-    """A history of the clients 4, 0, 2, 5, in that order: without 0 the rows are those of 4, 2, 5."""
-    q, Q = Quadratics(sizes=SIX, isotropic=True), metropolis(star(4))
-    ids = [4, 0, 2, 5]
-    _, history = trained(q, Q, ids=ids)
+def test_rows_are_those_of_the_ids_of_the_federation():
+    """The clients 0, 2, 4, 5 of six, around client 0: without 2 the rows are those of 0, 4, 5."""
+    q = Quadratics(sizes=SIX, isotropic=True)
+    ids = [0, 2, 4, 5]
+    graph = nx.Graph([(0, 2), (0, 4), (0, 5)])
+    f = peers(q, graph, clients={i: q.clients[i] for i in ids})
+    _, history = trained(f)
     assert history.ids == ids
-    retrained, _ = trained(q, mixing_without(Q, [1]), ids=[4, 2, 5])
-    torch.testing.assert_close(pdudt(history, Q, [0], seed=0), retrained, **EXACT)
+    retrained, _ = trained(without(f, [2]))
+    torch.testing.assert_close(replayed(f, history, [2]), retrained, **EXACT)
 
 
 def test_noise_has_the_standard_deviation_asked_for_and_a_stream_per_client():
     d, sigma = 4000, 0.25
     history = PeerHistory(0.1)
     history.record(1, range(5), torch.zeros(5, d), torch.zeros(5, d))
-    Q = metropolis(ring(5))
-    noise, again, other = (pdudt(history, Q, [0], seed=s, sigma=sigma) for s in (3, 3, 4))
+    f = anybody(ring(5))
+    noise, again, other = (replayed(f, history, [0], seed=s, sigma=sigma) for s in (3, 3, 4))
     assert torch.equal(noise, again)
     assert not torch.equal(noise, other)
     bands = 5 * sigma / math.sqrt(2 * d)
     assert all(abs(float(row.std()) - sigma) < bands for row in noise)
     assert abs(float((noise[0] * noise[1]).mean())) < 5 * sigma**2 / math.sqrt(d)
-    assert torch.equal(pdudt(history, Q, [1], seed=3, sigma=sigma)[1:], noise[1:])  # clients 2, 3, 4
-    assert torch.equal(pdudt(history, Q, [0], seed=3), torch.zeros(4, d))
+    assert torch.equal(replayed(f, history, [1], seed=3, sigma=sigma)[1:], noise[1:])  # clients 2, 3, 4
+    assert torch.equal(replayed(f, history, [0], seed=3), torch.zeros(4, d))
 
 
 def test_history_shares_no_storage_and_the_replay_overwrites_nothing(quadratics):
@@ -204,17 +224,17 @@ def test_history_shares_no_storage_and_the_replay_overwrites_nothing(quadratics)
     assert torch.equal(history.models(1), torch.ones(4, 3))
     assert torch.equal(history.gradients(1), torch.full((4, 3), -2.0))
 
-    Q = metropolis(ring(4))
-    _, history = trained(quadratics, Q, rounds=3)
+    f = peers(quadratics, ring(4))
+    _, history = trained(f, rounds=3)
     before = {name: tensor.clone() for name, tensor in history.tensors().items()}
-    pdudt(history, Q, [0], seed=0, sigma=0.1)
+    replayed(f, history, [0], sigma=0.1)
     assert all(torch.equal(tensor, before[name]) for name, tensor in history.tensors().items())
 
 
 def test_recording_does_not_change_training(quadratics):
-    Q = metropolis(ring(4))
-    W, history = trained(quadratics, Q, rounds=3)
-    plain = dpsgd(quadratics.model, W_0, quadratics.clients, Q, rounds=3, local=quadratics.local, seed=0)
+    f = peers(quadratics, ring(4))
+    W, history = trained(f, rounds=3)
+    plain = dpsgd(f, W_0, 3)
     assert torch.equal(plain, W)
     assert history.rounds == [1, 2, 3]
     assert torch.equal(history.models(1), start(W_0, 4))
@@ -222,62 +242,93 @@ def test_recording_does_not_change_training(quadratics):
 
 def test_history_survives_a_checkpoint(quadratics):
     """An interrupted training goes on with the restored history as if nothing had happened."""
-    Q, kwargs = metropolis(ring(4)), {"local": quadratics.local, "seed": 0}
-    _, whole = trained(quadratics, Q, rounds=5)
-    W, first = trained(quadratics, Q, rounds=2)
+    f = peers(quadratics, ring(4))
+    _, whole = trained(f, rounds=5)
+    W, first = trained(f, rounds=2)
     second = PeerHistory(quadratics.eta)
     second.restore({"w": W, **first.tensors()})
-    dpsgd(quadratics.model, W, quadratics.clients, Q, rounds=3, first_round=3, on_updates=second.record, **kwargs)
+    dpsgd(f, W, 3, first_round=3, on_updates=second.record)
     assert second.tensors().keys() == whole.tensors().keys()
     assert all(torch.equal(tensor, second.tensors()[name]) for name, tensor in whole.tensors().items())
-    assert torch.equal(pdudt(second, Q, [1], seed=0), pdudt(whole, Q, [1], seed=0))
+    assert torch.equal(replayed(f, second, [1]), replayed(f, whole, [1]))
 
 
 def test_a_gap_is_missing_history_and_names_the_round():
-    X, Q = torch.ones(4, 3), metropolis(ring(4))
+    X, f = torch.ones(4, 3), anybody(ring(4))
     empty = PeerHistory(0.1)
     with pytest.raises(MissingHistory, match="round 1; the history holds nothing"):
-        pdudt(empty, Q, [0], seed=0)
+        replayed(f, empty, [0])
     gap, late = PeerHistory(0.1), PeerHistory(0.1)
     for t in (1, 2, 4):
         gap.record(t, range(4), X, 0 * X)
     with pytest.raises(MissingHistory, match="round 3; the history holds rounds 1 to 4"):
-        pdudt(gap, Q, [0], seed=0)
+        replayed(f, gap, [0])
     for t in (2, 3):
         late.record(t, range(4), X, 0 * X)
     with pytest.raises(MissingHistory, match="round 1; the history holds rounds 2 to 3"):
-        pdudt(late, Q, [0], seed=0)
+        replayed(f, late, [0])
     resumed = PeerHistory(0.1, first_round=2)
     resumed.restore(late.tensors())
-    assert torch.equal(pdudt(resumed, Q, [0], seed=0), X[1:])
+    assert torch.equal(replayed(f, resumed, [0]), X[1:])
 
 
-def test_requests_that_cannot_be_served(quadratics):
-    Q = metropolis(ring(4))
-    _, history = trained(quadratics, Q, rounds=3)
-    for leaving, message in [([], "names nobody"), ([7], "client 7"), ([0, 1, 2, 3], "all 4 clients")]:
-        with pytest.raises(InvalidRequest, match=message):
-            pdudt(history, Q, leaving, seed=0)
-    with pytest.raises(UnsupportedTask, match="whole clients"):
-        pdudt(history, Q, {0: quadratics.clients[0]}, seed=0)
+def test_only_whole_clients_can_be_forgotten(quadratics, monkeypatch):
+    """Refused by the function and by name, in the same words, for samples and for classes."""
+    monkeypatch.setattr(method, "_import_all", lambda: None)
+    labelled = [(X, (y > 0).long()) for X, y in quadratics.clients]
+    f = peers(quadratics, ring(4), clients=labelled)
+    W, history = trained(peers(quadratics, ring(4)), rounds=3)
+    for forget in ({0: torch.arange(2)}, {i: (y == 0).nonzero().flatten() for i, (_, y) in enumerate(labelled)}):
+        deletion = Deletion.of(labelled, forget)
+        for serve in (
+            lambda deletion=deletion: pdudt(f, history, deletion),
+            lambda deletion=deletion: unlearn("PDUDT", Trained(f, W, memory=history), deletion),
+        ):
+            with pytest.raises(UnsupportedTask, match="leaving: PDUDT forgets whole clients and not some of their sam"):
+                serve()
+
+
+def test_bad_parameters_and_histories_are_named(quadratics):
+    f = peers(quadratics, ring(4))
+    _, history = trained(f, rounds=3)
     with pytest.raises(ValueError, match="curvature must be one of 'secant', 'frozen', got 'hessian'"):
-        pdudt(history, Q, [0], seed=0, curvature="hessian")
+        PDUDT(curvature="hessian")
     with pytest.raises(ValueError, match="sigma must be a finite number >= 0, got -1"):
-        pdudt(history, Q, [0], seed=0, sigma=-1)
+        PDUDT(sigma=-1)
     with pytest.raises(ValueError, match="gamma must be a finite number > 0, got 0"):
         PeerHistory(0)
     with pytest.raises(InvalidRequest, match=r"round 4 has the clients \[0, 1\]"):
         history.record(4, [0, 1], torch.zeros(2, 3), torch.zeros(2, 3))
+    with pytest.raises(InvalidRequest, match=r"history is of the clients \[0, 1, 2, 3\], but .* are \[0, 1, 2\]"):
+        replayed(peers(quadratics, ring(3), clients=quadratics.clients[:3]), history, [0])
+
+
+def test_it_serves_a_request_by_name_and_tells_what_the_paper_counts(quadratics, monkeypatch):
+    """Published: t_1 N_c d B, of a client with two neighbours; two that leave have four."""
+    monkeypatch.setattr(method, "_import_all", lambda: None)
+    f, rounds = peers(quadratics, ring(4)), 5
+    W, history = trained(f, rounds=rounds)
+    served = unlearn("PDUDT", Trained(f, W, rounds, memory=history), "client-1")
+    assert torch.equal(served.model, replayed(f, history, [1]))
+    assert served.notes == {"published": rounds * 2 * 3 * 8}
+    assert served.cost.storage == history.nbytes
+    both = unlearn("PDUDT", Trained(f, W, rounds, memory=history), "client-0-1", curvature="frozen")
+    assert torch.equal(both.model, replayed(f, history, [0, 1], curvature="frozen"))
+    assert both.notes == {"published": rounds * 4 * 3 * 8}
+    with pytest.raises(MissingHistory, match="memory: PDUDT needs a PeerHistory"):
+        unlearn("PDUDT", Trained(f, W, rounds, memory=Memory()), "client-1")
+    with pytest.raises(InvalidRequest, match="names client 7"):
+        unlearn("PDUDT", Trained(f, W, rounds, memory=history), "client-7")
 
 
 def test_those_who_stay_must_be_connected(quadratics):
-    Q = metropolis(star(4))
-    _, history = trained(quadratics, Q, rounds=2)
+    f = peers(quadratics, star(4))
+    _, history = trained(f, rounds=2)
     with pytest.raises(TopologyError, match=r"without the clients \[0\]: rho must be < 1"):
-        pdudt(history, Q, [0], seed=0)
-    assert pdudt(history, Q, [0, 1, 2], seed=0).shape == (1, 3)  # who is alone is connected
+        replayed(f, history, [0])
+    assert replayed(f, history, [0, 1, 2]).shape == (1, 3)  # who is alone is connected
     with pytest.raises(TopologyError, match=r"Q must have shape \(4, 4\), .*, got \(5, 5\)"):
-        pdudt(history, metropolis(ring(5)), [1], seed=0)
+        replayed(f.having(exchange=Peers(ring(5))), history, [1])
 
 
 @pytest.mark.parametrize("lr", [0.1, 0.0005])
@@ -288,31 +339,31 @@ def test_a_history_of_another_order_or_matrix_is_refused(quadratics, dtype, lr):
     At the lower rate the models, of length 1, move by a thousandth in a round.
     """
     clients = [(X.to(dtype), y.to(dtype)) for X, y in quadratics.clients]
-    Q, kwargs = metropolis(ring(4)), {"rounds": 50, "local": ClientOpt(lr=lr, batch_size=100), "seed": 0}
+    f = peers(quadratics, ring(4), clients=clients, local=ClientOpt(lr=lr, batch_size=100))
     histories = {}
     for order in ("cta", "atc"):
         histories[order] = PeerHistory(lr)
-        record = histories[order].record
-        dpsgd(quadratics.model, (W_0 + 0.6).to(dtype), clients, Q, order=order, on_updates=record, **kwargs)
-    assert pdudt(histories["cta"], Q, [0], seed=0).dtype == dtype
+        other = f.having(exchange=Peers(ring(4), order))
+        dpsgd(other, (W_0 + 0.6).to(dtype), 50, on_updates=histories[order].record)
+    assert replayed(f, histories["cta"], [0]).dtype == dtype
     with pytest.raises(UnsupportedTask, match=r"after round 1 are off .* training with order='cta' and this Q"):
-        pdudt(histories["atc"], Q, [0], seed=0)
+        replayed(f, histories["atc"], [0])
     with pytest.raises(UnsupportedTask, match="after round 2 are off"):  # from consensus all matrices mix alike
-        pdudt(histories["cta"], metropolis(star(4)), [1], seed=0)
+        replayed(f.having(exchange=Peers(star(4))), histories["cta"], [1])
 
 
 def test_a_broken_history_is_a_numerical_failure():
     history = PeerHistory(0.1)
     history.record(1, range(4), torch.zeros(4, 3), torch.full((4, 3), float("inf")))
     with pytest.raises(NumericalFailure, match="round 1"):
-        pdudt(history, metropolis(ring(4)), [0], seed=0)
+        replayed(anybody(ring(4)), history, [0])
 
 
 def test_counters_equal_the_formulas(quadratics):
     """2 |E'| t_1 P B sent among those who stay, 2 t_1 K P B kept; the paper's figure is t_1 N_c P B."""
-    Q, meter, rounds = metropolis(ring(4)), Meter(), 7
-    _, history = trained(quadratics, Q, rounds=rounds)
-    pdudt(history, Q, [0], seed=0, meter=meter)
+    f, meter, rounds = peers(quadratics, ring(4)), Meter(), 7
+    _, history = trained(f, rounds)
+    replayed(f.having(meter=meter), history, [0])
     P, B = 3, 8
     assert meter.bytes == meter.bytes_up == 2 * 2 * rounds * P * B
     assert meter.storage == history.nbytes == 2 * rounds * 4 * P * B

@@ -1,0 +1,206 @@
+"""What a release guarantees: the noise that is asked for, and the certificate that it earns.
+
+The certificate of DU is measured, not assumed. With f_r = sum_i a_i f_i over what is retained, lambda-strongly convex,
+
+    |x^ - x'| <= |grad f_r(x^)| / lambda                 the residual radius of a model x^, x' the minimiser (errata D6)
+
+and a model is released with N(0, sigma^2 I) only if its radius is within the budget sigma was chosen for. The paper's
+own calibration takes Lemma 3's bound for the sensitivity; what it gives is a claim:
+
+    Delta F = 2 M L^2 m^2 / (lambda^3 n^2)               per requester with m of n samples, in Theorem 1's sigma
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fu_core.errors import CertificateViolation, NumericalFailure, UnsupportedModel, check_positive
+from fu_core.federation.local import Client
+from fu_core.models.flat import FlatModel
+from fu_core.request import Deletion
+from fu_core.unlearning.curvature import mean_gradient
+from fu_core.unlearning.gaussian_mechanism import check_probability, gaussian_sigma
+
+# --- what holds ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What is guaranteed about the released models, against retraining and then adding the same noise (errata D7).
+
+    sigma: standard deviation of the noise in each released model; radius: distance to the retrained model, as
+    bounded by the residual (corrected) or by Lemma 3 (printed); covers: "all models" together, or each "model"
+    by itself. `form="printed"` is the paper's claim, not a guarantee.
+    """
+
+    epsilon: float
+    delta: float
+    sigma: float
+    radius: float
+    covers: str
+    form: str = "corrected"
+
+
+def compose(certificates: Iterable[Certificate]) -> tuple[float, float]:
+    """(epsilon, delta) of several releases seen together: they add up (basic composition)."""
+    held = list(certificates)
+    return sum(c.epsilon for c in held), sum(c.delta for c in held)
+
+
+def after_fine_tuning(certificate: Certificate | None) -> Certificate | None:
+    """What is left of a certificate after rounds of D-PSGD on the retained data (paper, Eq. 12; errata D10).
+
+    The rounds are the same map in both worlds if they use nothing but retained data, fresh randomness, and a
+    number of rounds and a learning rate fixed beforehand: then a guarantee for all models together survives. They
+    mix the models: a guarantee about each model by itself says nothing about a mixture, and is lost.
+    """
+    return certificate if certificate is not None and certificate.covers == "all models" else None
+
+
+# --- what it takes ---------------------------------------------------------------------------------------------------
+
+
+class Constants(NamedTuple):
+    """Of one sample's loss: lambda-strongly convex, L-Lipschitz, with an M-Lipschitz Hessian (Assumption 2)."""
+
+    lam: float
+    L: float
+    M: float
+
+    def distance(self, m: int, n: int) -> float:
+        """Lemma 2: the retrained model is at most 2 L m / (lambda n) away."""
+        return 2 * self.L * m / (self.lam * n)
+
+    def sensitivity(self, m: int, n: int) -> float:
+        """Lemma 3 and line 0: Delta F = 2 M L^2 m^2 / (lambda^3 n^2)."""
+        return 2 * self.M * self.L**2 * m**2 / (self.lam**3 * n**2)
+
+
+def softmax_constants(radius: float, l2: float, *, norm: float = 0.0, binary: bool = False) -> Constants:
+    """Constants of L2-regularised softmax (or binary logistic) regression on features of length <= radius.
+
+    norm: of the models concerned, |x| <= norm; the regulariser adds l2 * norm to L. On all of R^d no loss is both
+    strongly convex and Lipschitz (errata D11). Lemma 4 bounds the minimiser by L / l2.
+    """
+    check_positive("radius", radius)
+    check_positive("l2", l2)
+    if binary:
+        return Constants(l2, radius + l2 * norm, radius**3 / (6 * math.sqrt(3)))
+    return Constants(l2, math.sqrt(2) * radius + l2 * norm, radius**3 / math.sqrt(2))
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """The noise of a release, or the guarantee from which it follows.
+
+        Privacy(sigma=0.1)                                             noise, and no certificate
+        Privacy(epsilon=1.0, delta=1e-5, budget=0.01)                  the corrected form's: measured
+        Privacy(epsilon=1.0, delta=1e-5, constants=Constants(...))     the printed form's: claimed
+
+    sigma: standard deviation of the noise in each model; budget: the largest distance to retraining that the noise is
+    to cover; constants: of the loss, see `softmax_constants`.
+    """
+
+    sigma: float = 0.0
+    epsilon: float | None = None
+    delta: float = 1e-5
+    budget: float | None = None
+    constants: Constants | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.sigma < math.inf:
+            raise ValueError(f"sigma must be >= 0, got {self.sigma}")
+        if self.epsilon is None:
+            if self.budget is not None or self.constants is not None:
+                raise ValueError("budget and constants belong to a certificate: give epsilon, too")
+            return
+        if self.sigma:
+            raise ValueError(
+                f"give epsilon, from which sigma follows, or sigma, not both; got {self.epsilon} and {self.sigma}"
+            )
+        check_positive("epsilon", self.epsilon)
+        check_probability("delta", self.delta)
+        if (self.budget is None) == (self.constants is None):
+            raise ValueError(
+                "a certificate needs budget, the distance to retraining that the noise is to cover, or, for the "
+                "printed form, constants: lambda, L and M (see softmax_constants); "
+                f"got {'neither' if self.budget is None else 'both'}"
+            )
+        if self.budget is not None:
+            check_positive("budget", self.budget)
+
+    def check(self, model: FlatModel, form: str) -> None:
+        """Refuse what cannot be certified before anything is computed: a loss that is not convex, the other form."""
+        if self.epsilon is None:
+            return
+        strong_convexity(model)
+        if form == "printed" and self.constants is None:
+            raise ValueError("the printed certificate needs constants: lambda, L and M (see softmax_constants)")
+        if form != "printed" and self.budget is None:
+            raise ValueError("a certificate needs budget: the distance to retraining that the noise is to cover")
+
+
+def measured(privacy: Privacy, radius: float, covers: str) -> Certificate:
+    """The budget rule: sigma from the budget, and a release only if the measured radius is within it."""
+    epsilon, delta, budget = privacy.epsilon, privacy.delta, privacy.budget
+    assert epsilon is not None
+    assert budget is not None
+    sigma = gaussian_sigma(budget, epsilon=epsilon, delta=delta)
+    if radius > budget:
+        raise CertificateViolation(
+            f"the unlearned model may be {radius:.3g} from retraining, budget allows {budget:.3g}, "
+            f"so ({epsilon:g}, {delta:g}) cannot be certified at sigma {sigma:.3g}: retrain, or raise budget"
+        )
+    return Certificate(epsilon, delta, sigma, radius, covers)
+
+
+def claimed(privacy: Privacy, deletion: Deletion, weight: float) -> Certificate:
+    """The paper's calibration: sigma_c per message, which `weight` scales, so weight |(sigma_c)_c| in each model."""
+    epsilon, delta, constants = privacy.epsilon, privacy.delta, privacy.constants
+    assert epsilon is not None
+    assert constants is not None
+    radii = [constants.sensitivity(len(gone[1]), len(deletion.clients[c][1])) for c, gone in deletion.forgotten.items()]
+    per_message = [gaussian_sigma(radius, epsilon=epsilon, delta=delta, mechanism="classical") for radius in radii]
+    sigma = weight * math.hypot(*per_message)
+    if not math.isfinite(sigma):
+        raise NumericalFailure(f"epsilon {epsilon:g} and delta {delta:g} ask for more noise than numbers can say")
+    return Certificate(epsilon, delta, sigma, max(radii), "all models", "printed")
+
+
+# --- how far a model is from retraining ------------------------------------------------------------------------------
+
+
+def strong_convexity(model: FlatModel) -> float:
+    """lambda: the model's l2, if its loss is convex. Raises UnsupportedModel where there is nothing to certify."""
+    if not isinstance(model.only_layer(), nn.Linear) or model.task not in ("classification", "regression"):
+        raise UnsupportedModel("a certificate needs a convex loss: one linear layer, classification or regression")
+    if model.l2 <= 0:
+        raise UnsupportedModel(f"a certificate needs strong convexity: l2 must be > 0, got {model.l2}")
+    return model.l2
+
+
+def retained_weights(kept: Mapping[int, Client], objective: str) -> dict[int, float]:
+    """a_i of the retained objective: equal for all "clients", or by "samples"."""
+    sizes = {i: len(y) if objective == "samples" else 1 for i, (_, y) in kept.items()}
+    return {i: size / sum(sizes.values()) for i, size in sizes.items()}
+
+
+def retained_gradient(model: FlatModel, w: Tensor, deletion: Deletion, *, objective: str = "clients") -> Tensor:
+    """grad f_r(w) (d,), summed over the retaining clients with their weights a_i."""
+    weights = retained_weights(deletion.kept, objective)
+    return torch.stack([weights[i] * mean_gradient(model, w, data) for i, data in deletion.kept.items()]).sum(dim=0)
+
+
+def residual_radius(model: FlatModel, w: Tensor, deletion: Deletion, *, objective: str = "clients") -> float:
+    """|grad f_r(w)| / lambda: no minimiser of the retained objective is farther away than this (errata D6).
+
+    Deterministic. Raises UnsupportedModel unless the loss is strongly convex.
+    """
+    lam = strong_convexity(model)
+    return float(retained_gradient(model, w, deletion, objective=objective).norm()) / lam

@@ -1,0 +1,243 @@
+"""Certificates: what is measured, what is claimed, what is refused, and that a bound bounds (T5)."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from fu_core.errors import CertificateViolation, UnsupportedModel
+from fu_core.models.flat import FlatModel
+from fu_core.models.linear import mlp, softmax_regression
+from fu_core.request import Deletion
+from fu_core.unlearning.certificate import (
+    Certificate,
+    Constants,
+    Privacy,
+    after_fine_tuning,
+    compose,
+    residual_radius,
+    retained_gradient,
+    softmax_constants,
+)
+from fu_core.unlearning.curvature import dense_curvature
+from fu_core.unlearning.du import DU, du, du_release
+from fu_core.unlearning.gaussian_mechanism import gaussian_sigma
+from tests.ridge import EVERYBODY, L2, ONE, D, N, Ridge, among_peers, relative
+
+
+@pytest.fixture(scope="module")
+def ridge():
+    return Ridge()
+
+
+def release(ridge, W, forget, privacy, seed=0, **options):
+    """What a request leads to, from the models W."""
+    return du_release(ridge.federation(seed), W, ridge.deletion(forget), DU(**options), privacy)
+
+
+# --- noise -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("forget", [ONE, EVERYBODY], ids=["one", "all"])
+@pytest.mark.parametrize("noise", ["consensus", "shared", "independent"])
+def test_each_released_model_has_the_noise_it_claims(ridge, forget, noise):
+    w, _ = ridge.worlds(forget)
+    draws = []
+    for seed in range(300):
+        found = release(ridge, ridge.consensus(w), forget, Privacy(sigma=0.3), seed, noise=noise)
+        draws.append(found.models - found.noiseless)
+    noise_of = torch.stack(draws)  # (300, N, D)
+    assert noise_of.std(dim=(0, 2)).numpy() == pytest.approx(0.3, rel=0.1)
+    between = float((noise_of[:, 0] - noise_of[:, 1]).abs().max())
+    assert between > 0.5 if noise == "independent" else between == 0  # errata D1: shared noise cancels
+
+
+def test_other_noise_needs_no_other_solve(ridge):
+    """The release without noise, handed in, gives the very models of a release from scratch."""
+    w, _ = ridge.worlds(ONE)
+    W, deletion = ridge.consensus(w), ridge.deletion(ONE)
+    plain = du_release(ridge.federation(), W, deletion, DU())
+    f, privacy = ridge.federation(), Privacy(sigma=0.3)
+    again = du_release(f, W, deletion, DU(), privacy, plain)
+    assert torch.equal(again.models, du_release(ridge.federation(), W, deletion, DU(), privacy).models)
+    assert (f.meter.images, f.meter.products) == (0, 0)
+
+
+def test_the_printed_calibration_is_that_of_algorithm_1(ridge):
+    constants = Constants(lam=L2, L=2.0, M=0.5)
+    w, _ = ridge.worlds(ONE)
+    privacy = Privacy(epsilon=0.5, delta=1e-5, constants=constants)
+    found = release(ridge, ridge.consensus(w), ONE, privacy, form="printed")
+    sensitivity = 2 * 0.5 * 2.0**2 * 3**2 / (L2**3 * 30**2)
+    sigma = sensitivity / 0.5 * math.sqrt(2 * math.log(1.25 / 1e-5))
+    assert constants.sensitivity(3, 30) == pytest.approx(sensitivity)
+    assert found.sigma == pytest.approx(sigma / N)  # of one message, times 1 / N
+    assert found.certificate == Certificate(0.5, 1e-5, found.sigma, sensitivity, "all models", "printed")
+    everybody = release(ridge, ridge.consensus(w), {i: torch.arange(3) for i in range(N)}, privacy, form="printed")
+    sigmas = [Constants(L2, 2.0, 0.5).sensitivity(3, n) for n in (20, 25, 30, 35, 40)]
+    factor = math.sqrt(2 * math.log(1.25 / 1e-5)) / 0.5
+    assert everybody.sigma == pytest.approx(factor * math.hypot(*sigmas) / N)
+
+
+def test_on_ridge_the_printed_certificate_adds_no_noise_to_a_wrong_model(ridge):
+    """M = 0, so Delta F = 0: the paper promises exact retraining without noise (errata D2)."""
+    w, retrained = ridge.worlds(ONE)
+    privacy = Privacy(epsilon=1.0, delta=1e-5, constants=Constants(L2, 2.0, 0.0))
+    found = release(ridge, ridge.consensus(w), ONE, privacy, form="printed")
+    assert found.sigma == 0
+    assert relative(found.models, retrained, w) > 0.3
+
+
+# --- the budget rule -------------------------------------------------------------------------------------------------
+
+
+def test_a_release_within_budget_gets_the_noise_of_the_budget(ridge):
+    w, _ = ridge.worlds(ONE)
+    found = release(ridge, ridge.consensus(w), ONE, Privacy(epsilon=1.0, budget=0.01))
+    assert found.sigma == gaussian_sigma(0.01, epsilon=1.0, delta=1e-5)
+    assert found.certificate.radius < 1e-10
+    assert found.certificate.covers == "all models"
+
+
+def test_a_release_beyond_budget_is_refused_with_the_numbers(ridge):
+    w, _ = ridge.worlds(ONE)
+    off, privacy = ridge.consensus(w) + 0.5, Privacy(epsilon=1.0, budget=0.01)  # training that has not converged
+    with pytest.raises(CertificateViolation, match=r"may be .* from retraining, budget allows 0\.01.*retrain"):
+        release(ridge, off, ONE, privacy)
+    assert release(ridge, off, ONE, privacy, gradient="retained")
+
+
+@pytest.mark.parametrize(("noise", "covers"), [("shared", "model"), ("independent", "all models")])
+def test_models_of_their_own_are_covered_one_by_one_unless_their_noise_is_independent(ridge, noise, covers):
+    w, _ = ridge.worlds(ONE)
+    W = ridge.consensus(w) + 0.001 * torch.arange(N).double()[:, None]
+    found = release(ridge, W, ONE, Privacy(epsilon=1.0, budget=1.0), noise=noise)
+    assert found.certificate.covers == covers
+    radii = [residual_radius(ridge.model, w_i, ridge.deletion(ONE)) for w_i in found.noiseless]
+    expected = math.hypot(*radii) if covers == "all models" else max(radii)
+    assert found.certificate.radius == pytest.approx(expected)
+
+
+def test_the_radius_bounds_the_distance_to_retraining():
+    """T5, on logistic regression, whose retrained model is found by Newton's method."""
+    g = torch.Generator().manual_seed(0)
+    clients = [(torch.randn(30, 3, generator=g).double(), torch.randint(0, 2, (30,), generator=g)) for _ in range(4)]
+    model = FlatModel(softmax_regression(3, 2), l2=0.1)
+    f = among_peers(model, clients)
+
+    w = minimiser(model, clients)
+    deletion = Deletion.of(clients, {0: torch.arange(6), 1: torch.arange(3)})
+    retrained = minimiser(model, [deletion.kept[i] for i in range(4)])
+    for form in ("corrected", "printed"):
+        released = du(f, w.repeat(4, 1), deletion, DU(form=form))[0]
+        distance = float((released - retrained).norm())
+        assert 0 < distance <= residual_radius(model, released, deletion)
+    assert residual_radius(model, retrained, deletion) < 1e-9
+
+
+def minimiser(model, held):
+    """Of the mean of the clients' losses, by Newton's method on the whole Hessian."""
+    x, y = torch.cat([x for x, _ in held]), torch.cat([y for _, y in held])
+    shares = torch.cat([torch.full((len(y_i),), 1 / len(y_i) / len(held), dtype=torch.float64) for _, y_i in held])
+
+    def loss(p):
+        return shares.dot(model.sample_losses(model.logits(p, x), y)) + 0.5 * model.l2 * p.dot(p)
+
+    w = torch.zeros(model.d, dtype=torch.float64)
+    for _ in range(20):
+        w = w - torch.linalg.solve(torch.func.hessian(loss)(w), torch.func.grad(loss)(w))
+    return w
+
+
+@pytest.mark.parametrize("objective", ["clients", "samples"])
+def test_the_retained_gradient_is_that_of_ridge(ridge, objective):
+    """A w - b + lambda w, of the clients' means or of all samples alike; the radius is its length over lambda."""
+    deletion, w = ridge.deletion({0: torch.arange(20), 3: torch.tensor([1, 2])}), torch.arange(D).double()
+    held = [deletion.kept[i] for i in (1, 2, 3, 4)]
+    weights = [0.25] * 4 if objective == "clients" else [25 / 128, 30 / 128, 33 / 128, 40 / 128]
+    expected = sum(a * X.T @ (X @ w - y) / len(y) for a, (X, y) in zip(weights, held, strict=True)) + L2 * w
+    found = retained_gradient(ridge.model, w, deletion, objective=objective)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    radius = residual_radius(ridge.model, w, deletion, objective=objective)
+    assert radius == pytest.approx(float(expected.norm()) / L2)
+
+
+# --- certificates by themselves --------------------------------------------------------------------------------------
+
+
+def test_fine_tuning_keeps_a_guarantee_for_all_models_and_loses_one_per_model():
+    held = Certificate(1.0, 1e-5, 0.1, 0.0, "all models")
+    assert after_fine_tuning(held) == held
+    assert after_fine_tuning(Certificate(1.0, 1e-5, 0.1, 0.0, "model")) is None
+    assert after_fine_tuning(None) is None
+
+
+def test_releases_compose_by_addition():
+    one = Certificate(0.5, 1e-6, 0.1, 0.0, "all models")
+    assert compose([one, one, one]) == (pytest.approx(1.5), pytest.approx(3e-6))
+
+
+def test_constants_of_softmax_regression_bound_what_can_be_measured():
+    """Gradient lengths and Hessian changes at random points stay below L and M, and come near."""
+    g = torch.Generator().manual_seed(1)
+    model = FlatModel(nn.Linear(3, 4, bias=False))
+    x = torch.nn.functional.normalize(torch.randn(1, 3, generator=g).double())
+    constants = softmax_constants(1.0, 0.01)
+    slopes, changes = [], []
+    for _ in range(200):
+        p, q = (3 * torch.randn(model.d, generator=g).double() for _ in range(2))
+        y = torch.randint(0, 4, (1,), generator=g)
+        slopes.append(float(model.grad(p, x, y).norm()))
+        H = [dense_curvature(model, z, [(1.0, (x, y))]) for z in (p, q)]
+        changes.append(float(torch.linalg.matrix_norm(H[0] - H[1], ord=2) / (p - q).norm()))
+    assert 0.6 * constants.L < max(slopes) <= constants.L
+    assert 0 < max(changes) <= constants.M
+    far, binary = softmax_constants(1.0, 0.5, norm=2.0), softmax_constants(2.0, 0.5, binary=True)
+    assert pytest.approx(math.sqrt(2) + 1.0) == far.L
+    assert pytest.approx(8 / (6 * math.sqrt(3))) == binary.M
+
+
+# --- what is asked for -----------------------------------------------------------------------------------------------
+
+
+def test_a_certificate_needs_a_strongly_convex_loss(ridge):
+    certify = Privacy(epsilon=1.0, budget=0.1)
+    net = FlatModel(mlp(D, 2), l2=0.1)
+    deep = [(x, (y > 0).long()) for x, y in ridge.clients]
+    with pytest.raises(UnsupportedModel, match="convex"):
+        du(among_peers(net, deep), torch.zeros(N, net.d).double(), Deletion.of(deep, ONE), privacy=certify)
+    plain = FlatModel(nn.Linear(D, 1, bias=False), task="regression")
+    W = ridge.consensus(torch.ones(D).double())
+    with pytest.raises(UnsupportedModel, match="l2 must be > 0"):
+        du(among_peers(plain, ridge.clients), W, ridge.deletion(ONE), privacy=certify)
+
+
+def test_each_form_needs_its_own_numbers(ridge):
+    f, W = ridge.federation(), ridge.consensus(torch.ones(D).double())
+    claim, budget = Privacy(epsilon=1.0, constants=Constants(L2, 1.0, 1.0)), Privacy(epsilon=1.0, budget=0.1)
+    with pytest.raises(ValueError, match="needs budget"):
+        du(f, W, ridge.deletion(ONE), DU(), claim)
+    with pytest.raises(ValueError, match="needs constants"):
+        du(f, W, ridge.deletion(ONE), DU(form="printed"), budget)
+    assert (f.meter.bytes, f.meter.images) == (0, 0)  # refused before anything is sent or computed
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"epsilon": 1.0}, "needs budget, .*, or, for the printed form, constants: .*; got neither"),
+        ({"epsilon": 1.0, "budget": 0.1, "constants": Constants(1.0, 1.0, 1.0)}, "needs budget, .*; got both"),
+        ({"epsilon": 1.0, "budget": 0.1, "sigma": 1.0}, "not both"),
+        ({"budget": 1.0}, "belong to a certificate"),
+        ({"constants": Constants(1.0, 1.0, 1.0)}, "belong to a certificate"),
+        ({"sigma": -1.0}, "sigma must be >= 0, got -1"),
+        ({"sigma": math.inf}, "sigma must be >= 0, got inf"),
+        ({"epsilon": 0.0, "budget": 0.1}, "epsilon must be a finite number > 0, got 0"),
+        ({"epsilon": 1.0, "budget": 0.1, "delta": 1.0}, r"delta must lie in \(0, 1\), got 1"),
+        ({"epsilon": 1.0, "budget": 0.0}, "budget must be a finite number > 0, got 0"),
+    ],
+)
+def test_privacy_that_cannot_be_meant_is_refused_by_name(given, says):
+    with pytest.raises(ValueError, match=says):
+        Privacy(**given)
