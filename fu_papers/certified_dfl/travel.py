@@ -12,16 +12,19 @@ import matplotlib.pyplot as plt
 import networkx as nx
 import numpy as np
 import torch
-from fu_core.unlearning.deletion import Deletion, Forget
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from fu_core.errors import check_choice
-from fu_core.federation.decentralised import metropolis, start, topology
+from fu_core.federation.decentralised import start
+from fu_core.federation.federation import Federation
+from fu_core.federation.flood import flood
+from fu_core.federation.graphs import Peers, topology
 from fu_core.federation.local import Client
 from fu_core.models.flat import FlatModel
+from fu_core.request import Deletion, Forget
 from fu_core.streams import stream
-from fu_core.unlearning.certified import DU, du_release, flood
+from fu_core.unlearning.du import DU, du
 from fu_papers.look import colour, linestyle
 
 SAMPLES, L2 = 12, 0.1
@@ -40,18 +43,18 @@ class Travel(NamedTuple):
 def travel(name: str, n: int, requester: int, what: str = WHAT[0]) -> Travel:
     """Let one of `n` clients ask, on the graph `name`. Random: data, from stream (0, "travel"). Deterministic."""
     check_choice("what", what, WHAT)
-    graph = topology(name, n)
-    model, clients = FlatModel(nn.Linear(2, 1, bias=False), task="regression", l2=L2), _clients(n)
+    graph, clients = topology(name, n), _clients(n)
+    model = FlatModel(nn.Linear(2, 1, bias=False), task="regression", l2=L2)
+    f = Federation(model, dict(enumerate(clients)), exchange=Peers(graph))
     forget: Forget = {requester: torch.arange(SAMPLES // 2)} if what == WHAT[0] else requester
-    kept = Deletion.of(clients, forget).kept
-    x, retrained = _optimum(clients), _optimum([kept[i] for i in sorted(kept)])
-    Q = metropolis(graph)
+    deletion = Deletion.of(clients, forget)
+    x, retrained = _optimum(clients), _optimum([deletion.kept[i] for i in sorted(deletion.kept)])
     distances = {}
     for method, form in FORMS.items():
-        release = du_release(model, start(x, n), clients, forget, Q, DU(form=form))
-        after = (release.noiseless[0] - retrained).norm() / (x - retrained).norm()
+        models = du(f, start(x, n), deletion, DU(form=form))
+        after = (models[0] - retrained).norm() / (x - retrained).norm()
         distances[method] = np.full(n, float(after))
-    return Travel(graph, flood(Q, [requester]).hops[0], distances)
+    return Travel(graph, flood(f.peers.Q, [requester]).hops[0], distances)
 
 
 def travel_figure(name: str, n: int, requester: int, hop: int, what: str = WHAT[0]) -> Figure:

@@ -5,11 +5,11 @@ import re
 from dataclasses import asdict, fields, replace
 
 import pytest
+from fu_core.unlearning.certified import DU
 
 from fu_core.data import NAMES
 from fu_core.errors import ConfigError
 from fu_core.federation.local import ClientOpt
-from fu_core.unlearning.certified import DU
 from fu_papers.certified_dfl.grid import (
     CHOICES,
     DU_FORMS,

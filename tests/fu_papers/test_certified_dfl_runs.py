@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from fu_core.unlearning.certified import DU, certified_unlearn
 from fu_core.unlearning.deletion import Deletion
 
 from fu_core.errors import ConfigError
 from fu_core.evaluation.membership import half_of_each_class
 from fu_core.federation.decentralised import dpsgd, metropolis, topology, without
-from fu_core.unlearning.certified import DU, certified_unlearn
 from fu_papers.certified_dfl import runs as certified_dfl
 from fu_papers.certified_dfl.grid import Experiment, Place
 from fu_papers.certified_dfl.runs import Federation, forget_of

@@ -1,22 +1,19 @@
 """Certified DFL on problems with known answers: what the errata prove is what our runs measure."""
 
-import math
-
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from matplotlib.figure import Figure
-from scipy.stats import ks_2samp
 
-from fu_core.federation.decentralised import dpsgd_round, metropolis, ring, start
-from fu_core.unlearning.certified import DU, du_release
-from fu_papers.certified_dfl import theory as theory
+from fu_core.federation.decentralised import dpsgd_round, start
+from fu_core.federation.graphs import metropolis, ring
+from fu_papers.certified_dfl import theory, theory_exactness, theory_mixing
 from fu_papers.certified_dfl import theory_figures as figures
+from fu_papers.certified_dfl import theory_problems as problems
+from fu_papers.certified_dfl import theory_tables as tables
 from fu_papers.convex import optimum, pooled
 from fu_papers.look import save_figure, save_table
-
-Q = metropolis(ring(theory.CLIENTS))
 
 
 @pytest.fixture(scope="module")
@@ -34,22 +31,22 @@ def only(records, **config):
 
 def test_clients_are_what_the_lemmas_assume():
     """Ten clients of 40 rows of length 1, no row twice, the 169 others for testing; heterogeneous on demand."""
-    for split in theory.SPLITS:
-        _, clients, (x_test, y_test) = theory.unit_federation(0.1, split=split)
+    for split in problems.SPLITS:
+        _, clients, (x_test, y_test) = problems.unit_problem(0.1, split=split)
         rows = torch.cat([x for x, _ in clients] + [x_test])
         assert [len(y) for _, y in clients] == [40] * 10
         assert len(y_test) == 169
-        assert len(rows.unique(dim=0)) == len(theory.unit_rows()[0].unique(dim=0)) == 569
+        assert len(rows.unique(dim=0)) == len(problems.unit_rows()[0].unique(dim=0)) == 569
         torch.testing.assert_close(rows.norm(dim=1), torch.ones(569, dtype=torch.float64))
         benign = [float(y.double().mean()) for _, y in clients]
         assert (np.std(benign) > 0.3) == (split == "dirichlet")
-    ridge = theory.unit_federation(0.1, loss="ridge")
+    ridge = problems.unit_problem(0.1, loss="ridge")
     assert set(ridge.test[1].tolist()) == {-1.0, 1.0}
 
 
 def test_the_ridge_optimum_has_no_gradient():
-    clients, model = theory.ridge_clients(0.7, 0), theory.ridge_model()
-    x = theory.ridge_optimum(clients)
+    clients, model = problems.ridge_clients(0.7, 0), problems.ridge_model()
+    x = problems.ridge_optimum(clients)
     assert float(torch.stack([model.grad(x, *client) for client in clients]).mean(dim=0).norm()) < 1e-12
 
 
@@ -69,9 +66,9 @@ def test_lemma_1_is_never_violated_and_the_ring_is_the_known_one(records):
 
 
 def test_a_violation_of_lemma_1_would_be_counted(monkeypatch):
-    error = theory.mixing_error
-    monkeypatch.setattr(theory, "mixing_error", lambda Q, k: 1.01 * error(Q, k))
-    metrics, _ = theory.mixing({"topology": "ring", "clients": 10, "p": 0.4, "steps": 20, "seed": 0}, None)
+    error = theory_mixing.mixing_error
+    monkeypatch.setattr(theory_mixing, "mixing_error", lambda Q, k: 1.01 * error(Q, k))
+    metrics, _ = theory_mixing.mixing({"topology": "ring", "clients": 10, "p": 0.4, "steps": 20, "seed": 0}, None)
     assert metrics["violations"] == 20
 
 
@@ -80,26 +77,23 @@ def test_a_violation_of_lemma_1_would_be_counted(monkeypatch):
 
 def test_dpsgd_rests_where_methods_t6_says():
     """(I - Q (x) I + gamma A) X = gamma r, written down in full."""
-    clients, gamma = theory.ridge_clients(0.7, 1), 0.01
+    clients, gamma = problems.ridge_clients(0.7, 1), 0.01
     eye = torch.eye(6, dtype=torch.float64)
-    A = torch.block_diag(*[X.T @ X / len(y) + theory.L2 * eye for X, y in clients])
+    A = torch.block_diag(*[X.T @ X / len(y) + problems.L2 * eye for X, y in clients])
     r = torch.cat([X.T @ y / len(y) for X, y in clients])
-    left = torch.eye(60, dtype=torch.float64) - torch.kron(Q, eye) + gamma * A
+    left = torch.eye(60, dtype=torch.float64) - torch.kron(metropolis(ring(10)), eye) + gamma * A
     expected = torch.linalg.solve(left, gamma * r).view(10, 6)
-    X = theory.at_rest(theory.ridge_model(), clients, Q, gamma, torch.zeros(6, dtype=torch.float64))
+    f = problems.on_a_ring(problems.ridge_model(), clients, gamma)
+    X = theory_mixing.at_rest(f, torch.zeros(6, dtype=torch.float64))
     torch.testing.assert_close(X, expected, rtol=1e-9, atol=1e-11)
 
 
 def test_another_round_of_dpsgd_leaves_models_at_rest(records):
-    model, clients, _ = theory.unit_federation(0.01, split="dirichlet")
-    x = optimum(model, pooled(clients))
-    X = theory.at_rest(model, clients, Q, 1.0, x)
-    again = dpsgd_round(model, X, clients, Q, theory.full_batches(1.0), seed=0, round=1)
-    assert float((again - X).abs().max()) < 1e-11
-    assert (
-        float((dpsgd_round(model, start(x, 10), clients, Q, theory.full_batches(1.0), seed=0, round=1) - x).abs().max())
-        > 1e-3
-    )
+    model, clients, _ = problems.unit_problem(0.01, split="dirichlet")
+    f, x = problems.on_a_ring(model, clients, 1.0), optimum(model, pooled(clients))
+    X = theory_mixing.at_rest(f, x)
+    assert float((dpsgd_round(f, X, 1) - X).abs().max()) < 1e-11
+    assert float((dpsgd_round(f, start(x, 10), 1) - x).abs().max()) > 1e-3
     assert max(max(r.metrics["rest"]) for r in records["fixed_point"]) < 1e-12
 
 
@@ -143,10 +137,10 @@ def test_a_leaving_client_is_divided_by_n_twice(records):
 
 def test_the_printed_error_is_of_first_order_in_the_share_deleted(records):
     """Errata D2: 0.0181, 0.0309, 0.0627 at m/n = 0.02, 0.04, 0.08, a slope of 0.90; Lemma 3 says 2."""
-    assert theory.slope([0.02, 0.04, 0.08], [0.0181, 0.0309, 0.0627]) == pytest.approx(0.9, abs=0.01)
+    assert problems.slope([0.02, 0.04, 0.08], [0.0181, 0.0309, 0.0627]) == pytest.approx(0.9, abs=0.01)
     for record in records["exactness"]:
         rows = record.metrics["growth"]
-        slope = theory.slope([row["m"] for row in rows], [np.mean(row["printed"]) for row in rows])
+        slope = problems.slope([row["m"] for row in rows], [np.mean(row["printed"]) for row in rows])
         assert 0.5 < slope < 1.2
         assert max(max(row["corrected"]) for row in rows) < 1e-12
 
@@ -167,187 +161,12 @@ def test_corrected_obeys_every_bound_and_printed_breaks_lemma_3(records):
 
 
 def test_a_violation_of_the_bounds_would_be_counted(monkeypatch):
-    tight = theory.unit_constants
-    monkeypatch.setattr(theory, "unit_constants", lambda *a, **k: tight(*a, **k)._replace(L=1e-3, M=1e-3))
+    tight = problems.unit_constants
+    monkeypatch.setattr(theory_exactness, "unit_constants", lambda *a, **k: tight(*a, **k)._replace(L=1e-3, M=1e-3))
     config = {"loss": "logistic", "split": "iid", "l2": 0.1, "deleted": [4], "seed": 0}
-    assert theory.bounds(config, None)[0]["violations"] == {
+    assert theory_exactness.bounds(config, None)[0]["violations"] == {
         "Lemma 2": 1, "Lemma 3, corrected": 1, "Lemma 3, printed": 1, "residual radius": 0,
     }  # fmt: skip
-
-
-# --- noise ---
-
-
-def test_the_printed_noise_destroys_the_model_and_the_measured_does_not(records):
-    """Errata D9: 0.52 up to lambda = 0.1 (sigma = 36), 0.62 at 0.3, 0.895 at 1; loose by 1e9 at 0.001."""
-    for record in records["calibration"]:
-        m, l2 = record.metrics, record.config["l2"]
-        assert m["sigma_printed"] == pytest.approx(m["sigma_message"] / math.sqrt(10))  # errata D3
-        assert m["distance"] < m["radius"]
-        assert m["accuracy_corrected"] > m["accuracy"] - 0.01
-        assert m["accuracy"] >= 0.9
-        if l2 <= 0.1:
-            assert m["accuracy_message"] < 0.55
-            assert m["accuracy_printed"] < 0.55
-    mild, middle, strong, weak = (only(records["calibration"], l2=l2) for l2 in (1.0, 0.3, 0.1, 0.001))
-    assert mild["accuracy_message"] == pytest.approx(0.895, abs=0.03)
-    assert middle["accuracy_message"] == pytest.approx(0.62, abs=0.05)
-    assert strong["sigma_message"] == pytest.approx(36, rel=0.05)
-    assert math.log10(weak["delta_f"] / weak["distance"]) == pytest.approx(9, abs=0.5)
-    assert weak["radius"] == pytest.approx(0.023, rel=0.6)
-
-
-def test_lemma_3_is_the_formula_of_line_0(records):
-    """2 M L^2 (m/n)^2 / lambda^3 with L = 2, M = 0.0962, m/n = 0.1."""
-    assert only(records["calibration"], l2=0.1)["delta_f"] == pytest.approx(2 * 0.09623 * 4 * 0.01 / 1e-3, rel=1e-4)
-
-
-D3 = {0.5: (1.24, 0.011, 4.54), 1.0: (2.69, 0.028, 10.4), 3.0: (9.74, 0.17, 44.8)}
-
-
-@pytest.mark.parametrize("claimed", D3)
-def test_the_noise_certifies_what_errata_d3_says(records, claimed):
-    ten, hundred = ([row for row in only(records["noise_scale"], clients=n)["rows"] if row["claimed"] == claimed]
-                    for n in (10, 100))  # fmt: skip
-    epsilon, delta, of_hundred = D3[claimed]
-    assert ten[-1]["requesters"] == 10
-    assert ten[-1]["certified"] == pytest.approx(epsilon, abs=0.005)
-    assert ten[-1]["delta"] == pytest.approx(delta, rel=0.03)
-    assert hundred[-1]["certified"] == pytest.approx(of_hundred, rel=0.005)
-    assert all(row["certified"] < claimed for rows in (ten, hundred) for row in rows[:-1])  # r up to N^(2/3)
-
-
-# --- audit ---
-
-
-def audit(records, mechanism, **config):
-    rows = [
-        row
-        for r in records["audit"]
-        if all(r.config[key] == value for key, value in config.items())
-        for row in r.metrics["rows"]
-        if row["mechanism"] == mechanism
-    ]
-    assert rows
-    return rows
-
-
-def test_the_printed_noise_hides_one_model_and_never_the_tuple(records):
-    """Errata D1: with shared noise the difference of two models is bare, unless training reached consensus."""
-    for row in audit(records, "printed, worst-case constants", models="dpsgd"):
-        bare = row["output"] == "all models"
-        assert row["refuted"] == row["broken"] == bare
-        assert (row["true"] is None) == bare
-        assert row["accuracy"] < 0.55
-    for row in audit(records, "printed, worst-case constants", models="consensus"):
-        assert not row["broken"]
-        assert row["audited"] == 0
-
-
-def test_on_ridge_the_printed_certificate_is_refuted_at_once(records):
-    for row in audit(records, "printed, ridge"):
-        assert row["sigma"] == 0
-        assert row["refuted"]
-        assert row["true"] is None
-        assert row["distance"] > 0.01
-
-
-def test_noise_chosen_for_accuracy_is_not_what_was_promised(records):
-    """Lemma 3 gives it an epsilon beyond all use; with a fifth deleted an audit proves more than 1."""
-    for row in audit(records, "printed, noise that costs a point"):
-        assert row["claimed"] > 1e6
-    rows = audit(records, "printed, noise that costs a point", l2=0.001, models="consensus")
-    assert min(row["audited"] for row in rows) > 1
-    assert all(0.945 < row["accuracy"] < 0.955 for row in rows)  # 0.959 without noise
-    mild = audit(records, "printed, noise that costs a point", l2=0.01, models="consensus")
-    assert all(row["true"] < 1 for row in mild)  # it may well suffice, but nothing in the paper says so
-
-
-def test_the_corrected_certificate_stands(records):
-    """Against exact retraining, for every output. Against D-PSGD that stops elsewhere it promises nothing."""
-    for mechanism in ("corrected, one model", "corrected, noise for each"):
-        for row in audit(records, mechanism):
-            if row["reference"] == "x'":
-                assert not row["refuted"]
-                assert row["true"] < row["claimed"] == 1
-    costs = [row["accuracy"] for row in audit(records, "corrected, one model")]
-    assert min(costs) > 0.945
-    elsewhere = [row for row in audit(records, "corrected, one model", l2=0.01, gamma=1.0) if row["reference"] != "x'"]
-    assert len(elsewhere) == 3
-    assert all(row["broken"] for row in elsewhere)
-
-
-def test_beyond_its_budget_nothing_is_published(records):
-    refused = [entry for r in records["audit"] if r.config["gamma"] == 1 for entry in r.metrics["refused"]]
-    assert [entry["mechanism"] for entry in refused] == ["corrected, noise for each"] * 2
-    assert all(entry["radius"] > entry["budget"] for entry in refused)
-    assert not any(r.metrics["refused"] for r in records["audit"] if r.config["models"] == "consensus")
-
-
-def test_no_audit_proves_more_than_is_true_or_provable(records):
-    for record in records["audit"]:
-        assert record.metrics["largest"] == pytest.approx(6.295, abs=0.001)  # 2000 held-out models per world
-        for row in record.metrics["rows"]:
-            assert row["audited"] <= min(record.metrics["largest"], math.inf if row["true"] is None else row["true"])
-
-
-@pytest.mark.parametrize(
-    ("form", "noise"), [("printed", "shared"), ("corrected", "consensus"), ("corrected", "independent")]
-)
-def test_sampled_scores_are_those_of_real_releases(form, noise):
-    """A release per seed, projected, against the Gaussian that stands for it; client 0 asks, models are D-PSGD's."""
-    model, clients, forget, sigma = theory.ridge_model(), theory.ridge_clients(0.7, 0), theory.first(10, [0]), 0.05
-    W = theory.at_rest(model, clients, Q, 0.01, theory.ridge_optimum(clients))
-    B = W + 0.02 * torch.randn(W.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    if noise == "consensus":
-        B = start(B.mean(dim=0), 10)
-    released = [
-        du_release(model, W, clients, forget, Q, DU(form=form, noise=noise), sigma=sigma, seed=seed)
-        for seed in range(150)
-    ]
-    worlds = theory.Worlds(released[0].noiseless, B, sigma, noise != "independent")
-    for output in theory.OUTPUTS:
-        weights = worlds.direction(output)
-        real = np.array([float((weights * r.models).sum()) for r in released])
-        sampled, other = worlds.scores(output, 4000, torch.Generator().manual_seed(1))
-        if noise == "shared" and output == "all models":
-            assert real == pytest.approx(float(sampled[0]), abs=1e-12)
-            assert float(sampled.std()) < 1e-12
-        else:
-            assert ks_2samp(real, sampled.numpy()).pvalue > 1e-3
-            assert ks_2samp(real + 0.5 * real.std(), sampled.numpy()).pvalue < 1e-3  # half a deviation would show
-        bare = float((weights * B).sum())
-        assert float(other.mean()) == pytest.approx(bare, abs=5 * sigma / math.sqrt(4000))
-
-
-def test_worlds_know_their_epsilon():
-    """mu = distance / sigma, or the square root of ten more for ten independent models; infinite where noise is nil."""
-    a = torch.zeros(10, 2, dtype=torch.float64)
-    b = a + torch.tensor([0.3, 0.4], dtype=torch.float64)
-    shared, each = theory.Worlds(a, b, 0.5, True), theory.Worlds(a, b, 0.5, False)
-    one = theory.gaussian_epsilon(0.5, 0.5, delta=1e-5)
-    assert [shared.epsilon(output, 1e-5) for output in theory.OUTPUTS] == pytest.approx([one] * 3)
-    ten = theory.gaussian_epsilon(math.sqrt(10), 1.0, delta=1e-5)
-    assert [each.epsilon(output, 1e-5) for output in theory.OUTPUTS] == pytest.approx([ten, one, ten])
-    b[3, 0] += 0.01
-    assert theory.Worlds(a, b, 0.5, True).epsilon("all models", 1e-5) == math.inf
-    assert theory.Worlds(a, a, 0.5, True).epsilon("all models", 1e-5) == 0
-
-
-def test_an_audit_is_the_same_twice(records):
-    record = records["audit"][0]
-    again, _ = theory.audit(record.config, None)
-    assert again["rows"] == record.metrics["rows"]
-
-
-def test_noisy_accuracy_by_hand():
-    """One feature, labels 1 and 0: w = 1 is right on both, and on neither once noise of -2 is added."""
-    test = (torch.tensor([[1.0], [-1.0]]).double(), torch.tensor([1, 0]))
-    models, noise = torch.tensor([[1.0], [3.0]]).double(), torch.tensor([[-1.0], [1.0]]).double()
-    assert theory.noisy_accuracy(models, 0.0, test, noise) == 1
-    assert theory.noisy_accuracy(models, 2.0, test, noise) == 0.75  # only model 1 with noise -2 fails
-    sigma = theory.largest_harmless_sigma(models, test, noise, loss=0.25)
-    assert 2.6 < sigma < 3  # at 3 the other model fails, too
 
 
 # --- Theorem 2 ---
@@ -430,7 +249,7 @@ def test_everything_is_drawn_from_records(records, tmp_path):
 def test_the_tables_show_what_the_records_hold(records, tmp_path):
     shown = {}
     for kind in ("fixed_point", "exactness", "bounds", "calibration", "noise_scale", "audit", "fisher"):
-        shown[kind] = getattr(figures, f"{kind}_table")(records[kind])
+        shown[kind] = getattr(tables, f"{kind}_table")(records[kind])
         path = save_table(shown[kind], tmp_path / f"{kind}.csv", figures.SOURCE)
         assert len(pd.read_csv(path, comment="#")) == len(shown[kind]) > 2
     assert len(shown["bounds"]) == len(records["bounds"])

@@ -8,7 +8,7 @@ from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex
 
 from fu_core.errors import InvalidRequest
-from fu_core.federation.decentralised import TOPOLOGIES, topology
+from fu_core.federation.graphs import TOPOLOGIES, topology
 from fu_papers.certified_dfl.travel import FORMS, WHAT, travel, travel_figure
 from fu_papers.look import colour
 
