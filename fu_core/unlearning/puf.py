@@ -87,7 +87,6 @@ def puf(
     mode: str = "special",
     eta_u: float,
     eta_r: float = 1.0,
-    eta_s: float = 1.0,
     form: str = "corrected",
 ) -> Tensor:
     """The unlearned model (d,) from one round of ordinary updates. PUF, Eqs. (4)-(9). Deterministic.
@@ -99,7 +98,7 @@ def puf(
     """
     check_positive("eta_u", eta_u, InvalidRequest)
     step = pseudo_gradient(deltas, sizes, targets, mode=mode, eta_u=eta_u, eta_r=eta_r, form=form)
-    return w + eta_s * step  # w_u = w_t + eta_s Delta
+    return w + step  # w_u = w_t + eta_s Delta, with a server that averages: eta_s = 1
 
 
 def effective_step(sizes: Tensor, targets: Tensor, *, mode: str, eta_u: float) -> float:
