@@ -1,7 +1,7 @@
 """PUF in Flower: unlearning in a federation whose clients stay as they are. Extra: `pip install "fu_core[flower]"`.
 
 PUF's clients do in the unlearning round what they do in any other (Mora et al., Sec. IV-B), so all of it is the
-server's business: `PufStrategy` is Flower's FedAvg with one round aggregated by `fu_core.unlearning.puf.puf`.
+server's business: `PufStrategy` is Flower's FedAvg with one round aggregated as in `fu_core.unlearning.puf`.
 `client_app` brings a federation of ours into Flower with the very batches of `fu_core.federation`, so that both
 can be compared: the models are the same to rounding (Flower averages models in float32, we updates in float64).
 """
@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fu_core.errors import ConfigError, InvalidRequest, NumericalFailure, UnsupportedModel, check_count
-from fu_core.federation.local import Client, ClientOpt, train_client
+from fu_core.errors import ConfigError, InvalidRequest, NumericalFailure, UnsupportedModel, check_count, listed
+from fu_core.federation.federation import Federation
+from fu_core.federation.local import train_client
 from fu_core.models.flat import FlatModel
-from fu_core.unlearning.deletion import check_targets
-from fu_core.unlearning.puf import PUF, puf
+from fu_core.unlearning.puf import PUF, pseudo_gradient, warn_if_far
 
 EXTRA = 'fu_core.flower needs Flower and its simulation: run `pip install "fu_core[flower]"`'
 try:
@@ -60,10 +60,12 @@ class PufStrategy(FedAvg):
     has 20 for "regular"). fedavg: FedAvg's own parameters; its `weighted_by_key` counts samples here, too.
 
     Clients get nothing but the usual message, so E_u and augmentation are what their ClientApp does in any round:
-    the model is that of `puf_round` with `PUF(epochs_u=local.epochs, augment=True)`. Random: as in FedAvg, who is
-    sampled if `fraction_train` < 1. Raises `InvalidRequest` for wrong targets or rounds, if Flower would wait
-    forever for more clients than stay, or if a target does not answer; `UnsupportedModel` for arrays of integers,
-    which come with running statistics; `NumericalFailure` if the unlearned model is not finite.
+    the model is that of `puf_round` with `PUF(epochs_u=local.epochs, augment=True)`, and so is the warning if the
+    step is longer than the model itself. Random: as in FedAvg, who is sampled if `fraction_train` < 1.
+
+    Raises `InvalidRequest` for wrong targets or rounds, if Flower would wait forever for more clients than stay, or
+    if a target does not answer; `UnsupportedModel` for arrays of integers, which come with running statistics;
+    `NumericalFailure` if the unlearned model is not finite.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class PufStrategy(FedAvg):
         check_count("unlearning_round", unlearning_round, error=InvalidRequest)
         self.config = PUF(mode=mode, eta_u=eta_u, eta_r=eta_r)
         if targets:
-            check_targets(len(nodes), targets)
+            _check_targets(targets, len(nodes))
             self._check_enough_stay(len(nodes) - len(targets))
         self.unlearning_round = unlearning_round
         self.leaving = {nodes[j]: j for j in sorted(targets)}  # node -> client
@@ -119,9 +121,10 @@ class PufStrategy(FedAvg):
         sizes = torch.tensor([_only(c.metric_records)[self.weighted_by_key] for c in contents], dtype=torch.float64)
         leaves = torch.tensor([reply.metadata.src_node_id in self.leaving for reply in valid])
         how = self.config
-        unlearned = puf(w, deltas, sizes, leaves, mode=how.mode, eta_u=how.eta_u, eta_r=how.eta_r)
+        unlearned = w + pseudo_gradient(deltas, sizes, leaves, mode=how.mode, eta_u=how.eta_u, eta_r=how.eta_r)
         if not bool(unlearned.isfinite().all()):
             raise NumericalFailure(f"round {server_round}: the unlearned model is not finite")
+        warn_if_far(w, unlearned)
         return _like(self._sent, unlearned), self.train_metrics_aggr_fn(contents, self.weighted_by_key)
 
     def configure_evaluate(
@@ -158,28 +161,28 @@ class PufStrategy(FedAvg):
                 )
 
 
-def client_app(model: FlatModel, clients: Sequence[Client], local: ClientOpt, *, seed: int) -> ClientApp:
+def client_app(f: Federation) -> ClientApp:
     """A federation of ours as an ordinary Flower ClientApp: one `train`, the same in every round.
 
-    clients: list of (x, y); client i lives on the node with `partition-id` i. Random: batches and augmentation, from
-    streams of (seed, server round, i), as in `fedavg`. It also answers `client_nodes`, and has nothing to evaluate:
-    use `fraction_evaluate=0.0`. In a simulation the data travel with every message. Inside a call: `ConfigError` for
-    a node without a partition of `clients`.
+    The i-th of `f.ids` lives on the node with `partition-id` i. Random: batches and augmentation, from streams of
+    (f.seed, server round, client), as in `fedavg`. It also answers `client_nodes`, and has nothing to evaluate: use
+    `fraction_evaluate=0.0`. In a simulation the data travel with every message, and `f.meter` hears of nothing.
+    Inside a call: `ConfigError` for a node without a partition of the clients.
     """
     app = ClientApp()
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        i = _client_of(context, len(clients))
-        w = to_vector(message.content.array_records[ARRAYS], model.names)
+        client = f.ids[_client_of(context, len(f.ids))]
+        w = to_vector(message.content.array_records[ARRAYS], f.model.names)
         round = cast(int, message.content.config_records[CONFIG][ROUND])
-        w_i = train_client(model, w, clients[i], local, seed=seed, round=round, client_id=i)
-        samples = MetricRecord({SAMPLES: len(clients[i][1])})
-        return Message(RecordDict({ARRAYS: to_arrays(model, w_i), "metrics": samples}), reply_to=message)
+        w_i = train_client(f, w, client, round)
+        samples = MetricRecord({SAMPLES: len(f.clients[client][1])})
+        return Message(RecordDict({ARRAYS: to_arrays(f.model, w_i), "metrics": samples}), reply_to=message)
 
     @app.query()
     def who(message: Message, context: Context) -> Message:
-        client = ConfigRecord({PARTITION: _client_of(context, len(clients))})
+        client = ConfigRecord({PARTITION: _client_of(context, len(f.ids))})
         return Message(RecordDict({"client": client}), reply_to=message)
 
     return app
@@ -271,6 +274,15 @@ class _Without:
 
     def get_node_ids(self) -> list[int]:
         return [node for node in self.grid.get_node_ids() if node not in self.gone]
+
+
+def _check_targets(targets: Sequence[int], clients: int) -> None:
+    if unknown := sorted(set(targets) - set(range(clients))):
+        raise InvalidRequest(f"targets names client {unknown[0]}, but clients are {listed(range(clients))}")
+    if len(set(targets)) < len(targets):
+        raise InvalidRequest(f"targets names a client twice: {list(targets)}")
+    if len(targets) == clients:
+        raise InvalidRequest(f"targets names all {clients} clients: nobody would be left")
 
 
 def _client_of(context: Context, clients: int) -> int:

@@ -5,6 +5,7 @@ import logging
 import os
 import random
 import sys
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -25,14 +26,17 @@ from flwr.supercore.task_identity import TaskIdentity
 
 import fu_core
 from fu_core.errors import ConfigError, InvalidRequest, NumericalFailure, UnsupportedModel
-from fu_core.federation import ClientOpt
+from fu_core.federation import ClientOpt, Federation
 from fu_core.federation.horizontal import fedavg
+from fu_core.federation.local import train_client
 from fu_core.flower import PufStrategy, client_app, client_nodes, simulate, to_arrays, to_vector
 from fu_core.models import build
+from fu_core.request import Deletion
 from fu_core.unlearning.puf import PUF, puf, puf_round
 
 NODES = [70, 40, 90, 10]  # of clients 0 to 3
 MODES = [("special", 0.8, 1.0), ("regular", 3.0, 1.5)]  # mode, eta_u, eta_r
+far = pytest.mark.filterwarnings("ignore:the PUF step is")  # round numbers make long steps
 TARGET, ROUND = 1, 3  # two rounds of training, one of unlearning, and recovery
 
 
@@ -97,13 +101,12 @@ def answers(how, updates, samples, w=(1.0, 1.0)):
     return how.aggregate_train(how.unlearning_round, replies)
 
 
-def path(model, w, clients, local, mode, eta_u, eta_r):
+def path(f, w, mode, eta_u, eta_r):
     """Our own: the models after rounds 2 (trained), 3 (unlearned) and 4 (recovered)."""
-    config = PUF(mode, eta_u, eta_r, epochs_u=local.epochs, augment=True)  # clients do what they always do
-    trained = fedavg(model, w, clients, rounds=2, local=local, seed=0)
-    unlearned = puf_round(model, trained, clients, [TARGET], config, local=local, seed=0, round=ROUND)
-    last = {"exclude": [TARGET], "first_round": ROUND + 1}
-    return trained, unlearned, fedavg(model, unlearned, clients, rounds=1, local=local, seed=0, **last)
+    config = PUF(mode, eta_u, eta_r, epochs_u=f.local.epochs, augment=True)  # clients do what they always do
+    trained, deletion = fedavg(f, w, 2), Deletion.of(f.clients, TARGET)
+    unlearned = puf_round(f, trained, deletion, config, ROUND)
+    return trained, unlearned, fedavg(f.after(deletion), unlearned, 1, first_round=ROUND + 1)
 
 
 def flower_path(how, grid, model, w):
@@ -118,10 +121,13 @@ def flower_path(how, grid, model, w):
 @pytest.fixture
 def federation(quadratics):
     """The quadratic clients with batches and a rate that differ from round to round, in float64."""
-    local = replace(quadratics.local, batch_size=5, epochs=2, lr_decay=0.8)
-    return quadratics.model, torch.ones(3, dtype=torch.float64), quadratics.clients, local
+    return quadratics.federation(local=replace(quadratics.local, batch_size=5, epochs=2, lr_decay=0.8))
 
 
+W_0 = torch.ones(3, dtype=torch.float64)
+
+
+@far
 def test_a_special_round_applies_the_negated_scaled_update():
     """PUF, Eq. (9), on paper: w = (1, 1), Delta_1 = (0.5, -1), eta_u = 2: (1 - 1, 1 + 2) = (0, 3)."""
     arrays, metrics = answers(strategy(), [None, (0.5, -1.0), None, None], [10, 30, 10, 10])
@@ -130,6 +136,7 @@ def test_a_special_round_applies_the_negated_scaled_update():
     assert dict(metrics) == {"loss": 1.0}
 
 
+@far
 def test_a_regular_round_weighs_by_samples():
     """PUF, Eqs. (5)-(8): n = 40; Delta+ = 10/40 (4, 0), three times; Delta- = 10/40 (0, 4); eta_u = 2, eta_r = 0.5:
     (1, 1) + (0.5 * 3, -2)."""
@@ -141,6 +148,7 @@ def test_a_regular_round_weighs_by_samples():
     torch.testing.assert_close(after, torch.tensor([1.6, -4.6]))
 
 
+@far
 def test_two_targets_share_a_special_round():
     """n = 40: (1, 1) - 2 (30/40 (4, 0) + 10/40 (0, 4)) = (-5, -1)."""
     how = strategy(targets=[2, 1])
@@ -149,26 +157,35 @@ def test_two_targets_share_a_special_round():
 
 @pytest.mark.parametrize(("mode", "eta_u", "eta_r"), MODES)
 def test_training_unlearning_and_recovery_end_in_our_models(federation, mode, eta_u, eta_r):
-    model, w, clients, local = federation
-    grid = Grid(client_app(model, clients, local, seed=0))
+    f, grid = federation, Grid(client_app(federation))
     how = strategy(mode, nodes=client_nodes(grid, 4), eta_u=eta_u, eta_r=eta_r)
-    for theirs, ours in zip(
-        flower_path(how, grid, model, w), path(model, w, clients, local, mode, eta_u, eta_r), strict=True
-    ):
+    for theirs, ours in zip(flower_path(how, grid, f.model, W_0), path(f, W_0, mode, eta_u, eta_r), strict=True):
         torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-12)
     everybody, staying = [0, 1, 2, 3], [0, 2, 3]
     unlearning = [TARGET] if mode == "special" else everybody
     assert grid.asked == [everybody, everybody, everybody, unlearning, staying]  # the first is `client_nodes`
 
 
+def test_clients_with_other_numbers_live_on_nodes_in_their_order(federation):
+    """Partitions 0 to 3 are clients 2, 5, 7 and 9, who train on batches of their own."""
+    f = federation.having(clients=dict(zip((9, 2, 7, 5), federation.clients.values(), strict=True)))
+    w = torch.ones(3, dtype=torch.float64)
+    messages = FedAvg().configure_train(1, to_arrays(f.model, w), ConfigRecord({"server-round": 1}), Grid())
+    app = client_app(f)
+    replies = {reply.metadata.src_node_id: reply.content for reply in Grid(app).send_and_receive(list(messages))}
+    for node, client in zip(NODES, (2, 5, 7, 9), strict=True):
+        trained = to_vector(replies[node]["arrays"], f.model.names)
+        assert torch.equal(trained, train_client(f, w, client, 1))
+        assert replies[node]["metrics"]["num-examples"] == len(f.clients[client][1])
+
+
 def test_without_targets_it_is_fedavg_to_the_bit(federation):
-    model, w, clients, local = federation
-    app, parameters = client_app(model, clients, local, seed=0), {"fraction_evaluate": 0.0, "fraction_train": 0.5}
+    app, parameters = client_app(federation), {"fraction_evaluate": 0.0, "fraction_train": 0.5}
     paths, asked = [], []
     for how in (FedAvg(**parameters), strategy(targets=[], **parameters)):
         random.seed(0)  # Flower samples nodes from Python's global stream
         grid = Grid(app)
-        paths.append(flower_path(how, grid, model, w))
+        paths.append(flower_path(how, grid, federation.model, W_0))
         asked.append(grid.asked)
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(*paths, strict=True))
     assert asked[0] == asked[1]
@@ -215,6 +232,7 @@ def test_recovery_waits_for_nodes_that_connect_late(monkeypatch):
     assert sorted(message.metadata.dst_node_id for message in messages) == sorted([NODES[0], NODES[2]])
 
 
+@far
 def test_a_regular_round_goes_on_without_others_who_fail():
     """The target and clients 0 and 3 answer: the formula of `puf` with these three."""
     how = strategy("regular", eta_u=2.0)
@@ -273,6 +291,15 @@ def test_a_target_that_diverged_stops_the_round():
         answers(strategy(), [None, (float("nan"), 0.0), None, None], [10, 10, 10, 10])
 
 
+def test_a_step_that_is_longer_than_the_model_warns_as_ours_does():
+    """|w| = sqrt(2). With eta_u = 2 an update of (3/4, 0) moves it by 1.5, one of (1/2, 0) by 1."""
+    with pytest.warns(UserWarning, match=r"PUF step is 1.06 times as long as the model; eta_u may be too large"):
+        answers(strategy(), [None, (0.75, 0.0), None, None], [10, 10, 10, 10])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        answers(strategy(), [None, (0.5, 0.0), None, None], [10, 10, 10, 10])
+
+
 def test_a_vector_has_the_order_of_its_names_not_of_the_arrays():
     assert to_vector(arrays_of(1.0, 2.0), ["b", "A"]).tolist() == [1.0, 2.0]
     assert to_vector(arrays_of(1.0, 2.0), ["A", "b"]).tolist() == [2.0, 1.0]
@@ -292,14 +319,12 @@ def test_arrays_of_another_model_are_refused():
     ],
 )
 def test_a_node_that_is_no_client_of_ours_is_named(federation, partitions, message):
-    model, _, clients, local = federation
     with pytest.raises(ConfigError, match=message):
-        client_nodes(Grid(client_app(model, clients, local, seed=0), partitions=partitions), 4)
+        client_nodes(Grid(client_app(federation), partitions=partitions), 4)
 
 
 def test_nodes_are_found_by_partition_whatever_their_ids(federation):
-    model, _, clients, local = federation
-    assert client_nodes(Grid(client_app(model, clients, local, seed=0)), 4) == NODES
+    assert client_nodes(Grid(client_app(federation)), 4) == NODES
 
 
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch):
@@ -316,16 +341,16 @@ def test_flowers_own_simulation_gives_our_models(monkeypatch, capfd):
     data = fu_core.load("digits")
     parts = fu_core.partition.dirichlet(data.y_train, 4, alpha=1.0, seed=0)
     clients = [(data.x_train[p], data.y_train[p]) for p in parts]
-    model, local = build("mlp", data), ClientOpt(lr=0.05, lr_decay=0.9, momentum=0.5, batch_size=20)
-    w = model.init(0)
+    f = Federation(build("mlp", data), clients, ClientOpt(lr=0.05, lr_decay=0.9, momentum=0.5, batch_size=20))
+    w = f.model.init(0)
 
     def serve(grid, nodes):
         strategies = [strategy(mode, nodes=nodes, eta_u=eta_u, eta_r=eta_r) for mode, eta_u, eta_r in MODES]
-        return [flower_path(how, grid, model, w) for how in strategies]
+        return [flower_path(how, grid, f.model, w) for how in strategies]
 
-    paths = simulate(client_app(model, clients, local, seed=0), len(clients), serve)
+    paths = simulate(client_app(f), len(clients), serve)
     for theirs, how in zip(paths, MODES, strict=True):
-        for after, ours in zip(theirs, path(model, w, clients, local, *how), strict=True):
+        for after, ours in zip(theirs, path(f, w, *how), strict=True):
             torch.testing.assert_close(after, ours, rtol=0, atol=1e-6)
     assert not capfd.readouterr().err
 
@@ -341,8 +366,7 @@ def test_a_simulation_passes_on_what_the_server_raises_and_leaves_the_log_as_it_
         server(Grid(app), Context(1, 0, UserConfig(), RecordDict(), UserConfig()))
 
     monkeypatch.setattr("fu_core.flower.run_simulation", in_this_process)
-    model, _, clients, local = federation
-    app, log = client_app(model, clients, local, seed=0), logging.getLogger("flwr")
+    app, log = client_app(federation), logging.getLogger("flwr")
     before = log.level
     assert simulate(app, 4, lambda grid, nodes: (nodes, log.level)) == (NODES, logging.ERROR)
     with pytest.raises(InvalidRequest, match="targets names client 9"):
