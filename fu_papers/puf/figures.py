@@ -17,7 +17,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fu_core.evaluation.costs import NOMINAL_FLOPS
 from fu_core.unlearning import puf
 from fu_core.unlearning.baselines import fed_au, fed_eraser, mode, natural, pga, weight_negation
 from fu_core.unlearning.needs import Needs
@@ -25,6 +24,7 @@ from fu_papers.lab.store import Record
 from fu_papers.look import colour, linestyle, mean_spread, published, seed_band
 from fu_papers.problem_figures import axes_row, spread, title
 from fu_papers.problems import Setting
+from fu_papers.puf.cost_model import NOMINAL_FLOPS
 from fu_papers.puf.grid import METHODS, PUFS, REFERENCES, SWEPT_AGAINST, Cell, Experiment
 from fu_papers.puf.runs import STOP_RULES
 
