@@ -14,7 +14,6 @@ from torch.overrides import TorchFunctionMode
 from fu_core.data import Dataset
 from fu_core.errors import InvalidRequest, NumericalFailure
 from fu_core.federation.local import ClientOpt
-from fu_core.federation.meter import Meter
 from fu_core.federation.vertical import (
     Boundary,
     EmbeddingNoise,
@@ -32,7 +31,7 @@ from fu_core.federation.vertical import (
 from fu_core.models.flat import FlatModel
 from fu_core.models.linear import mlp
 from fu_core.partition import vertical
-from fu_core.request import Deletion, Request
+from fu_core.request import Deletion
 from fu_core.unlearning import fedora as fedora_module
 from fu_core.unlearning.fedora import FedORA, VectorDual, fedora, uncertainty_loss
 from tests.verticals import CLASSES, WIDTHS, close, federated, forgetting, same, tables
@@ -198,15 +197,14 @@ def test_a_party_with_an_optimiser_of_its_own_is_the_only_one_to_use_it():
 # --- the federation as requests see it -------------------------------------------------------------------------------
 
 
-def test_for_requests_it_is_one_client_whose_inputs_are_its_rows():
+def test_a_deletion_holds_the_rows_in_order():
     f = federated(tables())
     gone = torch.tensor([20, 3, 7])
     request = Deletion.of(f.clients, {0: gone})
     assert request.forget[0].tolist() == [3, 7, 20]
     assert request.retain[0].tolist() == [row for row in range(N) if row not in (3, 7, 20)]
     assert torch.equal(request.forget[1], f.parties.active.y[[3, 7, 20]])
-    of_one = Request.parse("class-1").resolve(f.clients).forget[0]
-    assert torch.equal(of_one, (f.parties.active.y == 1).nonzero().flatten())
+    assert f.having(seed=3).boundary is f.boundary  # what is derived counts on
 
 
 def test_a_request_for_nothing_for_everything_or_for_rows_that_are_not_there_is_refused():
@@ -220,14 +218,6 @@ def test_a_request_for_nothing_for_everything_or_for_rows_that_are_not_there_is_
     ):
         with pytest.raises(InvalidRequest, match=message):
             Deletion.of(clients, {0: rows})
-
-
-def test_another_meter_begins_another_count_of_exchanges_under_the_same_name():
-    f = federated(tables(), boundary=Boundary(name="training", exchanges=5))
-    other = f.having(meter=Meter())
-    assert (other.boundary.name, other.boundary.exchanges) == ("training", 0)
-    assert other.meter is not f.meter
-    assert f.having(seed=3).boundary is f.boundary
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
