@@ -108,7 +108,7 @@ def trained():
     f = Federation(model, clients, ClientOpt(epochs=2, batch_size=5))
     w_0 = model.init(0)
     memory = Memory(UpdateHistory(w_0, interval=2), last_round=3)
-    w, _ = fedavg(f, w_0, 3, on_updates=memory.record)
+    w = fedavg(f, w_0, 3, on_updates=memory.record)
     return Trained(f, w, rounds=3, w_0=w_0, memory=memory)
 
 
