@@ -1,5 +1,6 @@
 """Training by many parties: what a client does (`local`), what a server makes of it (`horizontal`), how
-clients do without one (`decentralised`), and how parties with different features learn together (`vertical`)."""
+clients do without one (`decentralised`), and how parties with different features learn together (`vertical`) once they
+know which samples they have in common (`alignment`)."""
 
 from __future__ import annotations
 
@@ -12,10 +13,11 @@ from fu_core.federation.meter import Meter
 from fu_core.federation.server import FedOpt
 
 if TYPE_CHECKING:
-    from fu_core.federation import decentralised, graphs, horizontal, local, server, together, vertical
+    from fu_core.federation import alignment, decentralised, graphs, horizontal, local, server, together, vertical
     from fu_core.federation.decentralised import dpsgd
     from fu_core.federation.graphs import Peers
     from fu_core.federation.horizontal import fedavg, recovery_path
+    from fu_core.federation.vertical import VerticalFederation
 
 __all__ = [
     "Client",
@@ -24,6 +26,8 @@ __all__ = [
     "Federation",
     "Meter",
     "Peers",
+    "VerticalFederation",
+    "alignment",
     "decentralised",
     "dpsgd",
     "fedavg",
@@ -37,9 +41,10 @@ __all__ = [
 ]
 __getattr__ = lazy.parts(  # graphs need networkx, which takes its time
     __name__,
-    ("decentralised", "graphs", "horizontal", "local", "server", "together", "vertical"),
+    ("alignment", "decentralised", "graphs", "horizontal", "local", "server", "together", "vertical"),
     {
         "Peers": "fu_core.federation.graphs",
+        "VerticalFederation": "fu_core.federation.vertical",
         "dpsgd": "fu_core.federation.decentralised",
         "fedavg": "fu_core.federation.horizontal",
         "recovery_path": "fu_core.federation.horizontal",

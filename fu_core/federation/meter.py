@@ -1,6 +1,6 @@
 """What a method really sends, computes and keeps, counted where it happens.
 
-The paper's cost formulas (fu_core.evaluation.costs) are checked against these counters.
+PUF's cost formulas (appendix B) are checked against these counters.
 """
 
 from __future__ import annotations

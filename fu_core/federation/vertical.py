@@ -13,8 +13,7 @@ samples a batch holds is known to all: everyone draws it from the same seed.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -22,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fu_core.data import Dataset
-from fu_core.errors import InvalidRequest, NumericalFailure, UnsupportedModel
+from fu_core.errors import InvalidRequest, NumericalFailure
 from fu_core.federation.local import Client, ClientOpt, batches
 from fu_core.federation.meter import Meter
 from fu_core.federation.optim import FlatOptimiser
@@ -32,7 +31,6 @@ from fu_core.partition import vertical
 from fu_core.streams import stream, stream_seed
 
 Vectors = list[Tensor]  # one parameter vector or gradient (d_k,) per party, the active party's last
-Loss = Callable[[Tensor, Tensor], Tensor]  # logits (n, C), labels (n,) -> scalar
 
 
 @dataclass(frozen=True)
@@ -151,7 +149,11 @@ class Boundary:
 class VerticalFederation:
     """Parties, what each does in training, the seed of all streams, and the border between them: `Federation`'s twin.
 
-    For requests it is one client, 0, that holds every sample: its inputs are the row numbers.
+    f = VerticalFederation(parties, ClientOpt(lr=0.05, momentum=0.9))
+    f = f.having(parties=train(f, rows, f.optimisers(), epochs=8))
+
+    For requests it is one client, 0, that holds every sample: its inputs are the row numbers, and so a `Deletion`'s
+    `forget[0]` and `retain[0]` are the rows to be forgotten and to be kept.
     """
 
     parties: Parties
@@ -170,9 +172,15 @@ class VerticalFederation:
         """What has passed the border."""
         return self.boundary.meter
 
-    def having(self, *, meter: Meter) -> VerticalFederation:
-        """The same federation with other counters, and its exchanges counted from the start."""
-        return replace(self, boundary=Boundary(meter, self.boundary.name))
+    def optimisers(self) -> Optimisers:
+        """Everybody's, as `local` says, fresh."""
+        return Optimisers([self.local])
+
+    def having(self, *, meter: Meter | None = None, **changes: object) -> VerticalFederation:
+        """The same federation with other fields; with other counters, its exchanges are counted from the start."""
+        if meter is not None:
+            changes["boundary"] = Boundary(meter, self.boundary.name)
+        return replace(self, **changes)  # type: ignore[arg-type]
 
 
 class Exchange:
@@ -262,37 +270,34 @@ class Optimisers:
 
 
 def train(
-    parties: Parties,
+    f: VerticalFederation,
     rows: Tensor,
     optimisers: Optimisers,
-    *,
     epochs: int,
-    seed: int,
+    *,
     first_epoch: int = 1,
-    loss: Loss = F.cross_entropy,
-    boundary: Boundary | None = None,
     after_epoch: Callable[[int, Vectors], None] | None = None,
 ) -> Parties:
-    """Joint training on the aligned samples `rows`; the given parties are left untouched.
+    """Joint training on the aligned samples `rows`; the federation's parties are left untouched.
 
-    Each step is one exchange: embeddings up, gradients down, everybody steps with an optimiser of their own.
-    Random: batches, from the streams of (seed, epoch).
+    Each step is one exchange: embeddings up, gradients down, everybody steps with an optimiser of their own, usually
+    those of `f.optimisers()`. Random: batches, from the streams of (f.seed, epoch).
     Raises NumericalFailure if parameters become NaN or infinite.
     """
     if not len(rows):
         raise InvalidRequest("rows names no samples: there is nothing to train on")
-    border, w = boundary or Boundary(), [w_k.clone() for w_k in parties.w]
+    w = [w_k.clone() for w_k in f.parties.w]
     for epoch in range(first_epoch, first_epoch + epochs):
-        states = optimisers.at(epoch, len(parties))
-        for b in epoch_batches(rows, optimisers.opts[0].batch_size, seed=seed, epoch=epoch):
-            exchange = forward(parties, w, b, border)
-            gradients = exchange.backward(loss(exchange.logits, exchange.y))
+        states = optimisers.at(epoch, len(f.parties))
+        for b in epoch_batches(rows, optimisers.opts[0].batch_size, seed=f.seed, epoch=epoch):
+            exchange = forward(f.parties, w, b, f.boundary)
+            gradients = exchange.backward(F.cross_entropy(exchange.logits, exchange.y))
             for state, w_k, g_k in zip(states, w, gradients, strict=True):
                 state.step(w_k, g_k)
         check_finite(w, f"in epoch {epoch}")
         if after_epoch is not None:
             after_epoch(epoch, w)
-    return parties.having(w)
+    return f.parties.having(w)
 
 
 def epoch_batches(rows: Tensor, batch_size: int, *, seed: int, epoch: int) -> list[Tensor]:
@@ -312,48 +317,6 @@ def check_finite(w: Vectors, when: str) -> None:
 def clipped(g: Tensor, clip: float) -> Tensor:
     """`g` (d,), shortened to the norm `clip` if it is longer; 0 leaves it."""
     return g * (clip / g.norm().clamp(min=1e-30)).clamp(max=1) if clip else g
-
-
-# --- alignment -------------------------------------------------------------------------------------------------------
-
-Intersect = Callable[[Sequence[set[bytes]]], set[bytes]]
-
-
-def hashed_intersection(digests: Sequence[set[bytes]]) -> set[bytes]:
-    """The digests that everybody has. A private set intersection protocol would take this function's place:
-    here, whoever computes it sees all digests, and can guess IDs from a small range."""
-    return set.intersection(*digests)
-
-
-def align(ids: Sequence[Sequence[Hashable]], *, salt: str = "", intersect: Intersect = hashed_intersection) -> Vectors:
-    """Row numbers per party (int64) that list the samples all parties have, in the same order for everybody.
-
-    ids[k]: party k's sample IDs, each once, in any order, of the same type everywhere: 1 and "1" are different IDs.
-    The common order is that of the salted digests: it depends on nothing but the IDs. Raises InvalidRequest if a party
-    names an ID twice or nothing is common.
-    """
-    where: list[dict[bytes, int]] = []
-    for k, own in enumerate(ids):
-        rows = {hashlib.sha256(f"{salt}/{one!r}".encode()).digest(): row for row, one in enumerate(own)}
-        if len(rows) != len(own):
-            raise InvalidRequest(f"ids of party {k} must name each sample once, got {len(own) - len(rows)} twice")
-        where.append(rows)
-    common = sorted(intersect([set(rows) for rows in where]))
-    if not common:
-        raise InvalidRequest(f"ids have nothing in common: {len(ids)} parties of {[len(own) for own in ids]} samples")
-    for k, rows in enumerate(where):
-        missing = sum(digest not in rows for digest in common)
-        if missing:
-            raise InvalidRequest(f"party {k} lacks {missing} of the {len(common)} samples that were said to be common")
-    return [torch.tensor([rows[digest] for digest in common]) for rows in where]
-
-
-def check_top(parties: Parties) -> None:
-    """Raise UnsupportedModel unless the logits are a sum over parties: a top of one linear layer."""
-    if not isinstance(parties.active.model.module, torch.nn.Linear):
-        raise UnsupportedModel(
-            "the top must be one linear layer, so that each party has a share of its own in the logits"
-        )
 
 
 # --- dealing out a data set ------------------------------------------------------------------------------------------

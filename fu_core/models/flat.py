@@ -103,13 +103,9 @@ class FlatModel:
         # one channel is in both orders at once, and torch would take the slow one: the strides have to say it
         return x.as_strided(x.shape, (channels * height * width, 1, width * channels, channels))
 
-    def loss(self, w: Tensor, x: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Mean loss over the samples, a scalar; `weights` (n,) makes it a weighted mean."""
-        per_sample = self.sample_losses(self.logits(w, x), y)
-        if weights is None:
-            data_term = per_sample.mean()
-        else:  # clamp: an all-zero row of padding contributes nothing instead of NaN
-            data_term = (weights * per_sample).sum() / weights.sum().clamp(min=1e-12)
+    def loss(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Mean loss over the samples, a scalar."""
+        data_term = self.sample_losses(self.logits(w, x), y).mean()
         return data_term + 0.5 * self.l2 * w.dot(w) if self.l2 else data_term
 
     def losses_of_many(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:

@@ -14,9 +14,9 @@ final model does the latter, so it is measured, and reported as the last iterati
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -24,15 +24,19 @@ from torch.nn import functional as F
 
 from fu_core.errors import InvalidRequest, check_choice, check_count, check_positive
 from fu_core.federation.vertical import (
-    Boundary,
     Exchange,
     Parties,
     Vectors,
+    VerticalFederation,
     check_finite,
     clipped,
     epoch_batches,
     forward,
+    predict,
 )
+from fu_core.request import Deletion
+from fu_core.unlearning.method import Trained, register
+from fu_core.unlearning.needs import Needs
 
 DUALS = ("scalar", "vector")
 SCORES = ("entropy", "scaled", "reverse")
@@ -58,11 +62,21 @@ def uncertainty_loss(logits: Tensor, *, weight: float = 1.0, score: str = "entro
     check_positive("weight", weight)
     log_p = logits.log_softmax(dim=1)
     log_c = math.log(logits.shape[1])
-    entropy = -(log_p.exp() * log_p).sum(dim=1)
+    entropy = entropies(log_p)
     if score == "reverse":
         return (entropy - weight * (-log_p.mean(dim=1) - log_c)).mean()
     divergence = log_c - entropy  # KL(p || U)
     return (weight * (entropy - divergence) if score == "scaled" else entropy - weight * divergence).mean()
+
+
+def entropies(log_p: Tensor) -> Tensor:
+    """H(p) of each sample (n,), from the logarithms of its probabilities (n, C)."""
+    return -(log_p.exp() * log_p).sum(dim=1)
+
+
+def entropy_share(logits: Tensor) -> float:
+    """Mean entropy of the predictions (n, C), as a share of log C."""
+    return float(entropies(logits.log_softmax(dim=1)).mean()) / math.log(logits.shape[1])
 
 
 def largest_score(classes: int, *, weight: float = 1.0, score: str = "entropy") -> float:
@@ -138,6 +152,27 @@ class FedORA:
                 f"got {self.threshold}: the dual would grow without end"
             )
         return self.threshold * largest_score(classes, weight=self.weight, score=self.score)
+
+
+@dataclass(frozen=True)
+class Calibrated(FedORA):
+    """FedORA that asks for no more uncertainty than samples never trained on show already (errata F1).
+
+    unseen: features (n, ...) of such samples, one tensor per passive party, of the classes of those to be forgotten.
+    """
+
+    unseen: Sequence[Tensor] = field(default=(), repr=False, compare=False)
+
+
+def threshold_of_unseen(parties: Parties, config: Calibrated) -> float:
+    """The threshold that asks for the mean entropy of the parties' predictions on `config.unseen`.
+
+    Looking at them is evaluation, and not counted. Raises InvalidRequest if there are none.
+    """
+    if not len(config.unseen) or not len(config.unseen[0]):
+        raise InvalidRequest("unseen must hold samples never trained on, of the classes to be forgotten, got none")
+    share = entropy_share(predict(parties, config.unseen))
+    return threshold_of_entropy(share, weight=config.weight, score=config.score)
 
 
 @dataclass(frozen=True)
@@ -301,65 +336,61 @@ class _Loss:
 
 
 def fedora(
-    parties: Parties,
-    forget: Tensor,
-    retain: Tensor,
-    *,
-    seed: int,
-    settings: FedORA | None = None,
-    boundary: Boundary | None = None,
-    on_iteration: Callable[[Iteration], None] | None = None,
-    **fields: Any,
+    f: VerticalFederation, deletion: Deletion, config: FedORA, on_iteration: Callable[[Iteration], None] | None = None
 ) -> Parties:
-    """The parties after unlearning the samples `forget` (row numbers), with `retain` at hand; the given ones stay.
+    """The parties after unlearning, with the samples that stay at hand; the federation's own are left untouched.
 
-    `settings`, or its fields by name: `fedora(parties, forget, retain, seed=0, dual="vector")`. `on_iteration` gets
-    the dual variable, the residual and the step sizes of each iteration, and after the end the score of the result.
-    Random: batches of retained samples, from the streams of (seed, iteration), none of which training uses.
+    `on_iteration` gets the dual variable, the residual and the step sizes of each iteration, and after the end the
+    score of the result. Random: batches of retained samples, from the streams of (f.seed, iteration), none of which
+    training uses.
 
-    Raises InvalidRequest if the samples are none or also retained, InfeasibleConstraint if no model can be so
-    uncertain, NumericalFailure if parameters become NaN or infinite.
+    Raises InfeasibleConstraint if no model can be so uncertain, NumericalFailure if parameters become NaN or infinite.
     """
-    if settings is not None and fields:
-        raise ValueError(f"give settings or its fields, not both: got settings and {sorted(fields)}")
-    s = settings or FedORA(**fields)
-    check_rows(parties, forget, retain)
-    epsilon = s.epsilon(parties.active.classes)
-    border = boundary or Boundary()
-    substeps = math.ceil(s.ratio * len(retain) / s.batch_size)  # J
+    forget, retain = deletion.forget[0], deletion.retain[0]  # row numbers
+    epsilon = config.epsilon(f.parties.active.classes)
+    substeps = math.ceil(config.ratio * len(retain) / config.batch_size)  # J
 
     def forgetting(theta: Vectors) -> Answer:
-        exchange = forward(parties, theta, forget, border)
-        return _Loss(exchange, uncertainty_loss(exchange.logits, weight=s.weight, score=s.score))  # (24)
+        exchange = forward(f.parties, theta, forget, f.boundary)
+        return _Loss(exchange, uncertainty_loss(exchange.logits, weight=config.weight, score=config.score))  # (24)
 
     batches_of: dict[int, list[Tensor]] = {}
 
     def retained(theta: Vectors, t: int, j: int) -> Answer:
         if t not in batches_of:
             batches_of.clear()
-            batches_of[t] = epoch_batches(retain, s.batch_size, seed=seed, epoch=-1 - t)  # no epoch of training
-        exchange = forward(parties, theta, batches_of[t][j], border)
+            batches_of[t] = epoch_batches(retain, config.batch_size, seed=f.seed, epoch=-1 - t)  # no epoch of training
+        exchange = forward(f.parties, theta, batches_of[t][j], f.boundary)
         return _Loss(exchange, F.cross_entropy(exchange.logits, exchange.y))  # (26)
 
     def told(iteration: Iteration) -> None:
-        if s.step_rule and s.unlearn and iteration.t:  # the closing report has none of its own
-            border.numbers(len(parties.passive))  # of the iteration before: gradient norms up, lambda down
+        if config.step_rule and config.unlearn and iteration.t:  # the closing report has none of its own
+            f.boundary.numbers(len(f.parties.passive))  # of the iteration before: gradient norms up, lambda down
         if on_iteration is not None:
             on_iteration(iteration)
 
-    border.meter.keep("theta0 and the cached gradient", *parties.w, *parties.w)
-    theta = primal_dual(parties.w, forgetting, retained, s, epsilon=epsilon, substeps=substeps, on_iteration=told)
-    return parties.having(theta)
+    w = f.parties.w
+    f.meter.keep("theta0 and the cached gradient", *w, *w)
+    theta = primal_dual(w, forgetting, retained, config, epsilon=epsilon, substeps=substeps, on_iteration=told)
+    return f.parties.having(theta)
 
 
-def check_rows(parties: Parties, forget: Tensor, retain: Tensor) -> None:
-    """Raise InvalidRequest unless `forget` names samples, and none that is also in `retain` or does not exist."""
-    n = len(parties.active.y)
-    for name, rows in (("forget", forget), ("retain", retain)):
-        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < n:
-            raise InvalidRequest(f"{name} must hold row numbers 0..{n - 1}, got {int(rows.min())}..{int(rows.max())}")
-    if not len(forget):
-        raise InvalidRequest("forget names no samples: there is nothing to unlearn")
-    both = torch.isin(forget, retain)
-    if bool(both.any()):
-        raise InvalidRequest(f"forget and retain share {int(both.sum())} samples, e.g. row {int(forget[both][0])}")
+@register("FedORA", paper="FedORA", colour="#e3550f", parameters=FedORA, exchanges=("vertical",), recovers=False)
+@register(
+    "FedORA vector", paper="FedORA", colour="#f2b27b", dash="--", parameters=FedORA,
+    preset={"dual": "vector", "sigma": 10.0}, exchanges=("vertical",), recovers=False,
+)  # fmt: skip
+def serve(trained: Trained, deletion: Deletion, config: FedORA) -> Parties:
+    """`trained.watch` hears of every `Iteration`."""
+    return fedora(trained.vertical, deletion, config, trained.watch)
+
+
+@register(
+    "FedORA calibrated", paper="FedORA, errata F1", colour="#8c1d40", parameters=Calibrated,
+    needs=Needs(auxiliary_data=True), exchanges=("vertical",), recovers=False,
+)  # fmt: skip
+def serve_calibrated(trained: Trained, deletion: Deletion, config: Calibrated) -> Parties:
+    """As `serve`, with the threshold that `config.unseen` asks for, whatever `config.threshold` is."""
+    threshold = threshold_of_unseen(trained.vertical.parties, config)
+    trained.notes["threshold"] = threshold
+    return fedora(trained.vertical, deletion, replace(config, threshold=threshold), trained.watch)

@@ -46,7 +46,7 @@ from fu_core.unlearning.baselines.ico import ico
 from fu_core.unlearning.baselines.vertical_ga import vertical_ga
 from fu_core.unlearning.fedora import FedORA, Iteration, fedora, threshold_of_entropy
 from fu_papers.fedora.grid import BASELINES, FORMS, Cell, Experiment, Task
-from fu_papers.fedora.theory import entropy
+from fu_papers.fedora.theory_score import entropy
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.device import device
 from fu_papers.lab.pool import map_runs

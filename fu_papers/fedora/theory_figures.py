@@ -1,8 +1,7 @@
-"""Figures and tables of FedORA's constraint, duality and theorem, from the records of fedora_theory.run_theory."""
+"""Figures and tables of FedORA's small problems and of its unlearning loss, from the records of theory.run_theory."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fu_papers.fedora.theory import DIRECTION, READINGS, RETRAINED, START, STARTS, SaddlePath
+from fu_papers.fedora.theory_small import DIRECTION, RETRAINED, START, SaddlePath
 from fu_papers.lab.record import Record
 from fu_papers.look import colour
 from fu_papers.problem_figures import axes_row
@@ -26,35 +25,11 @@ SOURCE = (
 GENERATED = "generated: a quadratic with two parameters, and examples with one"
 LINE = "#555555"
 SHADES = ("#8c2d04", colour("FedORA"), "#f2a25c", "#3f6fae")  # of step sizes, slow to hasty; then what runs away
-BOUNDS: dict[str, tuple[str, str, Any]] = {
-    "printed": (r"printed, $\rho^T e_0 + b/(1-\rho)$", colour("Certified"), "--"),
-    "squared": ("the recursion before the root", colour("CVFU"), "-."),
-    "direct": ("triangle inequality", colour("FedEraser"), ":"),
-}
-VECTOR_NAMES = {
-    "times gradient, projected": r"$\lambda\odot\nabla L_u$, $\lambda\geq 0$",
-    "times gradient, free": r"$\lambda\odot\nabla L_u$, any $\lambda$",
-    "in its place, projected": r"$\lambda$ itself, $\lambda\geq 0$",
-    "in its place, free": r"$\lambda$ itself, any $\lambda$",
-}
-VECTOR_LOOKS = dict(
-    zip(READINGS, (("#1b6f8a", "v"), ("#1b6f8a", "^"), ("#7a8f1f", "v"), ("#7a8f1f", "^")), strict=True)
-)
-VECTOR_TEXT = {
-    "times gradient, projected": "λ ⊙ ∇L_u, λ ≥ 0 (the package's)",
-    "times gradient, free": "λ ⊙ ∇L_u, any λ",
-    "in its place, projected": "λ itself, λ ≥ 0",
-    "in its place, free": "λ itself, any λ",
-}
 
 
-def _three(value: float) -> float:
+def three_digits(value: float) -> float:
+    """`value` as tables show it."""
     return float(f"{value:.3g}")
-
-
-def _range(values: Sequence[float], digits: int = 3) -> str:
-    """Mean, and least to largest in brackets."""
-    return f"{np.mean(values):.{digits}g} ({min(values):.{digits}g}–{max(values):.{digits}g})"
 
 
 # --- two parameters --------------------------------------------------------------------------------------------------
@@ -152,198 +127,16 @@ def saddle_table(records: Sequence[Record]) -> pd.DataFrame:
             {
                 "primal step τ": r.config["tau"],
                 "dual step σ": r.config["sigma"],
-                "τσ|K|² (paper: at most 1)": _three(m["step_rule"]),
-                "Condat–Vu margin (at least 0)": _three(m["margin"]),
+                "τσ|K|² (paper: at most 1)": three_digits(m["step_rule"]),
+                "Condat–Vu margin (at least 0)": three_digits(m["margin"]),
                 "iterations to within 0.001": near[-1] + 1 if near[-1] < T else "never",
-                f"distance to (θ*, λ*) after {T}": _three(m["distance"][-1]),
-                "λ then": _three(m["dual"][-1]),
-                "λ*": _three(m["price"]),
-                "violation then": _three(max(0.0, m["residual"][-1])),
+                f"distance to (θ*, λ*) after {T}": three_digits(m["distance"][-1]),
+                "λ then": three_digits(m["dual"][-1]),
+                "λ*": three_digits(m["price"]),
+                "violation then": three_digits(max(0.0, m["residual"][-1])),
             }
         )
     return pd.DataFrame(rows)
-
-
-# --- the threshold and retraining ------------------------------------------------------------------------------------
-
-
-def forbidden_table(records: Sequence[Record]) -> pd.DataFrame:
-    """Errata F1, exact optima: mean over draws of the 45 deleted rows, least and largest in brackets."""
-    found = [r.metrics for r in records]
-    cases = [
-        ("original", [m["original"] for m in found]),
-        ("retrained = limit of fine-tuning", [m["retrained"] for m in found]),
-    ]
-    for place, row in enumerate(found[0]["thresholds"]):
-        cases.append((f"best with entropy ≥ {row['threshold']:g}", [m["thresholds"][place] for m in found]))
-    return pd.DataFrame(
-        {
-            "model": name,
-            "distance to retrained": _range([row["distance"] for row in rows]),
-            "entropy on the deleted (at most 0.693)": _range([row["entropy"] for row in rows]),
-            "test accuracy": _range([row["accuracy"] for row in rows]),
-            "dual λ*": _range([row["dual"] for row in rows]) if "dual" in rows[0] else None,
-        }
-        for name, rows in cases
-    )
-
-
-def iterated_name(record: Record) -> str:
-    """What a run of `iterated` is called in tables."""
-    dual = record.config["dual"]
-    if dual == "none":
-        return "fine-tuning"
-    return "scalar dual" if dual == "scalar" else f"vector dual: {VECTOR_TEXT[dual]}"
-
-
-def iterated_table(records: Sequence[Record]) -> pd.DataFrame:
-    """Errata F1 and F3: where the iteration ends, and what the step conditions said."""
-    rows = []
-    for r in records:
-        m, c = r.metrics, r.config
-        scalar = c["dual"] == "scalar"
-        rows.append(
-            {
-                "iteration": iterated_name(r),
-                "threshold ε": c["threshold"] if scalar else None,
-                "τ": c["tau"],
-                "σ": None if c["dual"] == "none" else c["sigma"],
-                "τσK²": _three(m["step_rule"]) if scalar else None,
-                "Condat–Vu margin": _three(m["margin"]) if scalar else None,
-                "distance to retrained": _three(m["distance"]),
-                "to the constrained optimum": _three(m["missed"]) if scalar else None,
-                "entropy on the deleted": _three(m["entropy"]),
-                "test accuracy": _three(m["accuracy"]),
-                "λ (vector: mean)": _three(m["dual"]),
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def forbidden_figure(records: Sequence[Record], iterated: Sequence[Record]) -> Figure:
-    """Distance and test accuracy against the entropy of the deleted samples, and the entropy on the way there."""
-    fig, (left, middle, right) = axes_row(3, height=4.6, width=4.7)
-    for record in records:
-        m, first = record.metrics, record is records[0]
-        look: dict[str, Any] = {
-            "color": colour("FedORA"),
-            "linewidth": 2.2 if first else 0.8,
-            "alpha": 1.0 if first else 0.4,
-        }
-        for ax, name in ((left, "distance"), (middle, "accuracy")):
-            ax.plot(m["frontier"]["entropy"], m["frontier"][name], **look)
-            ax.plot(m["original"]["entropy"], m["original"][name], "o", color=colour("Original"), markersize=5)
-            ax.plot(m["retrained"]["entropy"], m["retrained"][name], "X", color=colour("Retrain"), markersize=6)
-    for record in iterated:
-        c, m = record.config, record.metrics
-        astray = c["dual"] == "scalar" and m["missed"] > 1e-3
-        if c["dual"] == "none":
-            continue
-        hue, mark = (SHADES[1], "D") if c["dual"] == "scalar" else VECTOR_LOOKS[c["dual"]]
-        hue, dash = (SHADES[3], "--") if astray else (hue, "-")
-        right.plot(m["curves"]["t"], m["curves"]["entropy"], color=hue, linewidth=1.3, linestyle=dash)
-        right.plot(m["curves"]["t"][-1], m["entropy"], mark, color=hue, markersize=7, clip_on=False)
-        for ax, name in ((left, "distance"), (middle, "accuracy")):
-            high = name == "distance" and m["distance"] > 6
-            ax.plot(m["entropy"], 5.9 if high else m[name], mark, color=hue, markersize=7, clip_on=False)
-            if high:
-                note = f"at {m['distance']:.0f},\nλ = {m['dual']:.0f}"
-                ax.annotate(note, (m["entropy"], 5.9), xytext=(9, 0), textcoords="offset points", va="top", fontsize=9)
-    for ax in (left, middle):
-        ax.axvline(math.log(2), color=LINE, linewidth=1, linestyle=":")
-        ax.set(xlabel="mean entropy on the deleted samples (nats)", xlim=(-0.02, 0.72))
-    left.set(ylabel="distance to the retrained model", ylim=(-0.2, 6))
-    middle.set(ylabel="test accuracy", ylim=(0.25, 1.0))
-    right.axhline(math.log(2), color=LINE, linewidth=1, linestyle=":")
-    right.set(xlabel="iteration", ylabel="mean entropy on the deleted (nats)", ylim=(-0.02, 0.72))
-    handles = [
-        Line2D([], [], color=colour("Original"), marker="o", linestyle="", label="original"),
-        Line2D([], [], color=colour("Retrain"), marker="X", linestyle="", label="retrained = fine-tuned"),
-        Line2D([], [], color=colour("FedORA"), label="best model of that entropy, ten draws"),
-        Line2D([], [], color=SHADES[1], marker="D", linestyle="", label="scalar dual, end"),
-        Line2D([], [], color=SHADES[3], marker="D", linestyle="--", label="the same, larger dual step"),
-    ]
-    handles += [
-        Line2D([], [], color=hue, marker=mark, linestyle="", label=f"vector dual, {VECTOR_NAMES[name]}")
-        for name, (hue, mark) in VECTOR_LOOKS.items()
-    ]
-    fig.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False)
-    return fig
-
-
-# --- the unlearning loss ---------------------------------------------------------------------------------------------
-
-
-def one_force_table(records: Sequence[Record]) -> pd.DataFrame:
-    """Claim F12: gradients of the two terms against that of the entropy, on a trained vertical model."""
-    (m,) = (r.metrics for r in records)
-    names = {"-KL(p||U)": "−KL(p‖U), as the paper's sentence reads", "-KL(U||p)": "−KL(U‖p), the reverse"}
-    return pd.DataFrame(
-        {
-            "second term": text,
-            "cosine with ∇H, all parameters": round(m["cosine"][name], 6),
-            "per party (active last)": ", ".join(f"{cosine:.3f}" for cosine in m["per_party"][name]),
-            "length relative to ∇H": _three(m["ratio"][name]),
-        }
-        for name, text in names.items()
-    )
-
-
-def weights_table(records: Sequence[Record]) -> pd.DataFrame:
-    """Errata F2: what the forgetting weight does: it scales the gradient, and moves the threshold of the entropy."""
-    (m,) = (r.metrics for r in records)
-    return pd.DataFrame(
-        {
-            "forgetting weight β": row["weight"],
-            "|∇L_u| / |∇H|": _three(row["ratio"]),
-            "cosine": round(row["cosine"], 6),
-            "entropy that a threshold of 0.95 log C demands, share of log C": round(
-                (0.95 + row["weight"]) / (1 + row["weight"]), 4
-            ),
-        }
-        for row in m["weights"]
-    )
-
-
-def confidence_table(records: Sequence[Record]) -> pd.DataFrame:
-    """Errata F2: what is left of the gradient for a confident prediction, ten classes."""
-    (m,) = (r.metrics for r in records)
-    return pd.DataFrame(
-        {
-            "largest probability": row["largest"],
-            "|∇_z H|": _three(row["H"]),
-            "|∇_z KL(U‖p)|": _three(row["KL(U||p)"]),
-        }
-        for row in m["confident"]
-    )
-
-
-def one_force_figure(records: Sequence[Record]) -> Figure:
-    """Entries of the parameters' gradients, one term against the other; and their length by confidence."""
-    (m,) = (r.metrics for r in records)
-    fig, (left, middle, right) = axes_row(3, height=4.0, width=4.4)
-    h = np.array(m["entries"]["H"])
-    for ax, name, text, hue in (
-        (left, "-KL(p||U)", r"$-\mathrm{KL}(p\,\|\,U)$", colour("FedORA")),
-        (middle, "-KL(U||p)", r"$-\mathrm{KL}(U\,\|\,p)$", colour("CVFU")),
-    ):
-        g = np.array(m["entries"][name])
-        ax.scatter(1e3 * h, 1e3 * g, s=14, color=hue, alpha=0.6, linewidth=0)
-        ax.set(xlabel=r"entry of $\nabla H$, $10^{-3}$", ylabel=rf"entry of $\nabla[{text[1:-1]}]$, $10^{{-3}}$")
-        ax.set_title(f"cosine {m['cosine'][name]:.3f}, {m['ratio'][name]:.3g} times as long")
-    distance = [1 - row["largest"] for row in m["confident"]]
-    for name, text, hue, mark in (
-        ("KL(U||p)", r"$\mathrm{KL}(U\,\|\,p)$", colour("CVFU"), "s"),
-        ("H", r"$H(p)$", colour("FedORA"), "o"),
-    ):
-        right.plot(distance, [row[name] for row in m["confident"]], f"-{mark}", color=hue, label=text)
-    right.axvline(1 - m["largest_probability"], color=LINE, linestyle=":", linewidth=1.2)
-    right.annotate("trained model,\nmedian ", (1 - m["largest_probability"], 0.1), ha="right", fontsize=9, color=LINE)
-    right.set(xscale="log", yscale="log", xlabel="1 − largest probability (right: confident)")
-    right.set_ylabel(r"$|\nabla_z|$, ten classes")
-    right.invert_xaxis()
-    right.legend(loc="lower left", frameon=False)
-    return fig
 
 
 # --- duality ---------------------------------------------------------------------------------------------------------
@@ -408,10 +201,10 @@ def steps_table(records: Sequence[Record]) -> pd.DataFrame:
             "primal step τ": r.config["tau"],
             "steps": "adaptive" if r.config["adaptive"] else "fixed",
             "τσK² (paper: at most 1)": r.metrics["step_rule"],
-            "Condat–Vu margin (at least 0)": _three(r.metrics["margin"]),
-            f"|θ − θ*| after {r.config['iterations']} iterations": _three(r.metrics["distances"][-1]),
+            "Condat–Vu margin (at least 0)": three_digits(r.metrics["margin"]),
+            f"|θ − θ*| after {r.config['iterations']} iterations": three_digits(r.metrics["distances"][-1]),
             "outcome": "converges" if r.metrics["distances"][-1] < 1e-6 else "diverges",
-            "τ at the end": _three(r.metrics["tau"]),
+            "τ at the end": three_digits(r.metrics["tau"]),
         }
         for r in records
     )
@@ -434,88 +227,76 @@ def steps_figure(records: Sequence[Record]) -> Figure:
     return fig
 
 
-# --- Theorem 1 -------------------------------------------------------------------------------------------------------
+# --- the unlearning loss ---------------------------------------------------------------------------------------------
 
 
-def _threshold(record: Record) -> str:
-    threshold = record.config["threshold"]
-    return "no unlearning" if threshold is None else f"ε = {threshold:g}"
-
-
-def theorem_table(records: Sequence[Record]) -> pd.DataFrame:
-    """Claim F13 and errata F7: constants, what is measured at the end, the bounds' limits, and every violation."""
-    rows = []
-    for r in records:
-        m, k = r.metrics, r.metrics["constants"]
-        scratch = m["starts"][STARTS[0]]
-        row = {
-            "step η": r.config["eta"],
-            "2/(μ + L)": _three(2 / (k["mu"] + k["L"])),
-            "constraint": _threshold(r),
-            "ς/√B": _three(k["noise"]),
-            "ΛG": _three(k["Lambda"] * k["G"]),
-            "entropy reached (retrained: own)": f"{m['entropy']:.3f} ({m['own']:.3f})",
-            "seeds": r.config["seeds"],
-            "measured |θ − θ_R|, root mean square": _three(scratch["rms"][-1]),
-            "limit printed, b/(1 − ρ)": _three(m["limits"]["printed"]),
-            "with Λ = 0": _three(m["without"]["printed"]),
-            "limit squared": _three(m["limits"]["squared"]),
-            "limit by the triangle inequality": _three(m["limits"]["direct"]),
-            "printed limit / measured": _three(m["limits"]["printed"] / scratch["rms"][-1]),
-        }
-        for kind in BOUNDS:
-            broken = sum(m["starts"][name]["violated"][kind]["rms"] for name in STARTS)
-            row[f"violated: {kind}"] = f"{broken} of {len(STARTS) * m['checked']['rms']}"
-        single = sum(m["starts"][name]["violated"]["printed"]["runs"] for name in STARTS)
-        row["violated: printed, single runs"] = f"{single} of {len(STARTS) * m['checked']['runs']}"
-        step = sum(m["starts"][name]["recursion"] for name in STARTS)
-        row["violated: one step of the recursion"] = f"{step} of {len(STARTS) * (m['checked']['rms'] - 1)}"
-        rows.append(row)
-    return pd.DataFrame(rows)
-
-
-def limits_table(records: Sequence[Record]) -> pd.DataFrame:
-    """Errata F7: what taking the root does to the limit, unit constants."""
-    (r,) = records
+def one_force_table(records: Sequence[Record]) -> pd.DataFrame:
+    """Claim F12: gradients of the two terms against that of the entropy, on a trained vertical model."""
+    (m,) = (r.metrics for r in records)
+    names = {"-KL(p||U)": "−KL(p‖U), as the paper's sentence reads", "-KL(U||p)": "−KL(U‖p), the reverse"}
     return pd.DataFrame(
         {
-            "step η": row["eta"],
-            "limit printed, b/(1 − ρ)": _three(row["printed"]),
-            "limit of the squared recursion": _three(row["squared"]),
-            "limit by the triangle inequality": _three(row["direct"]),
+            "second term": text,
+            "cosine with ∇H, all parameters": round(m["cosine"][name], 6),
+            "per party (active last)": ", ".join(f"{cosine:.3f}" for cosine in m["per_party"][name]),
+            "length relative to ∇H": three_digits(m["ratio"][name]),
         }
-        for row in r.metrics["rows"]
+        for name, text in names.items()
     )
 
 
-def theorem_figure(records: Sequence[Record], threshold: float = 0.65) -> Figure:
-    """Distance to retraining per iteration against the bounds, and at the end by step size; without unlearning above,
-    with it below."""
-    noisy = [r for r in records if r.config["batch"]]
-    steps = sorted({r.config["eta"] for r in noisy})
-    fig, grid = plt.subplots(2, 2, figsize=(9.6, 7.2), sharey=True, sharex="col")
-    hues = dict(zip(STARTS, (colour("FedORA"), colour("GA")), strict=True))
-    for (left, right), wanted in zip(grid, (None, threshold), strict=True):
-        chosen = {r.config["eta"]: r for r in noisy if r.config["threshold"] == wanted}
-        starts = chosen[steps[-1]].metrics["starts"]
-        for name, hue in hues.items():
-            found = starts[name]
-            left.plot(found["t"], found["rms"], color=hue)
-            left.fill_between(found["t"], found["least"], found["largest"], color=hue, alpha=0.25, linewidth=0)
-            ends = [chosen[eta].metrics["starts"][name]["rms"][-1] for eta in steps]
-            right.plot(steps, ends, "-o", color=hue, markersize=6)
-        for kind, (_, hue, dash) in BOUNDS.items():
-            left.plot(starts[STARTS[0]]["t"], starts[STARTS[0]]["bounds"][kind], color=hue, linestyle=dash)
-            limits = [chosen[eta].metrics["limits"][kind] for eta in steps]
-            right.plot(steps, limits, color=hue, linestyle=dash, marker="s", markersize=5)
-        left.set(yscale="log", ylim=(0.08, 1500), title=rf"{_threshold(chosen[steps[-1]])}, $\eta$ = {steps[-1]:g}")
-        left.set_ylabel(r"$|\theta^t - \theta_R^t|$")
-        right.set(xscale="log", title=f"{_threshold(chosen[steps[-1]])}, last iteration and limits")
-        right.set_xticks(steps, labels=[f"{eta:g}" for eta in steps])
-        right.minorticks_off()
-    grid[1, 0].set_xlabel("iteration t")
-    grid[1, 1].set_xlabel(r"step size $\eta$")
-    handles = [Line2D([], [], color=hue, linestyle=dash, label=text) for text, hue, dash in BOUNDS.values()]
-    handles += [Line2D([], [], color=hue, label=f"measured, retraining {name}") for name, hue in hues.items()]
-    fig.legend(handles=handles, loc="outside upper center", ncols=2, frameon=False)
+def weights_table(records: Sequence[Record]) -> pd.DataFrame:
+    """Errata F2: what the forgetting weight does: it scales the gradient, and moves the threshold of the entropy."""
+    (m,) = (r.metrics for r in records)
+    return pd.DataFrame(
+        {
+            "forgetting weight β": row["weight"],
+            "|∇L_u| / |∇H|": three_digits(row["ratio"]),
+            "cosine": round(row["cosine"], 6),
+            "entropy that a threshold of 0.95 log C demands, share of log C": round(
+                (0.95 + row["weight"]) / (1 + row["weight"]), 4
+            ),
+        }
+        for row in m["weights"]
+    )
+
+
+def confidence_table(records: Sequence[Record]) -> pd.DataFrame:
+    """Errata F2: what is left of the gradient for a confident prediction, ten classes."""
+    (m,) = (r.metrics for r in records)
+    return pd.DataFrame(
+        {
+            "largest probability": row["largest"],
+            "|∇_z H|": three_digits(row["H"]),
+            "|∇_z KL(U‖p)|": three_digits(row["KL(U||p)"]),
+        }
+        for row in m["confident"]
+    )
+
+
+def one_force_figure(records: Sequence[Record]) -> Figure:
+    """Entries of the parameters' gradients, one term against the other; and their length by confidence."""
+    (m,) = (r.metrics for r in records)
+    fig, (left, middle, right) = axes_row(3, height=4.0, width=4.4)
+    h = np.array(m["entries"]["H"])
+    for ax, name, text, hue in (
+        (left, "-KL(p||U)", r"$-\mathrm{KL}(p\,\|\,U)$", colour("FedORA")),
+        (middle, "-KL(U||p)", r"$-\mathrm{KL}(U\,\|\,p)$", colour("CVFU")),
+    ):
+        g = np.array(m["entries"][name])
+        ax.scatter(1e3 * h, 1e3 * g, s=14, color=hue, alpha=0.6, linewidth=0)
+        ax.set(xlabel=r"entry of $\nabla H$, $10^{-3}$", ylabel=rf"entry of $\nabla[{text[1:-1]}]$, $10^{{-3}}$")
+        ax.set_title(f"cosine {m['cosine'][name]:.3f}, {m['ratio'][name]:.3g} times as long")
+    distance = [1 - row["largest"] for row in m["confident"]]
+    for name, text, hue, mark in (
+        ("KL(U||p)", r"$\mathrm{KL}(U\,\|\,p)$", colour("CVFU"), "s"),
+        ("H", r"$H(p)$", colour("FedORA"), "o"),
+    ):
+        right.plot(distance, [row[name] for row in m["confident"]], f"-{mark}", color=hue, label=text)
+    right.axvline(1 - m["largest_probability"], color=LINE, linestyle=":", linewidth=1.2)
+    right.annotate("trained model,\nmedian ", (1 - m["largest_probability"], 0.1), ha="right", fontsize=9, color=LINE)
+    right.set(xscale="log", yscale="log", xlabel="1 − largest probability (right: confident)")
+    right.set_ylabel(r"$|\nabla_z|$, ten classes")
+    right.invert_xaxis()
+    right.legend(loc="lower left", frameon=False)
     return fig

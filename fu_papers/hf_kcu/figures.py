@@ -12,8 +12,8 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fu_core.evaluation.equivalence import causal_faithfulness
 from fu_papers.hf_kcu.grid import METHODS, REFERENCES, Cell, Experiment
+from fu_papers.hf_kcu.metrics import causal_faithfulness
 from fu_papers.lab.record import Record
 from fu_papers.look import colour, linestyle, published
 from fu_papers.problem_figures import axes_row, spread, title

@@ -22,7 +22,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fu_core.evaluation.costs import BYTES_PER_PARAMETER, NOMINAL_FLOPS, Cost, Federation, rounds_cost, unlearning_cost
+from fu_papers.puf.cost_model import (
+    BYTES_PER_PARAMETER,
+    NOMINAL_FLOPS,
+    AppendixA,
+    Cost,
+    Workload,
+    rounds_cost,
+    unlearning_cost,
+)
 
 COLUMNS = ("comm_bytes", "comp_flops", "storage_bytes")
 RUNS = {"III": 10, "IV": 10, "V": 5, "VI": 6}  # III and V: Sec. V-D; IV assumed; VI assumed, one per hospital
@@ -100,8 +108,8 @@ class _Row:
     setting: str
     method: str
     train_rounds: int
-    before: Federation
-    after: Federation
+    before: Workload
+    after: Workload
     printed: dict[str, float]
 
     @property
@@ -111,15 +119,10 @@ class _Row:
     def cost(self, rounds: float) -> Cost:
         """Tables VII and VIII with R = `rounds` and E_u = E."""
         if self.method == "Retrain":
-            return unlearning_cost("Retrain", self.after, train_rounds=self.train_rounds)
-        unlearning = unlearning_cost(
-            self.method,
-            self.before,
-            epochs_u=self.before.epochs,
-            retained_rounds=self.train_rounds,
-            pga_counts_global=False,
-        )
-        return unlearning + rounds_cost(self.after, self.after.remaining, rounds)
+            return unlearning_cost("Retrain", self.after, AppendixA(train_rounds=self.train_rounds))
+        how = AppendixA(epochs_u=self.before.epochs, retained_rounds=self.train_rounds, pga_counts_global=False)
+        recovery = rounds_cost(self.after, self.after.remaining, rounds)
+        return unlearning_cost(self.method, self.before, how) + recovery
 
     def read(self, column: str) -> float:
         """The cell as R is read from it: more bytes than recovering for as long as training can send are FLOPs."""
@@ -189,7 +192,7 @@ def _rows(*tables: str) -> Iterator[_Row]:
         frame = published("puf", f"table_{table.lower()}").dropna(subset="comm_bytes")
         retrain = frame[frame.method == "Retrain"].set_index("setting")
         for row in frame.to_dict("records"):
-            before = _federation(row, retrain.loc[row["setting"]])
+            before = _workload(row, retrain.loc[row["setting"]])
             after = before
             if row["unlearning"] == "sample":  # nobody leaves, a share of the targets' samples does
                 kept = before.clients - FORGOTTEN_SHARE * before.leaving
@@ -200,13 +203,13 @@ def _rows(*tables: str) -> Iterator[_Row]:
             yield _Row(table, row["setting"], row["method"], TRAIN_ROUNDS[row["model"]], before, after, printed)
 
 
-def _federation(row: dict[Any, Any], retrain: pd.Series) -> Federation:
+def _workload(row: dict[Any, Any], retrain: pd.Series) -> Workload:
     model, leaving = row["model"], row["target_clients"]
     if model == "Res-UNet":  # N and F are not printed and P does not fit: P and F N from Retrain's row
         trainings = 5 * TRAIN_ROUNDS[model]  # C_r R, in 2 P B C_r R bytes and F N E C_r R FLOPs
         P = round(retrain.comm_bytes / (2 * BYTES_PER_PARAMETER * trainings))
-        return Federation(P, clients=6, leaving=leaving, samples=1, flops=retrain.comp_flops / trainings)
-    return Federation(
+        return Workload(P, clients=6, leaving=leaving, samples=1, flops=retrain.comp_flops / trainings)
+    return Workload(
         PARAMETERS[model],
         clients=10,
         leaving=leaving,

@@ -11,8 +11,15 @@ from torch.func import grad, hessian
 
 from fu_core.errors import NumericalFailure
 from fu_core.unlearning.fedora import FedORA, InfeasibleConstraint, primal_dual, uncertainty_loss
-from fu_papers.fedora import theory as theory
-from fu_papers.fedora import theory_figures as figures
+from fu_papers.fedora import (
+    breast_cancer_figures,
+    theory,
+    theory_figures,
+    theory_score,
+    theory_small,
+    theory_theorem,
+    theory_threshold,
+)
 from fu_papers.look import save_figure, save_table
 
 QUADRATIC = {"epsilon": 0.5, "weight": 1.0, "sigma": 0.5, "tau": 0.3, "mu": 0.1, "iterations": 2000}
@@ -40,7 +47,7 @@ def test_the_saddle_point_of_the_quadratic_is_reached(change):
     """methods.md 3.3, with L_u = k c'theta - beta and k = 1 + beta: theta* = a' + (eps + beta - k c'a')_+ k c / k^2,
     lambda* = (1 + mu) (eps + beta - k c'a')_+ / k^2, to 1e-12; lambda* (eps - L_u) = 0."""
     chosen = QUADRATIC | change
-    path = theory.saddle_path(**chosen)
+    path = theory_small.saddle_path(**chosen)
     mu, beta, k = chosen["mu"], chosen["weight"], 1 + chosen["weight"]
     middle = (np.array([-0.3, 0.3]) + mu * np.array([0.9, -0.7])) / (1 + mu)
     c = k * np.array([0.8, 0.6])
@@ -56,7 +63,7 @@ def test_the_saddle_point_of_the_quadratic_is_reached(change):
 def test_the_first_step_on_the_quadratic_by_hand():
     """c'theta0 = 0.72 - 0.42 = 0.3, the score 2 * 0.3 - 1 = -0.4, so lambda = 0.5 * 0.9 = 0.45 and
     theta = (0.9, -0.7) - 0.3 ((1.2, -1) - 0.45 * 2 * (0.8, 0.6)) = (0.756, -0.238)."""
-    path = theory.saddle_path(**(QUADRATIC | {"iterations": 1}))
+    path = theory_small.saddle_path(**(QUADRATIC | {"iterations": 1}))
     assert path.theta.shape == (2, 2)
     torch.testing.assert_close(path.theta[1], double(0.756, -0.238))
     torch.testing.assert_close(path.dual, double(0, 0.45))
@@ -66,7 +73,7 @@ def test_the_first_step_on_the_quadratic_by_hand():
 
 
 def test_a_constraint_that_holds_from_the_start_costs_nothing():
-    path = theory.saddle_path(**(QUADRATIC | {"epsilon": -1.5}))
+    path = theory_small.saddle_path(**(QUADRATIC | {"epsilon": -1.5}))
     assert float(path.dual.abs().max()) == path.price == 0
     assert float((path.theta[-1] - double(-2.1 / 11, 2.3 / 11)).norm()) < 1e-12  # (a + theta0 / 10) / 1.1
     assert float(path.residual.max()) < 0
@@ -74,8 +81,10 @@ def test_a_constraint_that_holds_from_the_start_costs_nothing():
 
 def test_the_forgetting_weight_scales_the_dual_step_and_moves_the_threshold():
     """Errata F2: beta = 3 is beta = 0 with the threshold (eps + 3) / 4 and a dual step 16 times as large."""
-    heavy = theory.saddle_path(**(QUADRATIC | {"weight": 3.0, "sigma": 0.02, "iterations": 50}))
-    plain = theory.saddle_path(**(QUADRATIC | {"weight": 0.0, "sigma": 0.32, "epsilon": 3.5 / 4, "iterations": 50}))
+    heavy = theory_small.saddle_path(**(QUADRATIC | {"weight": 3.0, "sigma": 0.02, "iterations": 50}))
+    plain = theory_small.saddle_path(
+        **(QUADRATIC | {"weight": 0.0, "sigma": 0.32, "epsilon": 3.5 / 4, "iterations": 50})
+    )
     torch.testing.assert_close(heavy.theta, plain.theta)
     torch.testing.assert_close(4 * heavy.dual, plain.dual)
     assert heavy.level == plain.level
@@ -88,7 +97,9 @@ def test_the_linear_saddle_is_stable_up_to_four_minus_two_tau_l(tau, sigma):
     tau sigma K^2 < 4 - 2 tau L. Neither the printed condition nor Condat and Vu's is necessary."""
     chosen = QUADRATIC | {"tau": tau, "weight": 0.0, "epsilon": 1.0}
     edge = math.sqrt((4 - 2 * tau * 1.1) / (tau * sigma)) - 1  # the weight whose K = 1 + beta is just unstable
-    stable, unstable = (theory.saddle_path(**(chosen | {"weight": edge * f, "sigma": sigma})) for f in (0.97, 1.03))
+    stable, unstable = (
+        theory_small.saddle_path(**(chosen | {"weight": edge * f, "sigma": sigma})) for f in (0.97, 1.03)
+    )
     assert float(stable.distance[-1]) < 1e-9
     assert float(unstable.distance[-200:].min()) > 1e-3
     assert stable.step_rule > 1
@@ -102,12 +113,12 @@ def test_the_linear_saddle_is_stable_up_to_four_minus_two_tau_l(tau, sigma):
 )  # fmt: skip
 def test_impossible_choices_are_refused_by_name(change, name):
     with pytest.raises(ValueError, match=name):
-        theory.saddle_path(**(QUADRATIC | change))
+        theory_small.saddle_path(**(QUADRATIC | change))
 
 
 def test_an_overflow_is_named():
     with pytest.raises(NumericalFailure, match="party"):
-        theory.saddle_path(**(QUADRATIC | {"tau": 50.0}))
+        theory_small.saddle_path(**(QUADRATIC | {"tau": 50.0}))
 
 
 def test_small_steps_end_at_the_saddle_point_and_large_ones_never(records):
@@ -122,7 +133,7 @@ def test_small_steps_end_at_the_saddle_point_and_large_ones_never(records):
 
 
 def test_gradients_and_hessians_are_those_of_autograd():
-    which = theory.request(0)
+    which = theory_threshold.request(0)
     w = torch.randn(31, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     x = which.forgotten[0]
 
@@ -130,16 +141,16 @@ def test_gradients_and_hessians_are_those_of_autograd():
         p = torch.sigmoid(x @ v)
         return -(p * p.log() + (1 - p) * (1 - p).log()).mean()
 
-    torch.testing.assert_close(theory.mean_entropy(w, x)[0], binary_entropy(w))
-    torch.testing.assert_close(theory.mean_entropy(w, x)[1], grad(binary_entropy)(w))
-    torch.testing.assert_close(theory.entropy_hessian(w, x), hessian(binary_entropy)(w))
-    for derivative, closed in ((grad, theory.logistic(w, which.retained)[1]),
-                               (hessian, theory.logistic_hessian(w, which.retained))):  # fmt: skip
-        torch.testing.assert_close(derivative(lambda v: theory.logistic(v, which.retained)[0])(w), closed)
+    torch.testing.assert_close(theory_threshold.mean_entropy(w, x)[0], binary_entropy(w))
+    torch.testing.assert_close(theory_threshold.mean_entropy(w, x)[1], grad(binary_entropy)(w))
+    torch.testing.assert_close(theory_threshold.entropy_hessian(w, x), hessian(binary_entropy)(w))
+    for derivative, closed in ((grad, theory_threshold.logistic(w, which.retained)[1]),
+                               (hessian, theory_threshold.logistic_hessian(w, which.retained))):  # fmt: skip
+        torch.testing.assert_close(derivative(lambda v: theory_threshold.logistic(v, which.retained)[0])(w), closed)
 
 
 def test_the_request_is_that_of_the_errata():
-    which, again, other = theory.request(0), theory.request(0), theory.request(1)
+    which, again, other = theory_threshold.request(0), theory_threshold.request(0), theory_threshold.request(1)
     assert [len(part[1]) for part in which] == [455, 410, 45, 114]
     assert which.sizes == [15, 15, 1]
     assert torch.equal(which.forgotten[0], again.forgotten[0])
@@ -151,37 +162,37 @@ def test_the_request_is_that_of_the_errata():
 def test_the_entropy_is_nowhere_steeper_than_said():
     z = torch.linspace(-8, 8, 160_001, dtype=torch.float64)
     p = z.sigmoid()
-    assert theory.steepest() == pytest.approx(float((z * p * (1 - p)).max()), abs=1e-9)
-    x = theory.request(0).forgotten[0]
+    assert theory_threshold.steepest() == pytest.approx(float((z * p * (1 - p)).max()), abs=1e-9)
+    x = theory_threshold.request(0).forgotten[0]
     models = torch.randn(200, 31, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    largest = max(float(theory.mean_entropy(w, x)[1].norm()) for w in models)
-    assert 0.02 < largest <= theory.steepest() * float(x.norm(dim=1).mean())
+    largest = max(float(theory_threshold.mean_entropy(w, x)[1].norm()) for w in models)
+    assert 0.02 < largest <= theory_threshold.steepest() * float(x.norm(dim=1).mean())
 
 
 def test_the_optimum_has_no_gradient_and_is_retraining_while_that_meets_the_constraint():
-    which = theory.request(3)
-    w_r = theory.newton(which.retained)
-    assert float(theory.logistic(w_r, which.retained)[1].norm()) < 1e-12
-    own = float(theory.mean_entropy(w_r, which.forgotten[0])[0])
-    free, bound = theory.constrained_optima(which, [own - 0.01, own + 0.03])
+    which = theory_threshold.request(3)
+    w_r = theory_threshold.newton(which.retained)
+    assert float(theory_threshold.logistic(w_r, which.retained)[1].norm()) < 1e-12
+    own = float(theory_threshold.mean_entropy(w_r, which.forgotten[0])[0])
+    free, bound = theory_threshold.constrained_optima(which, [own - 0.01, own + 0.03])
     assert torch.equal(free.w, w_r)
     assert free.dual == 0 < bound.dual
 
 
 def test_constrained_optima_meet_the_conditions_and_beat_their_feasible_neighbours():
     """H = epsilon, grad L_r = lambda grad H; and no model nearby with at least that entropy has a lower loss."""
-    which = theory.request(0)
-    for found in theory.constrained_optima(which, np.linspace(0.21, 0.6, 14).tolist())[4::3]:
+    which = theory_threshold.request(0)
+    for found in theory_threshold.constrained_optima(which, np.linspace(0.21, 0.6, 14).tolist())[4::3]:
         (H, g_u), (loss, g_r) = (
-            theory.mean_entropy(found.w, which.forgotten[0]),
-            theory.logistic(found.w, which.retained),
+            theory_threshold.mean_entropy(found.w, which.forgotten[0]),
+            theory_threshold.logistic(found.w, which.retained),
         )
         assert float(H) == pytest.approx(found.epsilon, abs=1e-11)
         torch.testing.assert_close(g_r, found.dual * g_u, rtol=0, atol=1e-11)
         around = found.w + 0.05 * torch.randn(500, 31, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-        feasible = [w for w in around if theory.mean_entropy(w, which.forgotten[0])[0] >= found.epsilon]
+        feasible = [w for w in around if theory_threshold.mean_entropy(w, which.forgotten[0])[0] >= found.epsilon]
         assert len(feasible) > 50
-        assert min(theory.logistic(w, which.retained)[0] for w in feasible) > loss
+        assert min(theory_threshold.logistic(w, which.retained)[0] for w in feasible) > loss
 
 
 F1 = {0.3: 0.362, 0.5: 0.874, 0.65: 1.218}
@@ -241,26 +252,25 @@ def test_a_larger_dual_step_runs_away_though_every_condition_is_met(records):
 
 
 def vector_case(reading, iterations):
-    which = theory.request(0)
-    start = list(theory.newton(which.everything).split(which.sizes))
+    which = theory_threshold.request(0)
+    start = list(theory_threshold.newton(which.everything).split(which.sizes))
 
     def forgetting(theta):
-        H, g = theory.mean_entropy(torch.cat(theta), which.forgotten[0])
-        return theory.Known(float(H), list(g.split(which.sizes)))
+        H, g = theory_threshold.mean_entropy(torch.cat(theta), which.forgotten[0])
+        return theory_small.Known(float(H), list(g.split(which.sizes)))
 
     def retained(theta, t, j):
-        value, g = theory.logistic(torch.cat(theta), which.retained)
-        return theory.Known(float(value), list(g.split(which.sizes)))
+        value, g = theory_threshold.logistic(torch.cat(theta), which.retained)
+        return theory_small.Known(float(value), list(g.split(which.sizes)))
 
-    product, projected = theory.READINGS[reading]
-    mine = theory.accumulate(start, forgetting, retained, tau=0.1, sigma=0.5, iterations=iterations, product=product,
-                             projected=projected, on_iteration=lambda score, dual: None)  # fmt: skip
+    mine = theory_threshold.accumulate(start, forgetting, retained, reading, tau=0.1, sigma=0.5,
+                                       iterations=iterations, on_iteration=lambda score, dual: None)  # fmt: skip
     return start, forgetting, retained, mine
 
 
 def test_the_first_reading_is_the_vector_dual_of_the_package():
     start, forgetting, retained, mine = vector_case("times gradient, projected", 50)
-    settings = FedORA(dual="vector", tau=0.1, sigma=0.5, iterations=50, **theory.PLAIN)
+    settings = FedORA(dual="vector", tau=0.1, sigma=0.5, iterations=50, **theory_small.PLAIN)
     package = primal_dual(start, forgetting, retained, settings, epsilon=0.5, substeps=1)
     torch.testing.assert_close(torch.cat(mine), torch.cat(package), rtol=0, atol=1e-12)
 
@@ -284,7 +294,7 @@ def test_no_reading_of_the_vector_dual_keeps_the_model(records):
     """Errata F3: entropy at its maximum, 0.689 projected and 0.693 not, accuracy 0.632 and 0.518, distance 3.21 and
     1.44. These are numbers of the dual in the gradient's place; multiplied by the gradient, as (22) prints it, the
     free one loses its sign, and the entropy falls again. All are farther from retraining than any threshold is."""
-    found = {name: only(records["iterated"], dual=name) for name in theory.READINGS}
+    found = {name: only(records["iterated"], dual=name) for name in theory_threshold.READINGS}
     farthest = max(row["distance"] for row in only(records["forbidden"], draw=0)["thresholds"])
     for m in found.values():
         assert m["accuracy"] < 0.8
@@ -305,10 +315,12 @@ def test_no_reading_of_the_vector_dual_keeps_the_model(records):
 def test_the_three_terms_are_those_of_the_loss():
     z = torch.randn(7, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     p = z.softmax(dim=1)
-    torch.testing.assert_close(theory.kl_to_uniform(z), (p * (10 * p).log()).sum(dim=1).mean())
-    torch.testing.assert_close(theory.kl_from_uniform(z), (-(10 * p).log() / 10).sum(dim=1).mean())
-    for score, divergence in (("entropy", theory.kl_to_uniform), ("reverse", theory.kl_from_uniform)):
-        torch.testing.assert_close(uncertainty_loss(z, weight=3.0, score=score), theory.entropy(z) - 3 * divergence(z))
+    torch.testing.assert_close(theory_score.kl_to_uniform(z), (p * (10 * p).log()).sum(dim=1).mean())
+    torch.testing.assert_close(theory_score.kl_from_uniform(z), (-(10 * p).log() / 10).sum(dim=1).mean())
+    for score, divergence in (("entropy", theory_score.kl_to_uniform), ("reverse", theory_score.kl_from_uniform)):
+        torch.testing.assert_close(
+            uncertainty_loss(z, weight=3.0, score=score), theory_score.entropy(z) - 3 * divergence(z)
+        )
 
 
 def test_entropy_and_kl_to_uniform_are_one_force_and_the_reverse_is_another(records):
@@ -408,7 +420,7 @@ def test_the_limits_are_those_of_errata_f7(records):
 
 
 def test_the_bounds_solve_their_recursions():
-    k = theory.Constants(eta=0.3, mu=0.5, noise=0.7, G=0.2, Lambda=3.0)
+    k = theory_theorem.Constants(eta=0.3, mu=0.5, noise=0.7, G=0.2, Lambda=3.0)
     a, square, straight = 2.0, 4.0, 2.0
     for _ in range(25):
         a = math.sqrt(1 - 0.15) * a + math.sqrt(0.3 * k.c)
@@ -424,19 +436,19 @@ def test_inequality_51_holds_with_nothing_dropped_up_to_two_over_mu_plus_l():
     draws = torch.Generator().manual_seed(0)
     spectrum = double(0.1, 0.2, 0.5)
     for eta in (0.01, 0.5, 1.0, 2 / 0.6):
-        k = theory.Constants(eta=eta, mu=0.1, noise=0.3, G=1.0, Lambda=0.4)
+        k = theory_theorem.Constants(eta=eta, mu=0.1, noise=0.3, G=1.0, Lambda=0.4)
         for _ in range(500):
             e, n = torch.randn(2, 3, generator=draws, dtype=torch.float64)
             n = n * 0.7 / n.norm()
             after = e - eta * (spectrum * e + n)
             assert float(after.dot(after)) <= (1 - eta * 0.1) * float(e.dot(e)) + eta * k.c + 1e-12
-    quiet = theory.Constants(eta=3.8, mu=0.1, noise=0.0, G=1.0, Lambda=0.0)
+    quiet = theory_theorem.Constants(eta=3.8, mu=0.1, noise=0.0, G=1.0, Lambda=0.0)
     e = double(0, 0, 1)
     assert float((e - 3.8 * spectrum * e).norm()) > float(quiet.bounds(1.0, double(1))["squared"])
 
 
 def test_the_ridge_problem_is_the_quadratic_it_is_said_to_be():
-    problem = theory.ridge(0.1)
+    problem = theory_theorem.ridge(0.1)
     w = torch.randn(30, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
     def loss(v):
@@ -447,16 +459,20 @@ def test_the_ridge_problem_is_the_quadratic_it_is_said_to_be():
     assert float(grad(loss)(problem.retrained).norm()) < 1e-12
     per_sample = problem.x * (problem.x @ w - problem.target)[:, None]
     spread = ((per_sample - per_sample.mean(dim=0)) ** 2).sum(dim=1).mean()
-    assert theory.gradient_variance(problem, torch.stack([problem.retrained, w])) == pytest.approx(float(spread))
+    assert theory_theorem.gradient_variance(problem, torch.stack([problem.retrained, w])) == pytest.approx(
+        float(spread)
+    )
     assert problem.x.shape == (410, 30)
     torch.testing.assert_close(problem.forgotten.norm(dim=1), torch.ones(45, dtype=torch.float64))
 
 
 def test_fedora_without_unlearning_and_noise_is_retraining():
-    problem = theory.ridge(0.1)
+    problem = theory_theorem.ridge(0.1)
     config = {"eta": 1.0, "iterations": 30, "threshold": None, "sigma": 1.0, "batch": 0}
-    path, largest = theory.fedora_path(problem, config, 0)
-    torch.testing.assert_close(path, theory.retraining_path(problem, problem.original, 1.0, 30), rtol=0, atol=1e-12)
+    path, largest = theory_theorem.fedora_path(problem, config, 0)
+    torch.testing.assert_close(
+        path, theory_theorem.retraining_path(problem, problem.original, 1.0, 30), rtol=0, atol=1e-12
+    )
     assert largest == 0
 
 
@@ -495,7 +511,7 @@ def test_the_bound_is_smallest_without_unlearning_and_so_is_the_distance(records
     for eta in (1.0, 0.3, 0.1):
         none, mild, strong = (only(noisy(records), eta=eta, threshold=epsilon) for epsilon in (None, 0.55, 0.65))
         assert none["constants"]["Lambda"] == 0 < mild["constants"]["Lambda"] < strong["constants"]["Lambda"]
-        for name in theory.STARTS:
+        for name in theory_theorem.STARTS:
             ends = [m["starts"][name]["rms"][-1] for m in (none, mild, strong)]
             assert ends == sorted(ends)
             assert ends[1] > 3 * ends[0]
@@ -520,12 +536,12 @@ def test_the_printed_limit_grows_as_the_step_shrinks_and_the_distance_does_not(r
 
 def drawn(records):
     return {
-        "saddle": figures.saddle_figure(records["saddle"]),
-        "forbidden": figures.forbidden_figure(records["forbidden"], records["iterated"]),
-        "one_force": figures.one_force_figure(records["one_force"]),
-        "duality_gap": figures.duality_gap_figure(records["duality_gap"]),
-        "steps": figures.steps_figure(records["steps"]),
-        "theorem": figures.theorem_figure(records["theorem_1"]),
+        "saddle": theory_figures.saddle_figure(records["saddle"]),
+        "forbidden": breast_cancer_figures.forbidden_figure(records["forbidden"], records["iterated"]),
+        "one_force": theory_figures.one_force_figure(records["one_force"]),
+        "duality_gap": theory_figures.duality_gap_figure(records["duality_gap"]),
+        "steps": theory_figures.steps_figure(records["steps"]),
+        "theorem": breast_cancer_figures.theorem_figure(records["theorem_1"]),
     }
 
 
@@ -535,24 +551,24 @@ def test_everything_is_drawn_from_records(records, tmp_path):
         assert any(ax.get_xlabel() for ax in figure.axes)
         assert any(ax.get_ylabel() for ax in figure.axes)
         assert all(ax.lines or ax.collections for ax in figure.axes)
-        source = figures.GENERATED if name in ("saddle", "duality_gap", "steps") else figures.SOURCE
+        source = theory_figures.GENERATED if name in ("saddle", "duality_gap", "steps") else theory_figures.SOURCE
         assert save_figure(figure, tmp_path / f"{name}.png", source).stat().st_size > 10_000
 
 
 def test_a_record_of_the_saddle_is_its_path_again(records):
     record = records["saddle"][1]
-    again, first = figures.path_of(record), theory.saddle_path(**record.config)
+    again, first = theory_figures.path_of(record), theory_small.saddle_path(**record.config)
     for name, value in first._asdict().items():
         torch.testing.assert_close(getattr(again, name), value, rtol=0, atol=0)
 
 
 def test_a_path_is_drawn_on_given_axes():
     """One line per call and panel beside the background; the second path brings none."""
-    fig, axes = figures.saddle_axes()
-    path = theory.saddle_path(**(QUADRATIC | {"iterations": 40}))
-    figures.draw_saddle(axes, path, label="first")
+    fig, axes = theory_figures.saddle_axes()
+    path = theory_small.saddle_path(**(QUADRATIC | {"iterations": 40}))
+    theory_figures.draw_saddle(axes, path, label="first")
     before = {name: len(ax.lines) for name, ax in axes.items()}
-    figures.draw_saddle(axes, path, hue="black", label="second", background=False)
+    theory_figures.draw_saddle(axes, path, hue="black", label="second", background=False)
     assert {name: len(ax.lines) - before[name] for name, ax in axes.items()} == dict.fromkeys(axes, 1)
     np.testing.assert_array_equal(axes["dual"].lines[-1].get_ydata(), path.dual)
     np.testing.assert_array_equal(axes["residual"].lines[-1].get_ydata(), path.residual)
@@ -565,19 +581,19 @@ def test_a_path_is_drawn_on_given_axes():
 
 def test_the_tables_show_what_the_records_hold(records, tmp_path):
     shown = {
-        "saddle": figures.saddle_table(records["saddle"]),
-        "forbidden": figures.forbidden_table(records["forbidden"]),
-        "iterated": figures.iterated_table(records["iterated"]),
-        "one_force": figures.one_force_table(records["one_force"]),
-        "weights": figures.weights_table(records["one_force"]),
-        "confidence": figures.confidence_table(records["one_force"]),
-        "duality_gap": figures.duality_gap_table(records["duality_gap"]),
-        "steps": figures.steps_table(records["steps"]),
-        "theorem": figures.theorem_table(records["theorem_1"]),
-        "limits": figures.limits_table(records["limits"]),
+        "saddle": theory_figures.saddle_table(records["saddle"]),
+        "forbidden": breast_cancer_figures.forbidden_table(records["forbidden"]),
+        "iterated": breast_cancer_figures.iterated_table(records["iterated"]),
+        "one_force": theory_figures.one_force_table(records["one_force"]),
+        "weights": theory_figures.weights_table(records["one_force"]),
+        "confidence": theory_figures.confidence_table(records["one_force"]),
+        "duality_gap": theory_figures.duality_gap_table(records["duality_gap"]),
+        "steps": theory_figures.steps_table(records["steps"]),
+        "theorem": breast_cancer_figures.theorem_table(records["theorem_1"]),
+        "limits": breast_cancer_figures.limits_table(records["limits"]),
     }
     for name, table in shown.items():
-        path = save_table(table, tmp_path / f"{name}.csv", figures.SOURCE)
+        path = save_table(table, tmp_path / f"{name}.csv", theory_figures.SOURCE)
         assert len(pd.read_csv(path, comment="#")) == len(table) > 1
     saddle = shown["saddle"]["iterations to within 0.001"]
     assert list(saddle)[-1] == "never"

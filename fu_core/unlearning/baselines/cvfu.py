@@ -34,78 +34,82 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fu_core.errors import InvalidRequest, check_count, check_positive
+from fu_core.errors import InvalidRequest, UnsupportedModel, check_count, check_positive
 from fu_core.federation.vertical import (
     Boundary,
     Parties,
     Vectors,
+    VerticalFederation,
     check_finite,
-    check_top,
     epoch_batches,
     forward,
     outputs,
 )
 from fu_core.models.flat import FlatModel
-from fu_core.unlearning.fedora import check_rows
+from fu_core.request import Deletion
+from fu_core.unlearning.method import Trained, register
 
 
-def cvfu(
-    parties: Parties,
-    forget: Tensor,
-    retain: Tensor,
-    *,
-    seed: int,
-    online: Collection[int] | None = None,
-    epochs: int = 20,
-    lr: float = 1e-3,
-    batch_size: int = 32,
-    ascent: bool = False,
-    refresh: bool = False,
-    patience: int = 3,
-    boundary: Boundary | None = None,
-) -> Parties:
-    """The parties after unlearning the samples `forget` (row numbers), with `retain` at hand; the given ones stay.
+@dataclass(frozen=True)
+class CVFU:
+    """Who is online, and how they go on; all default values are ours.
 
-    online: the passive parties that take part, by position; by default all. The others, and their part of the top,
-    remain as they are. Caching Z needs everybody's embeddings once, at the end of training; they are counted.
+    online: the passive parties that take part, by position; None: all. The others, and their part of the top, remain
+    as they are.
+    """
+
+    online: tuple[int, ...] | None = None
+    epochs: int = 20
+    lr: float = 1e-3
+    batch_size: int | None = None  # as in training
+    ascent: bool = False
+    refresh: bool = False
+    patience: int = 3  # see `StopRule`
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "patience"):
+            check_count(name, getattr(self, name))
+        if self.batch_size is not None:
+            check_count("batch_size", self.batch_size)
+        check_positive("lr", self.lr)
+
+
+def cvfu(f: VerticalFederation, deletion: Deletion, config: CVFU) -> Parties:
+    """The parties after unlearning, with the samples that stay at hand; the federation's own are left untouched.
+
+    Caching Z needs everybody's embeddings once, at the end of training; they are counted. The result are the
+    parameters at the end.
     ascent: gradients of the CE of D_u, summed over its batches in order, are subtracted from the first gradient
     (the public code adds them, and so descends).
     refresh: renew a batch's confidences by the embeddings that have just arrived, instead of all of them by another
     pass after the epoch; with everybody online, that is ordinary training.
-    patience: see `StopRule`. The result are the parameters at the end.
-    Random: batches, from the streams of (seed, epoch).
+    Random: batches, from the streams of (f.seed, epoch).
 
-    Raises InvalidRequest if samples to forget or to retain are none or shared or nobody is online, UnsupportedModel
-    if the top is not one linear layer, ValueError for a bad setting, NumericalFailure if parameters become NaN or
-    infinite: the ratio is large where those online contribute little.
+    Raises InvalidRequest if nobody is online, UnsupportedModel if the top is not one linear layer, NumericalFailure if
+    parameters become NaN or infinite: the ratio is large where those online contribute little.
     """
-    check_rows(parties, forget, retain)
-    if not len(retain):
-        raise InvalidRequest("retain names no samples: there is nothing to train on")
-    check_top(parties)
-    here = check_online(parties, online)
-    for name, count in (("epochs", epochs), ("batch_size", batch_size), ("patience", patience)):
-        check_count(name, count)
-    check_positive("lr", lr)
-    border, n = boundary or Boundary(), len(retain)
-    z = confidence_shares(parties, torch.cat([retain, forget]), border)  # (K, n + |D_u|, C)
+    check_top(f.parties)
+    here = check_online(f.parties, config.online)
+    forget, retain = deletion.forget[0], deletion.retain[0]  # row numbers
+    parties, n, size = f.parties, len(retain), config.batch_size or f.local.batch_size
+    z = confidence_shares(parties, torch.cat([retain, forget]), f.boundary)  # (K, n + |D_u|, C)
     Z, z_online = z.sum(dim=0), z[[*here, -1]].sum(dim=0)
     present = those_online(parties, here)
-    climb = summed_gradients(present, forget.split(batch_size), Z[n:].split(batch_size), border) if ascent else None
+    climb = summed_gradients(present, forget.split(size), Z[n:].split(size), f.boundary) if config.ascent else None
 
     ratio = contribution_ratio(z[:, :n], here)
     cache = Confidences(Z[:n].clone(), z_online[:n].clone(), ratio)  # without the rows of D_u
-    border.meter.keep("confidence matrix", cache.matrix)
+    f.meter.keep("confidence matrix", cache.matrix)
     if len(here) < len(parties.passive):  # otherwise z_O is Z, and the ratio 1
-        border.meter.keep("confidences online and their ratio", cache.online, ratio)
+        f.meter.keep("confidences online and their ratio", cache.online, ratio)
     theta = [w_k.clone() for w_k in present.w]
-    everything, rule = torch.arange(n, device=retain.device), StopRule(patience)
-    for epoch in range(epochs):
-        eta = lr / math.sqrt(epoch + 1)
+    everything, rule = torch.arange(n, device=retain.device), StopRule(config.patience)
+    for epoch in range(config.epochs):
+        eta = config.lr / math.sqrt(epoch + 1)
         loss_sum, g_top_sum = 0.0, torch.zeros_like(theta[-1])
-        for b in epoch_batches(everything, batch_size, seed=seed, epoch=-1 - epoch):  # no epoch of training
-            exchange = forward(present, theta, retain[b], border)
-            if refresh:
+        for b in epoch_batches(everything, size, seed=f.seed, epoch=-1 - epoch):  # no epoch of training
+            exchange = forward(present, theta, retain[b], f.boundary)
+            if config.refresh:
                 cache.renew(b, exchange.logits.detach())
             loss = cached_loss(cache.matrix[b], exchange.logits, exchange.y)
             gradients = exchange.backward(loss)
@@ -117,11 +121,17 @@ def cvfu(
                 w_k -= eta * g_k
         w = placed(parties, here, present, theta)
         check_finite(w, f"in epoch {epoch + 1}")
-        if epoch + 1 == epochs or rule.stop(loss_sum / n, float(g_top_sum.norm())):
+        if epoch + 1 == config.epochs or rule.stop(loss_sum / n, float(g_top_sum.norm())):
             break
-        if not refresh:
-            cache.renew(everything, outputs(present.having(theta), retain, border))
+        if not config.refresh:
+            cache.renew(everything, outputs(present.having(theta), retain, f.boundary))
     return parties.having(w)
+
+
+@register("CVFU", paper="FedORA, Sec. V-A4", colour="#7a52a8", parameters=CVFU, exchanges=("vertical",), recovers=False)
+def serve(trained: Trained, deletion: Deletion, config: CVFU) -> Parties:
+    """Training goes on from the confidences of its end."""
+    return cvfu(trained.vertical, deletion, config)
 
 
 # --- confidences, at the active party --------------------------------------------------------------------------------
@@ -204,6 +214,14 @@ class StopRule:
 
 
 # --- whoever is online -----------------------------------------------------------------------------------------------
+
+
+def check_top(parties: Parties) -> None:
+    """Raise UnsupportedModel unless the logits are a sum over parties: a top of one linear layer."""
+    if not isinstance(parties.active.model.module, nn.Linear):
+        raise UnsupportedModel(
+            "the top must be one linear layer, so that each party has a share of its own in the logits"
+        )
 
 
 def check_online(parties: Parties, online: Collection[int] | None) -> list[int]:

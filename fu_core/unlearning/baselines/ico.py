@@ -18,77 +18,86 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fu_core.errors import InvalidRequest, check_count
+from fu_core.errors import check_count, check_positive
 from fu_core.federation.local import ClientOpt, round_half_up
 from fu_core.federation.vertical import (
-    Boundary,
     Optimisers,
     Parties,
     Vectors,
+    VerticalFederation,
     check_finite,
     epoch_batches,
     forward,
     train,
 )
+from fu_core.request import Deletion
 from fu_core.streams import stream, stream_seed
-from fu_core.unlearning.fedora import check_rows
+from fu_core.unlearning.method import Trained, register
 
 
-def ico(
-    parties: Parties,
-    forget: Tensor,
-    retain: Tensor,
-    *,
-    seed: int,
-    scale: float = 1.0,
-    share: float = 0.5,
-    contribution_epochs: int = 1,
-    epochs: int = 1,
-    lr: float = 1e-3,
-    batch_size: int = 32,
-    boundary: Boundary | None = None,
-) -> Parties:
-    """The parties after unlearning the samples `forget` (row numbers), with `retain` at hand; the given ones stay.
+@dataclass(frozen=True)
+class ICO:
+    """What is subtracted and how it is repaired; all values are ours. All steps are plain SGD."""
 
-    scale: kappa; share: gamma, drawn anew for each of the `epochs`, T_r; contribution_epochs: T_u. All steps are
-    plain SGD with one `lr`. scale 0 and share 1 without a correction to make is fine-tuning. All values are ours.
-    Random: batches and the share, from the streams of (seed, purpose, epoch).
+    scale: float = 1.0  # kappa
+    share: float = 0.5  # gamma, of the retained samples, drawn anew for each epoch of the repair
+    contribution_epochs: int = 1  # T_u
+    epochs: int = 1  # T_r
+    lr: float | None = None  # as in training
+    batch_size: int | None = None  # as in training
 
-    Raises InvalidRequest if samples to forget or to retain are none or shared, ValueError for a bad setting,
-    NumericalFailure if parameters become NaN or infinite.
+    def __post_init__(self) -> None:
+        check_count("contribution_epochs", self.contribution_epochs)
+        check_count("epochs", self.epochs)
+        if not 0 <= self.scale < float("inf"):
+            raise ValueError(f"scale must be a finite number >= 0, got {self.scale}")
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share must lie in (0, 1], got {self.share}")
+        if self.lr is not None:
+            check_positive("lr", self.lr)
+        if self.batch_size is not None:
+            check_count("batch_size", self.batch_size)
+
+
+def ico(f: VerticalFederation, deletion: Deletion, config: ICO) -> Parties:
+    """The parties after unlearning, with the samples that stay at hand; the federation's own are left untouched.
+
+    scale 0 and share 1 without a correction to make is fine-tuning.
+    Random: batches and the share, from the streams of (f.seed, purpose, epoch).
+    Raises NumericalFailure if parameters become NaN or infinite.
     """
-    check_rows(parties, forget, retain)
-    if not len(retain):
-        raise InvalidRequest("retain names no samples: there is nothing to repair with")
-    check_count("contribution_epochs", contribution_epochs)
-    check_count("epochs", epochs)
-    if not 0 <= scale < float("inf"):
-        raise ValueError(f"scale must be a finite number >= 0, got {scale}")
-    if not 0 < share <= 1:
-        raise ValueError(f"share must lie in (0, 1], got {share}")
-    border, sgd = boundary or Boundary(), Optimisers([ClientOpt(lr=lr, batch_size=batch_size)])
-    border.meter.keep("theta0", *parties.w)
-    own = stream_seed(seed, "ico contribution")
-    learnt = train(parties, forget, sgd, epochs=contribution_epochs, seed=own, boundary=border)
-    theta = [w_k - scale * (ft_k - w_k) for w_k, ft_k in zip(parties.w, learnt.w, strict=True)]
+    forget, retain = deletion.forget[0], deletion.retain[0]  # row numbers
+    lr, batch_size = config.lr or f.local.lr, config.batch_size or f.local.batch_size
+    w, sgd = f.parties.w, Optimisers([ClientOpt(lr=lr, batch_size=batch_size)])
+    f.meter.keep("theta0", *w)
+    contributing = f.having(seed=stream_seed(f.seed, "ico contribution"))
+    learnt = train(contributing, forget, sgd, config.contribution_epochs)
+    theta = [w_k - config.scale * (ft_k - w_k) for w_k, ft_k in zip(w, learnt.w, strict=True)]
 
     def gradients(rows: Tensor) -> Vectors:
-        exchange = forward(parties, theta, rows, border)
+        exchange = forward(f.parties, theta, rows, f.boundary)
         return exchange.backward(F.cross_entropy(exchange.logits, exchange.y))
 
-    forgotten = endless_batches(forget, batch_size, seed=stream_seed(seed, "ico forgotten"))
-    for epoch in range(1, epochs + 1):
-        some = share_of(retain, share, seed=seed, epoch=epoch)
-        for b in epoch_batches(some, batch_size, seed=stream_seed(seed, "ico repair"), epoch=epoch):
+    forgotten = endless_batches(forget, batch_size, seed=stream_seed(f.seed, "ico forgotten"))
+    for epoch in range(1, config.epochs + 1):
+        some = share_of(retain, config.share, seed=f.seed, epoch=epoch)
+        for b in epoch_batches(some, batch_size, seed=stream_seed(f.seed, "ico repair"), epoch=epoch):
             for w_k, g_r, g_u in zip(theta, gradients(b), gradients(next(forgotten)), strict=True):
                 w_k -= lr * corrected(g_r, g_u)
         check_finite(theta, f"in epoch {epoch} of the repair")
-    return parties.having(theta)
+    return f.parties.having(theta)
+
+
+@register("ICO", paper="FedORA, Sec. V-A4", colour="#0b4a26", parameters=ICO, exchanges=("vertical",), recovers=False)
+def serve(trained: Trained, deletion: Deletion, config: ICO) -> Parties:
+    """All three stages, on the parties as they are after training."""
+    return ico(trained.vertical, deletion, config)
 
 
 def corrected(g_r: Tensor, g_u: Tensor) -> Tensor:

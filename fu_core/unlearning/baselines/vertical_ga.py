@@ -9,103 +9,119 @@ otherwise than the code is said at `vertical_ga`.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fu_core.errors import check_count
+from fu_core.errors import check_count, check_positive
 from fu_core.federation.local import ClientOpt
 from fu_core.federation.vertical import (
-    Boundary,
     Exchange,
     Optimisers,
     Parties,
+    VerticalFederation,
     check_finite,
     clipped,
     epoch_batches,
     forward,
 )
 from fu_core.models.flat import FlatModel
+from fu_core.request import Deletion
 from fu_core.streams import stream
-from fu_core.unlearning.fedora import check_rows
+from fu_core.unlearning.method import Trained, register
 
 COEFFICIENTS = (0.25, 0.5, 0.75)  # of Gu et al.'s mix-ups
 GU: dict[str, Any] = {"few_shot": True, "epochs": 16, "lr": 2e-7, "momentum": 0.9, "clip": 0.0}  # as they set it
 
 
-def vertical_ga(
-    parties: Parties,
-    forget: Tensor,
-    *,
-    seed: int,
-    epochs: int = 5,
-    lr: float = 1e-3,
-    momentum: float = 0.0,
-    clip: float = 5.0,
-    batch_size: int = 32,
-    few_shot: bool = False,
-    shots: int = 40,
-    retain: Tensor | None = None,
-    retained_shots: int = 3,
-    boundary: Boundary | None = None,
-) -> Parties:
-    """The parties after `epochs` passes uphill over the samples `forget` (row numbers); the given ones stay.
+@dataclass(frozen=True)
+class GA:
+    """How far and how steeply all climb; `GA(**GU)` are Gu et al.'s settings. See `vertical_ga` for their variant."""
 
-    clip: a party's gradient is at most so long, 0 for no limit. Everyone clips by the norm of their own gradient:
-    a common norm would need all of them to cross the border.
+    epochs: int = 5
+    lr: float = 1e-3
+    momentum: float = 0.0
+    clip: float = 5.0  # a party's gradient is at most so long; 0: no limit
+    batch_size: int | None = None  # as in training
+    few_shot: bool = False
+    shots: int = 40  # of each class to be forgotten
+    repair: bool = False  # afterwards, one pass downhill over retained samples
+    retained_shots: int = 3  # of each class, in that pass
 
-    few_shot: Gu et al.'s variant; `**GU` are their settings. `shots` samples of each class to be forgotten are drawn
-    once. An epoch takes one step per class: the embeddings of its samples go up, the active party mixes all pairs,
-    lambda h_i + (1 - lambda) h_j with lambda in COEFFICIENTS, and everyone climbs the mean CE of the mix-ups with
-    the class as label; a lone sample is taken as it is. If `retain` is given, one pass downhill follows, over
-    `retained_shots` of its samples per class, mixed with others of their class in the batch by Beta(1, 1). Mixing
-    happens in embeddings that have arrived, and what goes down is the gradient for those, so nothing else crosses.
-    But the rows of a step share a label, and passive parties, who know the rows, learn that they do. The public code
-    steps the top once per 32 mix-ups, on gradients that pile up, sends down means of neighbouring mix-ups' gradients
-    and repeats the downhill pass every epoch; here a step is one gradient of one loss.
+    def __post_init__(self) -> None:
+        check_positive("lr", self.lr)
+        for name in ("epochs", "shots", "retained_shots"):
+            check_count(name, getattr(self, name))
+        if self.batch_size is not None:
+            check_count("batch_size", self.batch_size)
+        for name in ("momentum", "clip"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must be >= 0, got {getattr(self, name)}")
+        if self.repair and not self.few_shot:
+            raise ValueError("repair is for few_shot=True only: plain ascent looks at no retained sample")
 
-    Random: batches and, with `few_shot`, draws and mix-ups, from the streams of (seed, epoch or purpose).
-    Raises InvalidRequest if the samples are none or also retained, ValueError for a bad setting, NumericalFailure if
-    parameters become NaN or infinite; short of that, divergence is what this method does, and is returned.
+
+def vertical_ga(f: VerticalFederation, deletion: Deletion, config: GA) -> Parties:
+    """The parties after `config.epochs` passes uphill over what is to be forgotten; the federation's own stay.
+
+    Everyone clips by the norm of their own gradient: a common norm would need all of them to cross the border.
+
+    few_shot: Gu et al.'s variant. `shots` samples of each class to be forgotten are drawn once. An epoch takes one step
+    per class: the embeddings of its samples go up, the active party mixes all pairs, lambda h_i + (1 - lambda) h_j with
+    lambda in COEFFICIENTS, and everyone climbs the mean CE of the mix-ups with the class as label; a lone sample is
+    taken as it is. With `repair`, one pass downhill follows, over `retained_shots` of the retained samples per class,
+    mixed with others of their class in the batch by Beta(1, 1). Mixing happens in embeddings that have arrived, and
+    what goes down is the gradient for those, so nothing else crosses. But the rows of a step share a label, and passive
+    parties, who know the rows, learn that they do. The public code steps the top once per 32 mix-ups, on gradients that
+    pile up, sends down means of neighbouring mix-ups' gradients and repeats the downhill pass every epoch; here a step
+    is one gradient of one loss.
+
+    Random: batches and, with `few_shot`, draws and mix-ups, from the streams of (f.seed, epoch or purpose).
+    Raises NumericalFailure if parameters become NaN or infinite; short of that, divergence is what this method does,
+    and is returned.
     """
-    check_rows(parties, forget, forget[:0] if retain is None else retain)
-    for name, count in (("epochs", epochs), ("shots", shots), ("retained_shots", retained_shots)):
-        check_count(name, count)
-    if not clip >= 0:
-        raise ValueError(f"clip must be >= 0, got {clip}")
-    if retain is not None and not few_shot:
-        raise ValueError("retain is for few_shot=True only: plain ascent looks at no retained sample")
-    border, w = boundary or Boundary(), [w_k.clone() for w_k in parties.w]
-    optimisers = Optimisers([ClientOpt(lr=lr, momentum=momentum, batch_size=batch_size)]).at(1, len(parties))
+    forget, y, batch_size = deletion.forget[0], f.parties.active.y, config.batch_size or f.local.batch_size
+    w = [w_k.clone() for w_k in f.parties.w]
+    sgd = ClientOpt(lr=config.lr, momentum=config.momentum, batch_size=batch_size)
+    optimisers = Optimisers([sgd]).at(1, len(f.parties))
 
-    def step(exchange: Exchange, y: Tensor, direction: float) -> None:
-        gradients = exchange.backward(F.cross_entropy(exchange.logits, y))
+    def step(exchange: Exchange, labels: Tensor, direction: float) -> None:
+        gradients = exchange.backward(F.cross_entropy(exchange.logits, labels))
         for optimiser, w_k, g_k in zip(optimisers, w, gradients, strict=True):
-            optimiser.step(w_k, -direction * clipped(g_k, clip))  # theta_k <- theta_k + eta grad_k CE
+            optimiser.step(w_k, -direction * clipped(g_k, config.clip))  # theta_k <- theta_k + eta grad_k CE
 
-    few = shots_of_each_class(parties.active.y, forget, shots, seed=seed) if few_shot else []
-    for epoch in range(epochs):
+    few = shots_of_each_class(y, forget, config.shots, seed=f.seed) if config.few_shot else []
+    for epoch in range(config.epochs):
         for rows in few:
             mixing = all_pairs(len(rows))
-            mixed = forward(having_mixed(parties, mixing), w, rows, border)
+            mixed = forward(having_mixed(f.parties, mixing), w, rows, f.boundary)
             step(mixed, mixed.y[mixing.i], +1.0)
-        if not few_shot:
-            for b in epoch_batches(forget, batch_size, seed=seed, epoch=-1 - epoch):  # no epoch of training
-                plain = forward(parties, w, b, border)
+        if not config.few_shot:
+            for b in epoch_batches(forget, batch_size, seed=f.seed, epoch=-1 - epoch):  # no epoch of training
+                plain = forward(f.parties, w, b, f.boundary)
                 step(plain, plain.y, +1.0)
         check_finite(w, f"in epoch {epoch + 1} of ascent")
-    if retain is not None and len(retain):
-        kept = torch.cat(shots_of_each_class(parties.active.y, retain, retained_shots, seed=seed))
-        draws = stream(seed, "mix-up")
-        for b in epoch_batches(kept, batch_size, seed=seed, epoch=-1 - epochs):
-            mixing = within_classes(parties.active.y[b], draws)
-            mixed = forward(having_mixed(parties, mixing), w, b, border)
+    if config.repair:
+        kept = torch.cat(shots_of_each_class(y, deletion.retain[0], config.retained_shots, seed=f.seed))
+        draws = stream(f.seed, "mix-up")
+        for b in epoch_batches(kept, batch_size, seed=f.seed, epoch=-1 - config.epochs):
+            mixing = within_classes(y[b], draws)
+            mixed = forward(having_mixed(f.parties, mixing), w, b, f.boundary)
             step(mixed, mixed.y, -1.0)
         check_finite(w, "in the pass over retained samples")
-    return parties.having(w)
+    return f.parties.having(w)
+
+
+@register(
+    "GA", paper="FedORA, Sec. V-A4", colour="#66b8d4", dash="-.", parameters=GA, exchanges=("vertical",),
+    recovers=False,
+)  # fmt: skip
+def serve(trained: Trained, deletion: Deletion, config: GA) -> Parties:
+    """The ascent, on the parties as they are after training."""
+    return vertical_ga(trained.vertical, deletion, config)
 
 
 def shots_of_each_class(y: Tensor, rows: Tensor, count: int, *, seed: int) -> list[Tensor]:

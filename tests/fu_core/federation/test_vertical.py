@@ -12,20 +12,14 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.overrides import TorchFunctionMode
 
 from fu_core.data import Dataset
-from fu_core.errors import InvalidRequest, NumericalFailure, UnsupportedModel
+from fu_core.errors import InvalidRequest, NumericalFailure
 from fu_core.federation.local import ClientOpt
-from fu_core.federation.meter import Meter
 from fu_core.federation.vertical import (
-    ActiveParty,
     Boundary,
     EmbeddingNoise,
     Exchange,
     Optimisers,
     Parties,
-    PassiveParty,
-    VerticalFederation,
-    align,
-    check_top,
     deal,
     epoch_batches,
     forward,
@@ -37,32 +31,16 @@ from fu_core.federation.vertical import (
 from fu_core.models.flat import FlatModel
 from fu_core.models.linear import mlp
 from fu_core.partition import vertical
-from fu_core.request import Request
-from fu_core.streams import stream
+from fu_core.request import Deletion
 from fu_core.unlearning import fedora as fedora_module
-from fu_core.unlearning.fedora import VectorDual, fedora, uncertainty_loss
+from fu_core.unlearning.fedora import FedORA, VectorDual, fedora, uncertainty_loss
+from tests.verticals import CLASSES, WIDTHS, close, federated, forgetting, same, tables
 
-N, CLASSES = 24, 3
-COLUMNS, WIDTHS = (4, 2), (3, 5)  # of the two passive parties; no two alike, so that a shape names its party
+N = 24
 ROWS = torch.arange(N)
 PLAIN = ClientOpt(lr=0.1, batch_size=7)
 MOMENTUM = ClientOpt(lr=0.05, lr_decay=0.8, momentum=0.9, weight_decay=5e-4, batch_size=7)
-
-
-def bottom(columns, width):
-    return FlatModel(nn.Sequential(nn.Linear(columns, 6), nn.Tanh(), nn.Linear(6, width)))
-
-
-def tables(dtype=torch.float32, n=N, top=None):
-    """Two passive parties with tables of 4 and 2 columns and embeddings of 3 and 5, three classes."""
-    g = torch.Generator().manual_seed(0)
-    passive = []
-    for k, (columns, width) in enumerate(zip(COLUMNS, WIDTHS, strict=True)):
-        model = bottom(columns, width)
-        passive.append(PassiveParty(model, model.init(k, dtype), torch.randn(n, columns, generator=g).to(dtype)))
-    head = FlatModel(top or nn.Linear(sum(WIDTHS), CLASSES))
-    y = torch.randint(0, CLASSES, (n,), generator=g)
-    return Parties(tuple(passive), ActiveParty(head, head.init(9, dtype), y, CLASSES))
+NEAR = {"rtol": 1e-6, "atol": 1e-12}
 
 
 def images(n=12, shape=(3, 8, 12), seed=0):
@@ -106,15 +84,6 @@ def features(parties, rows=slice(None)):
     return [party.x[rows] for party in parties.passive]
 
 
-def same(one, other):
-    return all(torch.equal(a, b) for a, b in zip(one.w, other.w, strict=True))
-
-
-def close(ours, reference, rtol=1e-6):
-    for a, b in zip(ours, reference, strict=True):
-        torch.testing.assert_close(a, b, rtol=rtol, atol=1e-12)
-
-
 # --- one exchange is one graph ---------------------------------------------------------------------------------------
 
 CASES = {
@@ -137,24 +106,24 @@ def test_gradients_equal_those_of_the_composed_model(case, loss):
     whole = Composed(parties)
     z = whole(features(parties, rows))
     loss(z, parties.active.y[rows]).backward()
-    close([exchange.logits.detach()], [z.detach()])
-    close(gradients, whole.vectors(lambda parameter: parameter.grad))
+    close([exchange.logits.detach()], [z.detach()], **NEAR)
+    close(gradients, whole.vectors(lambda parameter: parameter.grad), **NEAR)
     assert all(float(g_k.norm()) > 1e-3 for g_k in gradients)
 
 
 def test_predictions_equal_those_of_the_composed_model():
     parties = tables(torch.float64)
     z = Composed(parties)(features(parties)).detach()
-    close([predict(parties, features(parties)), predict(parties, features(parties), size=5)], [z, z])
+    close([predict(parties, features(parties)), predict(parties, features(parties), size=5)], [z, z], **NEAR)
     rows = torch.tensor([5, 2])
-    close([outputs(parties, rows)], [z[rows]])
+    close([outputs(parties, rows)], [z[rows]], **NEAR)
 
 
 @pytest.mark.parametrize("opt", [MOMENTUM, replace(MOMENTUM, optimiser="adam", momentum=0.0)], ids=["momentum", "adam"])
 def test_joint_training_is_torchs_training_of_the_composed_model(opt):
     """Momentum lives on from epoch to epoch, rates decay by the epoch, the last batch of an epoch is a small one."""
     parties = tables(torch.float64)
-    trained = train(parties, ROWS[2:], Optimisers([opt]), epochs=3, seed=4)
+    trained = train(federated(parties, 4), ROWS[2:], Optimisers([opt]), 3)
     whole = Composed(parties)
     how = {"lr": opt.lr, "weight_decay": opt.weight_decay}
     if opt.optimiser == "adam":
@@ -167,7 +136,7 @@ def test_joint_training_is_torchs_training_of_the_composed_model(opt):
             reference.zero_grad()
             F.cross_entropy(whole(features(parties, b)), parties.active.y[b]).backward()
             reference.step()
-    close(trained.w, whole.vectors(), rtol=1e-9)
+    close(trained.w, whole.vectors(), rtol=1e-9, atol=1e-12)
 
 
 def test_an_epoch_visits_every_row_once_and_in_an_order_of_its_own():
@@ -181,7 +150,7 @@ def test_an_epoch_visits_every_row_once_and_in_an_order_of_its_own():
 def test_the_same_seed_trains_the_same_bits_and_leaves_what_was_given():
     parties = tables()
     before = copy.deepcopy([*parties.w, *features(parties), parties.active.y])
-    once, again, other = (train(parties, ROWS, Optimisers([PLAIN]), epochs=2, seed=seed) for seed in (0, 0, 1))
+    once, again, other = (train(federated(parties, seed), ROWS, Optimisers([PLAIN]), 2) for seed in (0, 0, 1))
     assert same(once, again)
     assert not same(once, other)
     for now, then in zip([*parties.w, *features(parties), parties.active.y], before, strict=True):
@@ -203,14 +172,14 @@ def test_training_resumed_midway_gives_the_bits_of_an_uninterrupted_run(opts):
     def checkpoint(epoch, w):
         kept[epoch] = copy.deepcopy((w, optimisers.tensors(), optimisers.states[0].steps))
 
-    whole = train(parties, ROWS, optimisers, epochs=5, seed=0, after_epoch=checkpoint)
+    whole = train(federated(parties), ROWS, optimisers, 5, after_epoch=checkpoint)
     assert list(kept) == [1, 2, 3, 4, 5]
     w, tensors, steps = kept[2]
     resumed = Optimisers(opts)
     resumed.restore(tensors, steps, len(parties))
-    rest = {"epochs": 3, "seed": 0, "first_epoch": 3}
-    assert same(train(parties.having(w), ROWS, resumed, **rest), whole)
-    assert not same(train(parties.having(w), ROWS, Optimisers(opts), **rest), whole)  # nothing restored
+    f = federated(parties.having(w))
+    assert same(train(f, ROWS, resumed, 3, first_epoch=3), whole)
+    assert not same(train(f, ROWS, Optimisers(opts), 3, first_epoch=3), whole)  # nothing restored
 
 
 def test_a_party_with_an_optimiser_of_its_own_is_the_only_one_to_use_it():
@@ -221,8 +190,34 @@ def test_a_party_with_an_optimiser_of_its_own_is_the_only_one_to_use_it():
     exchange = forward(parties, parties.w, ROWS, Boundary())
     g = exchange.backward(F.cross_entropy(exchange.logits, exchange.y))
     steps = [0.1 * g[0], 0.02 * g[1] / (g[1].abs() + 1e-8), 0.3 * g[2]]
-    trained = train(parties, ROWS, Optimisers(opts), epochs=1, seed=0)
-    close(trained.w, [w_k - step for w_k, step in zip(parties.w, steps, strict=True)], rtol=1e-9)
+    trained = train(federated(parties), ROWS, Optimisers(opts), 1)
+    close(trained.w, [w_k - step for w_k, step in zip(parties.w, steps, strict=True)], rtol=1e-9, atol=1e-12)
+
+
+# --- the federation as requests see it -------------------------------------------------------------------------------
+
+
+def test_a_deletion_holds_the_rows_in_order():
+    f = federated(tables())
+    gone = torch.tensor([20, 3, 7])
+    request = Deletion.of(f.clients, {0: gone})
+    assert request.forget[0].tolist() == [3, 7, 20]
+    assert request.retain[0].tolist() == [row for row in range(N) if row not in (3, 7, 20)]
+    assert torch.equal(request.forget[1], f.parties.active.y[[3, 7, 20]])
+    assert f.having(seed=3).boundary is f.boundary  # what is derived counts on
+
+
+def test_a_request_for_nothing_for_everything_or_for_rows_that_are_not_there_is_refused():
+    clients = federated(tables()).clients
+    for rows, message in (
+        (ROWS[:0], "client 0 but none of its samples"),
+        (ROWS, "forget leaves no data at all"),
+        (torch.tensor([24, 2]), r"indices 0\.\.23 of client 0"),
+        (torch.tensor([7, -1]), r"indices 0\.\.23 of client 0"),
+        (torch.tensor([7, 7]), "names a sample of client 0 twice"),
+    ):
+        with pytest.raises(InvalidRequest, match=message):
+            Deletion.of(clients, {0: rows})
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
@@ -232,7 +227,7 @@ def test_errors_say_what_is_wrong():
     parties = tables()
 
     def run(opts, rows=ROWS):
-        return train(parties, rows, Optimisers(opts), epochs=1, seed=0)
+        return train(federated(parties), rows, Optimisers(opts), 1)
 
     with pytest.raises(InvalidRequest, match="rows names no samples"):
         run([PLAIN], ROWS[:0])
@@ -254,7 +249,7 @@ def test_parameters_that_are_no_numbers_name_their_party_and_epoch(culprit, name
     opts = [ClientOpt(lr=0.1, batch_size=N)] * 3
     opts[culprit] = ClientOpt(lr=1e30, weight_decay=1e30, batch_size=N)
     with pytest.raises(NumericalFailure, match=f"parameters of {name} became NaN or infinite in epoch 4"):
-        train(tables(), ROWS, Optimisers(opts), epochs=1, first_epoch=4, seed=0)
+        train(federated(tables()), ROWS, Optimisers(opts), 1, first_epoch=4)
 
 
 # --- what it costs ---------------------------------------------------------------------------------------------------
@@ -262,14 +257,15 @@ def test_parameters_that_are_no_numbers_name_their_party_and_epoch(culprit, name
 
 def test_an_epoch_sends_every_embedding_and_its_gradient_once():
     """2 n sum e_k floats of 4 bytes each; a prediction sends the embeddings alone."""
-    parties, boundary = tables(), Boundary()
-    train(parties, ROWS[:20], Optimisers([PLAIN]), epochs=1, seed=0, boundary=boundary)
+    parties = tables()
+    f = federated(parties, local=PLAIN)
+    train(f, ROWS[:20], f.optimisers(), 1)
     once = 20 * (3 + 5) * 4
-    assert (boundary.meter.bytes_up, boundary.meter.bytes_down) == (once, once)
-    assert boundary.meter.bytes == 2 * 20 * (3 + 5) * 4
-    assert boundary.meter.images == 20
-    train(parties, ROWS[:20], Optimisers([PLAIN]), epochs=2, seed=0, boundary=boundary)
-    assert boundary.meter.bytes == 3 * 2 * once
+    assert (f.meter.bytes_up, f.meter.bytes_down) == (once, once)
+    assert f.meter.bytes == 2 * 20 * (3 + 5) * 4
+    assert f.meter.images == 20
+    train(f, ROWS[:20], f.optimisers(), 2)
+    assert f.meter.bytes == 3 * 2 * once
     asked = Boundary()
     predict(parties, features(parties), asked, size=10)
     assert (asked.meter.bytes_up, asked.meter.bytes_down, asked.meter.images) == (N * (3 + 5) * 4, 0, 0)
@@ -414,7 +410,7 @@ def there_and_back(n):
 def test_training_and_prediction_send_embeddings_up_and_their_gradients_down():
     parties, border = marked(tables()), Border()
     with Watch():
-        trained = train(parties, ROWS[:20], Optimisers([MOMENTUM, ADAM, PLAIN]), epochs=2, seed=0, boundary=border)
+        trained = train(federated(parties, boundary=border), ROWS[:20], Optimisers([MOMENTUM, ADAM, PLAIN]), 2)
         assert [w_k.owner for w_k in trained.w] == [0, 1, ACTIVE]
         assert border.passed == 2 * [*there_and_back(7), *there_and_back(7), *there_and_back(6)]
         border.passed.clear()
@@ -434,7 +430,7 @@ def test_with_normalisation_and_noise_it_is_the_same():
     parties = marked(Parties(tuple(parts), replace(parties.active, model=top, w=top.init(0))))
     border = Border()
     with Watch():
-        train(parties, torch.arange(12), Optimisers([PLAIN]), epochs=1, seed=0, boundary=border)
+        train(federated(parties, boundary=border), torch.arange(12), Optimisers([PLAIN]), 1)
     assert border.passed == [*there_and_back(7), *there_and_back(5)]
 
 
@@ -453,7 +449,7 @@ def watch(monkeypatch):
     return watching
 
 
-FORGET, RETAIN = ROWS[:5], ROWS[5:21]  # 16 in batches of 6: 6, 6, 4
+FORGET = ROWS[:5]  # of 21: 16 are retained, in batches of 6, 6, 4
 VARIANTS = {
     "scalar": {},
     "scalar, clipped": {"clip": 0.1},
@@ -467,10 +463,12 @@ VARIANTS = {
 @pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS)
 def test_fedora_sends_embeddings_up_and_their_gradients_down(watch, settings, refresh):
     """The price travels inside gradients, step sizes stay where they are; the last score needs embeddings alone."""
-    parties, border = marked(tables()), Border()
+    border = Border()
+    f = federated(marked(tables(n=21)), boundary=border)
+    request = forgetting(f, FORGET)
     options = {"ratio": 1.0, "batch_size": 6, "iterations": 4, "patience": False, "refresh": refresh, **settings}
     with watch:
-        done = fedora(parties, FORGET, RETAIN, seed=0, boundary=border, tau=0.1, sigma=1.0, **options)
+        done = fedora(f, request, FedORA(tau=0.1, sigma=1.0, **options))
     assert [w_k.owner for w_k in done.w] == [0, 1, ACTIVE]
     anew = there_and_back(5) if refresh else []
     iteration = [*there_and_back(5), *there_and_back(6), *anew, *there_and_back(6), *anew, *there_and_back(4)]
@@ -479,8 +477,10 @@ def test_fedora_sends_embeddings_up_and_their_gradients_down(watch, settings, re
 
 def test_the_step_rule_needs_more_than_that(watch):
     """It adds up everybody's gradient norms: the numbers that its option is documented, and charged, to send."""
+    f = federated(marked(tables(n=21)), boundary=Border())
+    request = forgetting(f, FORGET)
     with watch, pytest.raises(Leak, match="brings together"):
-        fedora(marked(tables()), FORGET, RETAIN, seed=0, boundary=Border(), ratio=1.0, iterations=1, step_rule=True)
+        fedora(f, request, FedORA(ratio=1.0, iterations=1, step_rule=True))
 
 
 def public(write):
@@ -531,7 +531,7 @@ def test_the_watch_sees_a_border_that_is_gone_around():
     with Watch(), pytest.raises(Leak, match="cat brings together"):
         predict(parties, features(parties), Boundary())
     with Watch(), pytest.raises(Leak, match="cat brings together"):
-        train(parties, ROWS, Optimisers([PLAIN]), epochs=1, seed=0)
+        train(federated(parties), ROWS, Optimisers([PLAIN]), 1)
 
 
 class Careless(Border):
@@ -601,7 +601,7 @@ def test_gradients_go_through_clipping_and_noise():
     h = [net(x_k) for net, x_k in zip(bottoms, features(parties), strict=True)]
     h[0] = EmbeddingNoise(0.3)(F.normalize(h[0], dim=1) * h[0].norm(dim=1, keepdim=True).clamp(max=0.2), FIRST)
     F.cross_entropy(top(torch.cat(h, dim=1)), parties.active.y).backward()
-    close(gradients, whole.vectors(lambda parameter: parameter.grad))
+    close(gradients, whole.vectors(lambda parameter: parameter.grad), **NEAR)
 
 
 def test_every_exchange_has_noise_of_its_own_and_the_same_one_again():
@@ -623,77 +623,13 @@ def test_training_with_noise_is_deterministic_and_resumes_with_the_count_of_exch
     parties, kept = noisy(tables()), {}
 
     def run(given, epochs, boundary, **how):
-        return train(given, ROWS, Optimisers([PLAIN]), epochs=epochs, seed=0, boundary=boundary, **how)
+        return train(federated(given, boundary=boundary), ROWS, Optimisers([PLAIN]), epochs, **how)
 
     once = run(parties, 3, Boundary(), after_epoch=lambda epoch, w: kept.update({epoch: copy.deepcopy(w)}))
     assert same(once, run(parties, 3, Boundary()))
     assert not same(once, run(parties, 3, Boundary(name="another")))
     resumed = run(parties.having(kept[1]), 2, Boundary(exchanges=4), first_epoch=2)
     assert same(once, resumed)
-
-
-# --- alignment -------------------------------------------------------------------------------------------------------
-
-
-def test_shuffled_parties_train_the_same_bits_once_aligned():
-    """Everybody holds the 24 samples in an order of their own, and some that others lack."""
-    parties, trained = tables(), []
-    for shuffle in (1, 2):
-        g = torch.Generator().manual_seed(shuffle)
-        ids, held = [], []
-        for k, column in enumerate([*features(parties), parties.active.y]):
-            strangers = column[torch.randint(0, N, (k + shuffle,), generator=g)]
-            order = torch.randperm(N + len(strangers), generator=g)
-            names = [f"sample {i}" for i in range(N)] + [f"party {k}'s {i}" for i in range(len(strangers))]
-            ids.append([names[i] for i in order.tolist()])
-            held.append(torch.cat([column, strangers])[order])
-        *x, y = (column[rows] for column, rows in zip(held, align(ids), strict=True))
-        assert len(y) == N
-        passive = tuple(replace(party, x=x_k) for party, x_k in zip(parties.passive, x, strict=True))
-        aligned = Parties(passive, replace(parties.active, y=y))
-        trained.append(train(aligned, ROWS, Optimisers([MOMENTUM]), epochs=2, seed=0))
-    assert same(*trained)
-
-
-def test_aligned_rows_name_the_same_samples_in_the_same_order():
-    ids = [[5, 3, "a", 8, (1, 2)], ["a", (1, 2), 7, 5], [(1, 2), 5, 3, 9, "a", 6]]
-    rows = align(ids)
-    named = [[own[i] for i in own_rows.tolist()] for own, own_rows in zip(ids, rows, strict=True)]
-    assert named[0] == named[1] == named[2]
-    assert set(named[0]) == {5, "a", (1, 2)}
-    assert all(own_rows.dtype == torch.int64 for own_rows in rows)
-
-
-def test_the_common_order_depends_on_salt_and_ids_alone():
-    ids = list(range(40))
-    backwards = ids[::-1]
-    order, reverse = align([ids, backwards])
-    assert (39 - reverse).tolist() == order.tolist() == align([ids])[0].tolist()
-    salted = align([ids], salt="pepper")[0]
-    assert sorted(salted.tolist()) == sorted(order.tolist()) == ids
-    assert salted.tolist() != order.tolist() != ids
-
-
-def test_alignment_refuses_what_it_cannot_align():
-    with pytest.raises(InvalidRequest, match="ids of party 1 must name each sample once, got 2 twice"):
-        align([["a", "b"], ["b", "a", "b", "a"]])
-    with pytest.raises(InvalidRequest, match=r"nothing in common: 3 parties of \[2, 1, 1\] samples"):
-        align([["a", "b"], ["a"], ["b"]])
-    with pytest.raises(InvalidRequest, match="party 1 lacks 2 of the 3 samples that were said to be common"):
-        align([["a", "b", "c"], ["a", "d"]], intersect=lambda digests: digests[0])
-
-
-def test_a_protocol_of_ones_own_sees_digests_and_decides():
-    seen = []
-
-    def protocol(digests):
-        seen.extend(digests)
-        return set(sorted(digests[0] & digests[1])[:1])
-
-    first, second = align([["a", "b"], ["b", "a"]], intersect=protocol)
-    assert len(first) == len(second) == 1
-    assert ["a", "b"][int(first)] == ["b", "a"][int(second)]
-    assert all(isinstance(digest, bytes) and len(digest) == 32 for digests in seen for digest in digests)
 
 
 # --- dealing out -----------------------------------------------------------------------------------------------------
@@ -748,38 +684,3 @@ def test_a_partys_first_parameters_do_not_depend_on_the_others():
     assert torch.equal(two.passive[1].w, beside.passive[1].w)
     assert torch.equal(two.passive[0].w, three.passive[0].w)
     assert torch.equal(two.passive[1].w, three.passive[1].w)
-
-
-def test_a_top_of_one_linear_layer_is_asked_for_where_logits_must_be_a_sum():
-    check_top(tables())
-    for top in (mlp(sum(WIDTHS), CLASSES, (4,)), nn.Sequential(nn.Linear(sum(WIDTHS), CLASSES), nn.Tanh())):
-        with pytest.raises(UnsupportedModel, match="top must be one linear layer"):
-            check_top(tables(top=top))
-
-
-# --- as a federation -------------------------------------------------------------------------------------------------
-
-
-def test_a_request_sees_the_aligned_samples_as_those_of_one_client():
-    f = VerticalFederation(tables(), ClientOpt())
-    rows, labels = f.clients[0]
-    assert list(f.clients) == [0]
-    assert rows.tolist() == list(range(N))
-    assert torch.equal(labels, f.parties.active.y)
-    deletion = Request.parse("class-1").resolve(f.clients)
-    assert torch.equal(deletion.forget[0], (labels == 1).nonzero().flatten())
-    assert torch.equal(deletion.retain[0], (labels != 1).nonzero().flatten())
-    assert Request.parse("samples-5").resolve(f.clients).forget[0].tolist() == sorted(
-        torch.randperm(N, generator=stream(0, "vertical request", "any"))[:5].tolist()
-    )
-
-
-def test_another_meter_is_another_border_of_the_same_name():
-    """Noise belongs to the name and number of an exchange: a method's exchanges are counted from the start."""
-    f = VerticalFederation(tables(), ClientOpt(), seed=4, boundary=Boundary(name="fedora", exchanges=7))
-    f.meter.train(1)
-    counted = f.having(meter=Meter())
-    assert (counted.boundary.name, counted.boundary.exchanges, counted.seed) == ("fedora", 0, 4)
-    assert counted.parties is f.parties
-    assert (counted.meter.images, f.meter.images, f.boundary.exchanges) == (0, 1, 7)
-    assert counted.meter is counted.boundary.meter

@@ -61,12 +61,6 @@ def test_per_sample_gradients_average_to_the_gradient(small):
     torch.testing.assert_close(rows.mean(dim=0), model.grad(w, x, y))
 
 
-def test_weighted_loss_ignores_padding(small):
-    model, w, x, y = small
-    weights = torch.tensor([1.0, 1, 1, 0, 0, 0, 0], dtype=torch.float64)
-    torch.testing.assert_close(model.loss(w, x, y, weights), model.loss(w, x[:3], y[:3]))
-
-
 def test_views_share_storage_and_cover_the_vector(small):
     model, w, *_ = small
     views = model.views(w)

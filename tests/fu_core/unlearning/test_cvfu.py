@@ -9,63 +9,44 @@ from torch.nn import functional as F
 
 from fu_core.errors import InvalidRequest, NumericalFailure, UnsupportedModel
 from fu_core.federation.local import ClientOpt
-from fu_core.federation.vertical import (
-    ActiveParty,
-    Boundary,
-    Optimisers,
-    Parties,
-    PassiveParty,
-    epoch_batches,
-    outputs,
-    train,
-)
-from fu_core.models.flat import FlatModel
+from fu_core.federation.vertical import Boundary, Optimisers, epoch_batches, outputs, train
+from fu_core.models.linear import mlp
 from fu_core.unlearning.baselines.cvfu import (
+    CVFU,
     Confidences,
     StopRule,
     cached_loss,
+    check_top,
     confidence_shares,
     contribution_ratio,
     cvfu,
 )
+from tests import verticals
+from tests.verticals import FORGET, RETAIN, close, federated, forgetting, loss, same
 
-FORGET, RETAIN = torch.arange(0, 12), torch.arange(12, 36)
-WIDTHS = (4, 3, 5)  # of the embeddings
+WIDTHS = (4, 3, 5)  # of the embeddings of three passive parties
 NEVER = 99  # patience
 
 
-def toy(*, top=None, bias=True, n=36, classes=3, widths=(3, 2, 2)):
-    """Three passive parties with float64 parameters; labels that the features explain."""
-    g = torch.Generator().manual_seed(0)
-    x = torch.randn(n, sum(widths), generator=g, dtype=torch.float64)
-    y = (x @ torch.randn(sum(widths), classes, generator=g, dtype=torch.float64)).argmax(dim=1)
-    passive = []
-    for k, (x_k, e_k) in enumerate(zip(x.split(list(widths), dim=1), WIDTHS, strict=True)):
-        model = FlatModel(nn.Sequential(nn.Linear(x_k.shape[1], e_k), nn.Tanh()))
-        passive.append(PassiveParty(model, model.init(k, torch.float64), x_k))
-    head = FlatModel(top or nn.Linear(sum(WIDTHS), classes, bias=bias))
-    return Parties(tuple(passive), ActiveParty(head, head.init(9, torch.float64), y, classes))
+def toy(**how):
+    return verticals.toy(features=(3, 2, 2), embeddings=WIDTHS, **how)
 
 
-def loss(parties, rows):
-    return float(F.cross_entropy(outputs(parties, rows), parties.active.y[rows]))
+def served(parties, *, seed=0, boundary=None, retain=None, **how):
+    f = federated(parties, seed, boundary=boundary)
+    return cvfu(f, forgetting(f, FORGET, retain), CVFU(**how))
 
 
 def trained(parties, *, epochs, lr, batch_size, seed):
     """Ordinary training on the retained samples with CVFU's batches and step sizes: one call per epoch."""
     for e in range(epochs):
         opts = Optimisers([ClientOpt(lr=lr / math.sqrt(e + 1), batch_size=batch_size)])
-        parties = train(parties, RETAIN, opts, epochs=1, first_epoch=-1 - e, seed=seed)
+        parties = train(federated(parties, seed), RETAIN, opts, 1, first_epoch=-1 - e)
     return parties
 
 
-def same(a, b):
-    return all(torch.equal(a_k, b_k) for a_k, b_k in zip(a.w, b.w, strict=True))
-
-
 def assert_close(a, b):
-    for a_k, b_k in zip(a.w, b.w, strict=True):
-        torch.testing.assert_close(a_k, b_k, rtol=1e-10, atol=1e-12)
+    close(a.w, b.w, rtol=1e-10, atol=1e-12)
 
 
 # --- with everybody online it is training ---
@@ -74,7 +55,7 @@ def assert_close(a, b):
 @pytest.mark.parametrize("bias", [True, False])
 def test_with_refreshed_confidences_it_is_ordinary_training(bias):
     parties, how = toy(bias=bias), {"epochs": 3, "lr": 0.3, "batch_size": 7, "seed": 4}
-    ours = cvfu(parties, FORGET, RETAIN, refresh=True, patience=NEVER, **how)
+    ours = served(parties, refresh=True, patience=NEVER, **how)
     assert_close(ours, trained(parties, **how))
     assert not same(ours, parties)
 
@@ -82,9 +63,9 @@ def test_with_refreshed_confidences_it_is_ordinary_training(bias):
 def test_so_it_is_without_if_an_epoch_is_one_batch():
     """Then Z has been renewed after the step before; with smaller batches it lags behind."""
     parties, how = toy(), {"epochs": 4, "lr": 0.3, "batch_size": 24, "seed": 4}
-    assert_close(cvfu(parties, FORGET, RETAIN, patience=NEVER, **how), trained(parties, **how))
+    assert_close(served(parties, patience=NEVER, **how), trained(parties, **how))
     how["batch_size"] = 7
-    stale, fresh = cvfu(parties, FORGET, RETAIN, patience=NEVER, **how), trained(parties, **how)
+    stale, fresh = served(parties, patience=NEVER, **how), trained(parties, **how)
     assert max(float((a - b).norm()) for a, b in zip(stale.w, fresh.w, strict=True)) > 1e-3
 
 
@@ -142,9 +123,9 @@ def test_renewing_moves_the_matrix_by_what_those_online_moved_times_the_ratio():
 
 def test_the_matrix_has_a_row_per_retained_sample():
     everybody, two = Boundary(), Boundary()
-    cvfu(toy(), FORGET, RETAIN, epochs=1, seed=0, boundary=everybody)
+    served(toy(), epochs=1, boundary=everybody)
     assert everybody.meter.kept == {"confidence matrix": len(RETAIN) * 3 * 8}
-    cvfu(toy(), FORGET, RETAIN, epochs=1, online=[0, 2], seed=0, boundary=two)
+    served(toy(), epochs=1, online=(0, 2), boundary=two)
     assert two.meter.storage == 3 * len(RETAIN) * 3 * 8
 
 
@@ -174,14 +155,14 @@ def test_two_epochs_with_somebody_offline_against_the_composed_model():
                 w[k] = w[k] - lr / math.sqrt(e + 1) * g_k
         new = z_online(w, RETAIN)
         Z, old = Z + ratio * (new - old), new
-    ours = cvfu(parties, FORGET, RETAIN, online=[2, 0], epochs=2, lr=lr, batch_size=7, patience=NEVER, seed=4)
+    ours = served(parties, online=(2, 0), epochs=2, lr=lr, batch_size=7, patience=NEVER, seed=4)
     assert_close(ours, parties.having(w))
 
 
 @pytest.mark.parametrize("refresh", [False, True])
 def test_who_is_offline_is_spared_and_so_is_their_part_of_the_top(refresh):
     parties = toy()
-    ours = cvfu(parties, FORGET, RETAIN, online=[0, 2], epochs=2, lr=0.1, refresh=refresh, seed=0)
+    ours = served(parties, online=(0, 2), epochs=2, lr=0.1, refresh=refresh)
     assert torch.equal(ours.w[1], parties.w[1])
     assert not torch.equal(ours.w[0], parties.w[0])
     assert not torch.equal(ours.w[2], parties.w[2])
@@ -193,7 +174,7 @@ def test_who_is_offline_is_spared_and_so_is_their_part_of_the_top(refresh):
 
 def test_training_goes_on_without_somebody():
     parties = toy()
-    ours = cvfu(parties, FORGET, RETAIN, online=[0, 2], epochs=10, lr=0.3, batch_size=8, seed=0)
+    ours = served(parties, online=(0, 2), epochs=10, lr=0.3, batch_size=8)
     assert loss(ours, RETAIN) < loss(parties, RETAIN) - 0.1
 
 
@@ -205,15 +186,15 @@ def test_the_ascent_is_part_of_the_first_step_only():
     parties, few, lr = toy(), RETAIN[:5], 0.1
 
     def stepped(start, rows, eta):
-        return train(start, rows, Optimisers([ClientOpt(lr=eta, batch_size=5)]), epochs=1, seed=0)
+        return train(federated(start), rows, Optimisers([ClientOpt(lr=eta, batch_size=5)]), 1)
 
     first = stepped(parties, few, lr).w
     for b in FORGET.split(5):
         first = [f_k + w_k - d_k for f_k, w_k, d_k in zip(first, parties.w, stepped(parties, b, lr).w, strict=True)]
-    how = {"lr": lr, "batch_size": 5, "seed": 0, "patience": NEVER, "ascent": True}
-    once = cvfu(parties, FORGET, few, epochs=1, **how)
+    how = {"lr": lr, "batch_size": 5, "retain": few, "patience": NEVER, "ascent": True}
+    once = served(parties, epochs=1, **how)
     assert_close(once, parties.having(first))
-    assert_close(cvfu(parties, FORGET, few, epochs=2, **how), stepped(once, few, lr / math.sqrt(2)))
+    assert_close(served(parties, epochs=2, **how), stepped(once, few, lr / math.sqrt(2)))
     assert loss(once, FORGET) > max(loss(parties, FORGET), loss(stepped(parties, few, lr), FORGET))
 
 
@@ -230,7 +211,7 @@ def test_the_rule_hears_the_loss_of_the_cache_and_the_summed_gradient_of_the_top
     heard = []
     monkeypatch.setattr(StopRule, "stop", lambda self, *told: heard.append(told) or True)
     parties = toy()
-    ours = cvfu(parties, FORGET, RETAIN, epochs=2, lr=0.1, batch_size=7, seed=0)
+    ours = served(parties, epochs=2, lr=0.1, batch_size=7)
     moved = float((ours.w[3] - parties.w[3]).norm())
     assert heard == [(pytest.approx(loss(parties, RETAIN)), pytest.approx(moved / 0.1))]
 
@@ -238,7 +219,7 @@ def test_the_rule_hears_the_loss_of_the_cache_and_the_summed_gradient_of_the_top
 def test_a_step_size_that_is_too_large_is_cut_short():
     def epochs_run(**how):
         boundary = Boundary()
-        cvfu(toy(), FORGET, RETAIN, epochs=30, batch_size=24, seed=0, boundary=boundary, **how)
+        served(toy(), epochs=30, batch_size=24, boundary=boundary, **how)
         return boundary.meter.images / len(RETAIN)
 
     short, longer, full = (epochs_run(lr=20.0, patience=p) for p in (1, 2, NEVER))
@@ -257,11 +238,11 @@ def test_bytes_are_embeddings_up_and_gradients_down():
 
     def traffic(**how):
         boundary = Boundary()
-        cvfu(toy(), FORGET, RETAIN, epochs=2, lr=0.01, batch_size=7, seed=0, boundary=boundary, **how)
+        served(toy(), epochs=2, lr=0.01, batch_size=7, boundary=boundary, **how)
         return boundary.meter.bytes_up / 8, boundary.meter.bytes_down / 8, boundary.meter.images
 
     assert traffic() == ((36 + 3 * 24) * 12, 2 * 24 * 12, 48)
-    assert traffic(online=[0, 2]) == (36 * 12 + 3 * 24 * 9, 2 * 24 * 9, 48)
+    assert traffic(online=(0, 2)) == (36 * 12 + 3 * 24 * 9, 2 * 24 * 9, 48)
     assert traffic(refresh=True) == ((36 + 2 * 24) * 12, 2 * 24 * 12, 48)
     assert traffic(ascent=True) == ((36 + 3 * 24 + 12) * 12, (2 * 24 + 12) * 12, 60)
 
@@ -270,34 +251,41 @@ def test_same_seed_same_bits_and_the_given_parties_stay():
     parties = toy()
     before = [w_k.clone() for w_k in parties.w]
     how = {"epochs": 2, "lr": 0.1, "batch_size": 5, "ascent": True}
-    ours = cvfu(parties, FORGET, RETAIN, seed=1, **how)
-    assert same(ours, cvfu(parties, FORGET, RETAIN, seed=1, **how))
-    assert not same(ours, cvfu(parties, FORGET, RETAIN, seed=2, **how))
-    cvfu(parties, FORGET, RETAIN, seed=1, online={1}, **how)
+    ours = served(parties, seed=1, **how)
+    assert same(ours, served(parties, seed=1, **how))
+    assert not same(ours, served(parties, seed=2, **how))
+    served(parties, seed=1, online=(1,), **how)
     assert all(torch.equal(a, b) for a, b in zip(parties.w, before, strict=True))
     assert all(a.data_ptr() != b.data_ptr() for a, b in zip(parties.w, ours.w, strict=True))
     assert ours.active.model is parties.active.model
     assert len(ours.passive) == 3
 
 
+def test_batches_are_those_of_training_unless_given():
+    f = federated(toy(), 1, ClientOpt(lr=9.0, batch_size=5))
+    how = {"epochs": 2, "lr": 0.1}
+    assert same(cvfu(f, forgetting(f, FORGET), CVFU(**how)), served(toy(), seed=1, batch_size=5, **how))
+
+
+def test_a_top_of_one_linear_layer_is_asked_for_where_logits_must_be_a_sum():
+    check_top(toy())
+    for top in (mlp(12, 3, (4,)), nn.Sequential(nn.Linear(12, 3), nn.Tanh())):
+        with pytest.raises(UnsupportedModel, match="top must be one linear layer"):
+            check_top(toy(top=top))
+
+
 def test_what_cannot_be_served_is_refused():
     parties = toy()
-    with pytest.raises(InvalidRequest, match="forget names no samples"):
-        cvfu(parties, FORGET[:0], RETAIN, seed=0)
-    with pytest.raises(InvalidRequest, match="retain names no samples"):
-        cvfu(parties, FORGET, RETAIN[:0], seed=0)
-    with pytest.raises(InvalidRequest, match="forget and retain share 1 samples"):
-        cvfu(parties, FORGET, torch.tensor([11, 12]), seed=0)
-    for online in ([], [3], [-1, 0], [0, 0]):
+    for online in ((), (3,), (-1, 0), (0, 0)):
         with pytest.raises(InvalidRequest, match=r"online must name at least one of the passive parties 0\.\.2"):
-            cvfu(parties, FORGET, RETAIN, online=online, seed=0)
+            served(parties, online=online)
     for name in ("epochs", "batch_size", "patience"):
         with pytest.raises(ValueError, match=f"{name} must be a whole number >= 1, got 0"):
-            cvfu(parties, FORGET, RETAIN, seed=0, **{name: 0})
+            CVFU(**{name: 0})
     with pytest.raises(ValueError, match="lr must be a finite number > 0"):
-        cvfu(parties, FORGET, RETAIN, lr=0.0, seed=0)
+        CVFU(lr=0.0)
     with pytest.raises(UnsupportedModel, match="one linear layer"):
-        cvfu(toy(top=nn.Sequential(nn.Linear(12, 5), nn.ReLU(), nn.Linear(5, 3))), FORGET, RETAIN, seed=0)
+        served(toy(top=nn.Sequential(nn.Linear(12, 5), nn.ReLU(), nn.Linear(5, 3))))
     broken = parties.having([*parties.w[:2], torch.full_like(parties.w[2], 1e308), parties.w[3]])
     with pytest.raises(NumericalFailure, match=r"passive party 2 became NaN or infinite in epoch \d+"):
-        cvfu(broken, FORGET, RETAIN, online=[2], lr=1e308, epochs=3, seed=0)
+        served(broken, online=(2,), lr=1e308, epochs=3)

@@ -6,36 +6,30 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from fu_core.data import load
 from fu_core.errors import InvalidRequest, NumericalFailure
 from fu_core.federation.local import ClientOpt
-from fu_core.federation.vertical import (
-    ActiveParty,
-    Boundary,
-    Optimisers,
-    Parties,
-    PassiveParty,
-    deal,
-    epoch_batches,
-    outputs,
-    train,
-)
-from fu_core.models.flat import FlatModel
+from fu_core.federation.vertical import Boundary, Optimisers, deal, epoch_batches, outputs, predict, train
 from fu_core.unlearning import fedora as fedora_module
+from fu_core.unlearning import method as methods
 from fu_core.unlearning.fedora import (
+    Calibrated,
     FedORA,
     InfeasibleConstraint,
     adjustment,
+    entropy_share,
     fedora,
     largest_score,
     primal_dual,
     threshold_of_entropy,
+    threshold_of_unseen,
     uncertainty_loss,
 )
+from fu_core.unlearning.method import Trained, unlearn
+from tests.verticals import CLASSES, close, federated, forgetting, same, tables
 
 LOG_10 = math.log(10)
 FORMS = [("entropy", 1.0), ("entropy", 5.0), ("scaled", 0.5), ("scaled", 5.0), ("reverse", 1.0), ("reverse", 2.0)]
@@ -479,21 +473,15 @@ def test_the_retained_loss_is_a_mean_over_the_batches():
 
 # --- between parties -------------------------------------------------------------------------------------------------
 
-N, CLASSES, COLUMNS, WIDTHS = 45, 3, (4, 2), (3, 5)
+N = 45
 FORGET, RETAIN = torch.arange(5), torch.arange(5, N)
 STEADY = {"adaptive": False, "patience": False}
 
 
-def tables(dtype=torch.float32):
-    """Two passive parties with tables of 4 and 2 columns and embeddings of 3 and 5, three classes."""
-    g = torch.Generator().manual_seed(0)
-    passive = []
-    for k, (columns, width) in enumerate(zip(COLUMNS, WIDTHS, strict=True)):
-        model = FlatModel(nn.Sequential(nn.Linear(columns, 6), nn.Tanh(), nn.Linear(6, width)))
-        passive.append(PassiveParty(model, model.init(k, dtype), torch.randn(N, columns, generator=g).to(dtype)))
-    top = FlatModel(nn.Linear(sum(WIDTHS), CLASSES))
-    y = torch.randint(0, CLASSES, (N,), generator=g)
-    return Parties(tuple(passive), ActiveParty(top, top.init(9, dtype), y, CLASSES))
+def served(parties, *, seed=0, boundary=None, retain=None, on_iteration=None, **config):
+    """`fedora` with the options `config`, for the request to forget the rows FORGET."""
+    f = federated(parties, seed, boundary=boundary)
+    return fedora(f, forgetting(f, FORGET, retain), FedORA(**config), on_iteration)
 
 
 def composed_gradients(parties, rows, loss):
@@ -507,26 +495,18 @@ def composed_gradients(parties, rows, loss):
     return float(value.detach()), [parameters_to_vector([p.grad for p in net.parameters()]) for net in nets]
 
 
-def same(one, other):
-    return all(torch.equal(a, b) for a, b in zip(one.w, other.w, strict=True))
-
-
-def close(ours, expected, **how):
-    for a, b in zip(ours, expected, strict=True):
-        torch.testing.assert_close(a, b, **how)
-
-
 @pytest.mark.parametrize("dual", ["scalar", "vector"])
 @pytest.mark.parametrize(("score", "weight"), FORMS)
 def test_one_step_without_retained_data_is_the_price_times_the_composed_models_gradient(score, weight, dual):
     """Ratio 0: theta + tau lambda grad L_u, with lambda = sigma (epsilon - L_u), or sigma max(0, grad L_u)."""
-    parties = tables(torch.float64)
-    s = FedORA(dual=dual, score=score, weight=weight, ratio=0.0, iterations=1, tau=0.2, sigma=0.5, threshold=0.99)
+    parties = tables(torch.float64, N)
+    how = {"dual": dual, "score": score, "weight": weight, "tau": 0.2, "sigma": 0.5, "threshold": 0.99}
+    s = FedORA(**how)
     value, g = composed_gradients(parties, FORGET, lambda z: uncertainty_loss(z, weight=weight, score=score))
     lam = 0.5 * (s.epsilon(CLASSES) - value)
     assert lam > 0
     log = []
-    done = fedora(parties, FORGET, RETAIN, seed=0, settings=s, on_iteration=log.append)
+    done = served(parties, on_iteration=log.append, ratio=0.0, iterations=1, **how)
     duals = [torch.full_like(g_k, lam) if dual == "scalar" else 0.5 * g_k.clamp(min=0) for g_k in g]
     expected = [w_k + 0.2 * lam_k * g_k for w_k, lam_k, g_k in zip(parties.w, duals, g, strict=True)]
     close(done.w, expected, rtol=1e-6, atol=1e-12)
@@ -537,31 +517,30 @@ def test_one_step_without_retained_data_is_the_price_times_the_composed_models_g
 
 
 def test_nothing_to_retain_is_ratio_zero():
-    parties = tables()
-    none, zero = fedora(parties, FORGET, RETAIN[:0], seed=0), fedora(parties, FORGET, RETAIN, seed=0, ratio=0.0)
-    assert same(none, zero)
+    parties = tables(n=N)
+    assert same(served(parties, retain=RETAIN[:0]), served(parties, ratio=0.0))
 
 
 def test_the_retained_step_is_the_composed_models_gradient_of_cross_entropy():
-    parties = tables(torch.float64)
+    parties = tables(torch.float64, N)
     y = parties.active.y
     _, g_r = composed_gradients(parties, RETAIN, lambda z: F.cross_entropy(z, y[RETAIN]))
     value, g_u = composed_gradients(parties, FORGET, uncertainty_loss)
-    s = FedORA(ratio=1.0, batch_size=len(RETAIN), iterations=1, tau=0.2, sigma=0.5)
-    lam = 0.5 * (s.epsilon(CLASSES) - value)
+    lam = 0.5 * (FedORA().epsilon(CLASSES) - value)
     expected = [w - 0.2 * (r - lam * u) for w, r, u in zip(parties.w, g_r, g_u, strict=True)]
-    close(fedora(parties, FORGET, RETAIN, seed=0, settings=s).w, expected, rtol=1e-6, atol=1e-12)
+    ours = served(parties, ratio=1.0, batch_size=len(RETAIN), iterations=1, tau=0.2, sigma=0.5)
+    close(ours.w, expected, rtol=1e-6, atol=1e-12)
 
 
 @pytest.mark.parametrize("dual", ["scalar", "vector"])
 def test_pressure_is_clipped_party_by_party(dual):
     """Without retained data and proximal term a step is tau times the pressure."""
-    parties = tables(torch.float64)
-    how = {"ratio": 0.0, "iterations": 1, "dual": dual, "tau": 0.2, "sigma": 5.0, "seed": 0}
-    free = [a - b for a, b in zip(fedora(parties, FORGET, RETAIN, **how).w, parties.w, strict=True)]
+    parties = tables(torch.float64, N)
+    how = {"ratio": 0.0, "iterations": 1, "dual": dual, "tau": 0.2, "sigma": 5.0}
+    free = [a - b for a, b in zip(served(parties, **how).w, parties.w, strict=True)]
     norms = [float(step.norm()) / 0.2 for step in free]
     clip = sorted(norms)[1] * 0.99  # two of three are longer
-    clipped = fedora(parties, FORGET, RETAIN, clip=clip, **how)
+    clipped = served(parties, clip=clip, **how)
     expected = [w_k + step * min(1.0, clip / norm) for w_k, step, norm in zip(parties.w, free, norms, strict=True)]
     close(clipped.w, expected, rtol=1e-9, atol=1e-12)
 
@@ -570,11 +549,8 @@ def test_pressure_is_clipped_party_by_party(dual):
 @pytest.mark.parametrize(("ratio", "substeps"), [(0.0, 0), (0.05, 1), (0.25, 2), (0.5, 3), (1.0, 5)])
 def test_the_ratio_decides_how_many_exchanges_an_iteration_takes(ratio, substeps, refresh):
     """40 retained samples in batches of 8; 3 + 5 floats per sample. The last score needs no gradients."""
-    boundary, parties = Boundary(), tables()
-    fedora(
-        parties, FORGET, RETAIN, seed=0, ratio=ratio, batch_size=8, iterations=3, refresh=refresh,
-        boundary=boundary, **STEADY,
-    )  # fmt: skip
+    boundary, parties = Boundary(), tables(n=N)
+    served(parties, ratio=ratio, batch_size=8, iterations=3, refresh=refresh, boundary=boundary, **STEADY)
     samples = 3 * (5 + 8 * substeps + refresh * 5 * max(0, substeps - 1))
     assert boundary.meter.bytes_down == samples * 8 * 4
     assert boundary.meter.bytes_up == (samples + 5) * 8 * 4
@@ -586,7 +562,7 @@ def test_the_ratio_decides_how_many_exchanges_an_iteration_takes(ratio, substeps
 def test_a_small_share_is_one_whole_batch_and_all_of_the_data_ends_with_a_small_one(ratio, retained):
     """37 samples: 8, 8, 8, 8, 5."""
     boundary = Boundary()
-    fedora(tables(), FORGET, RETAIN[:37], seed=0, ratio=ratio, batch_size=8, iterations=1, boundary=boundary)
+    served(tables(n=42), ratio=ratio, batch_size=8, iterations=1, boundary=boundary)
     assert boundary.meter.bytes_down == (5 + retained) * 8 * 4
 
 
@@ -599,7 +575,7 @@ def test_batches_are_retained_samples_in_a_new_order_each_iteration(monkeypatch)
 
     forward = fedora_module.forward
     monkeypatch.setattr(fedora_module, "forward", spied)
-    fedora(tables(), FORGET, RETAIN, seed=0, ratio=1.0, batch_size=8, iterations=3, **STEADY)
+    served(tables(n=N), ratio=1.0, batch_size=8, iterations=3, **STEADY)
     passes = [asked[6 * t : 6 * t + 6] for t in range(3)]
     orders = [[row for batch in batches for row in batch] for _, *batches in passes]
     assert all(first == FORGET.tolist() for first, *_ in passes)
@@ -610,15 +586,15 @@ def test_batches_are_retained_samples_in_a_new_order_each_iteration(monkeypatch)
 
 def test_without_unlearning_it_is_fine_tuning():
     """The paper's "w/o UL": SGD on what is retained, with the same batches."""
-    parties = tables(torch.float64)
+    parties = tables(torch.float64, N)
     tuned = parties
     for t in range(3):
-        how = {"epochs": 1, "seed": 4, "first_epoch": -1 - t}
-        tuned = train(tuned, RETAIN, Optimisers([ClientOpt(lr=0.1, batch_size=8)]), **how)
+        plain = Optimisers([ClientOpt(lr=0.1, batch_size=8)])
+        tuned = train(federated(tuned, 4), RETAIN, plain, 1, first_epoch=-1 - t)
     how = {"seed": 4, "tau": 0.1, "mu": 0.0, "ratio": 1.0, "batch_size": 8, "iterations": 3, "adaptive": False}
-    done = fedora(parties, FORGET, RETAIN, unlearn=False, **how)
+    done = served(parties, unlearn=False, **how)
     close(done.w, tuned.w, rtol=1e-12, atol=1e-14)
-    once = fedora(parties, FORGET, RETAIN, unlearn=False, **{**how, "ratio": 0.4, "iterations": 1})
+    once = served(parties, unlearn=False, **{**how, "ratio": 0.4, "iterations": 1})
     by_hand = parties
     for b in epoch_batches(RETAIN, 8, seed=4, epoch=-1)[:2]:
         y = parties.active.y[b]
@@ -630,8 +606,10 @@ def test_without_unlearning_it_is_fine_tuning():
 @pytest.mark.parametrize("settings", [{}, {"dual": "vector", "score": "scaled", "weight": 3.0}, {"unlearn": False}])
 def test_the_last_iteration_reports_the_score_of_what_is_returned(settings):
     log = []
-    s = FedORA(ratio=0.5, batch_size=8, iterations=4, tau=0.1, sigma=1.0, **settings)
-    done = fedora(tables(), FORGET, RETAIN, seed=0, settings=s, on_iteration=log.append)
+    s = FedORA(**settings)
+    done = served(
+        tables(n=N), on_iteration=log.append, ratio=0.5, batch_size=8, iterations=4, tau=0.1, sigma=1.0, **settings
+    )
     score = float(uncertainty_loss(outputs(done, FORGET), weight=s.weight, score=s.score))
     last = log[-1]
     assert last.score == pytest.approx(score, rel=1e-6)
@@ -643,42 +621,31 @@ def test_the_last_iteration_reports_the_score_of_what_is_returned(settings):
 
 
 def test_the_same_seed_gives_the_same_bits_and_leaves_what_was_given():
-    parties = tables()
+    parties = tables(n=N)
     held = [*parties.w, *(party.x for party in parties.passive), parties.active.y, FORGET, RETAIN]
     before = copy.deepcopy(held)
     how = {"ratio": 0.5, "batch_size": 8, "tau": 0.1, "sigma": 1.0}
-    once, again, other = (fedora(parties, FORGET, RETAIN, seed=seed, **how) for seed in (0, 0, 1))
+    once, again, other = (served(parties, seed=seed, **how) for seed in (0, 0, 1))
     assert same(once, again)
     assert not same(once, other)
     assert not any(torch.equal(a, b) for a, b in zip(once.w, parties.w, strict=True))
     for now, then in zip(held, before, strict=True):
         assert torch.equal(now, then)
-    assert same(once, fedora(parties, FORGET, RETAIN, seed=0, settings=FedORA(**how)))
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
 
 
-def test_requests_that_cannot_be_served():
-    parties, boundary = tables(), Boundary()
-    with pytest.raises(InvalidRequest, match=r"forget and retain share 2 samples, e\.g\. row 3"):
-        fedora(parties, FORGET, torch.arange(3, N), seed=0, boundary=boundary)
-    with pytest.raises(InvalidRequest, match="forget names no samples"):
-        fedora(parties, FORGET[:0], RETAIN, seed=0, boundary=boundary)
-    with pytest.raises(InvalidRequest, match=r"forget must hold row numbers 0\.\.44, got 2\.\.45"):
-        fedora(parties, torch.tensor([45, 2]), RETAIN[:3], seed=0, boundary=boundary)
-    with pytest.raises(InvalidRequest, match=r"retain must hold row numbers 0\.\.44, got -1\.\.7"):
-        fedora(parties, FORGET, torch.tensor([7, -1]), seed=0, boundary=boundary)
+def test_a_constraint_that_nobody_can_meet_is_refused_before_anything_is_sent():
+    boundary = Boundary()
     with pytest.raises(InfeasibleConstraint, match=r"largest score \(1\.099 for 3 classes\), at most 1, got 1\.5"):
-        fedora(parties, FORGET, RETAIN, seed=0, threshold=1.5, boundary=boundary)
-    with pytest.raises(ValueError, match=r"settings or its fields, not both: got settings and \['mu', 'tau'\]"):
-        fedora(parties, FORGET, RETAIN, seed=0, settings=FedORA(), tau=0.1, mu=0.0, boundary=boundary)
+        served(tables(n=N), threshold=1.5, boundary=boundary)
     assert boundary.meter.bytes == 0
 
 
 def test_parameters_that_are_no_numbers_name_party_and_iteration():
     with pytest.raises(NumericalFailure, match=r"parameters of .* became NaN or infinite in iteration \d"):
-        fedora(tables(), FORGET, RETAIN, seed=0, tau=1e30, sigma=1e30, ratio=1.0, adaptive=False)
+        served(tables(n=N), tau=1e30, sigma=1e30, ratio=1.0, adaptive=False)
 
 
 @pytest.mark.parametrize(
@@ -708,8 +675,6 @@ def test_parameters_that_are_no_numbers_name_party_and_iteration():
 def test_options_that_mean_nothing_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         FedORA(**fields)
-    with pytest.raises(ValueError, match=message):
-        fedora(tables(), FORGET, RETAIN, seed=0, **fields)
 
 
 def test_scores_refuse_unknown_forms_and_weights():
@@ -724,14 +689,12 @@ def test_scores_refuse_unknown_forms_and_weights():
 
 @pytest.fixture(scope="module")
 def digits():
-    """Parties trained on 600 digits, 30 threes among them to be forgotten."""
+    """A federation trained on 600 digits, and the request to forget 30 of its threes."""
     dataset = load("digits").subset(600, 100, seed=0)
     parties, _ = deal(dataset, bottom="mlp", seed=0)
-    rows = torch.arange(600)
-    opt = ClientOpt(lr=0.05, momentum=0.9, batch_size=32)
-    trained = train(parties, rows, Optimisers([opt]), epochs=8, seed=0)
-    forget = (dataset.y_train == 3).nonzero().flatten()[:30]
-    return trained, forget, rows[~torch.isin(rows, forget)]
+    f = federated(parties, local=ClientOpt(lr=0.05, momentum=0.9, batch_size=32))
+    f = f.having(parties=train(f, torch.arange(600), f.optimisers(), 8), boundary=Boundary())
+    return f, forgetting(f, (dataset.y_train == 3).nonzero().flatten()[:30])
 
 
 def accuracy(parties, rows):
@@ -744,12 +707,12 @@ def score(parties, rows):
 
 def test_it_forgets_what_it_is_told_to_forget(digits):
     """Threes were known for sure; afterwards predictions on them are nearly uniform, and the dual has relaxed."""
-    trained, forget, retain = digits
-    log = []
-    done = fedora(trained, forget, retain, seed=0, tau=0.1, sigma=1.0, on_iteration=log.append)
-    assert accuracy(trained, forget) > 0.9
+    f, request = digits
+    (forget, _), (retain, _), log = request.forget, request.retain, []
+    done = fedora(f, request, FedORA(tau=0.1, sigma=1.0), log.append)
+    assert accuracy(f.parties, forget) > 0.9
     assert accuracy(done, forget) < 0.3
-    assert score(trained, forget) < 0
+    assert score(f.parties, forget) < 0
     assert score(done, forget) > 0.95 * LOG_10
     assert log[-1].residual < 0 < log[0].residual
     assert log[-1].dual < max(i.dual for i in log)
@@ -757,13 +720,62 @@ def test_it_forgets_what_it_is_told_to_forget(digits):
 
 
 def test_fine_tuning_alone_forgets_nothing(digits):
-    trained, forget, retain = digits
-    done = fedora(trained, forget, retain, seed=0, tau=0.1, unlearn=False)
-    assert accuracy(done, forget) > 0.9
-    assert score(done, forget) < 0
+    f, request = digits
+    done = fedora(f, request, FedORA(tau=0.1, unlearn=False))
+    assert accuracy(done, request.forget[0]) > 0.9
+    assert score(done, request.forget[0]) < 0
 
 
 def test_the_vector_dual_raises_the_score_too(digits):
-    trained, forget, retain = digits
-    done = fedora(trained, forget, retain, seed=0, tau=0.1, sigma=1.0, dual="vector")
-    assert score(done, forget) > score(trained, forget) + 0.1
+    f, request = digits
+    done = fedora(f, request, FedORA(tau=0.1, sigma=1.0, dual="vector"))
+    assert score(done, request.forget[0]) > score(f.parties, request.forget[0]) + 0.1
+
+
+# --- as a method ---
+
+
+@pytest.fixture
+def only_here(monkeypatch):
+    """No method but those of this module is asked for."""
+    monkeypatch.setattr(methods, "_import_all", lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("name", "config"), [("FedORA", {"tau": 0.1}), ("FedORA vector", {"dual": "vector", "sigma": 10.0})]
+)
+def test_served_by_name_it_is_the_same_and_every_iteration_is_told(only_here, digits, name, config):
+    f, request = digits
+    log, told, counted = [], [], f.meter.bytes
+    ours, cost, _ = unlearn(name, Trained(f, watch=told.append), request, tau=config.get("tau", 0.01))
+    direct = f.having(boundary=Boundary())
+    assert same(ours, fedora(direct, request, FedORA(**config), log.append))
+    assert told == log
+    assert cost == direct.meter
+    assert f.meter.bytes == counted  # nothing more
+
+
+def test_calibrated_asks_for_no_more_than_unseen_samples_show(only_here, digits):
+    """Its threshold is the mean entropy on the test set's threes, over log 10: the score, (1 + 1) share - 1."""
+    f, request = digits
+    test = load("digits").x_test[load("digits").y_test == 3]
+    unseen = [test[..., :4], test[..., 4:]]
+    share = float(entropy(predict(f.parties, unseen).double())) / LOG_10
+    assert entropy_share(predict(f.parties, unseen)) == pytest.approx(share, rel=1e-5)
+    threshold = threshold_of_unseen(f.parties, Calibrated(unseen=unseen))
+    assert threshold == pytest.approx(2 * share - 1, rel=1e-5)
+    ours, cost, notes = unlearn("FedORA calibrated", Trained(f), request, unseen=unseen, tau=0.1)
+    direct = f.having(boundary=Boundary())
+    assert same(ours, fedora(direct, request, FedORA(tau=0.1, threshold=threshold)))
+    assert notes == {"threshold": threshold}
+    assert cost == direct.meter
+    assert score(ours, request.forget[0]) < score(fedora(direct, request, FedORA(tau=0.1)), request.forget[0])
+
+
+def test_calibrated_needs_somebody_unseen(only_here, digits):
+    f, request = digits
+    for unseen in ([], [f.parties.passive[0].x[:0], f.parties.passive[1].x[:0]]):
+        with pytest.raises(InvalidRequest, match="unseen must hold samples never trained on"):
+            unlearn("FedORA calibrated", Trained(f), request, unseen=unseen)
+    with pytest.raises(InvalidRequest, match="x must have one tensor per passive party, 2, got 1"):
+        unlearn("FedORA calibrated", Trained(f), request, unseen=[f.parties.passive[0].x])

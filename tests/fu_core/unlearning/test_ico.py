@@ -2,43 +2,19 @@
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional as F
 
-from fu_core.errors import InvalidRequest, NumericalFailure
+from fu_core.errors import NumericalFailure
 from fu_core.federation.local import ClientOpt
-from fu_core.federation.vertical import (
-    ActiveParty,
-    Boundary,
-    Optimisers,
-    Parties,
-    PassiveParty,
-    epoch_batches,
-    outputs,
-    train,
-)
-from fu_core.models.flat import FlatModel
+from fu_core.federation.vertical import epoch_batches, train
 from fu_core.streams import stream_seed
-from fu_core.unlearning.baselines.ico import corrected, endless_batches, ico, share_of
-
-FORGET, RETAIN = torch.arange(0, 12), torch.arange(12, 36)
-
-
-def toy(*, bias=True, n=36, classes=3, widths=(3, 2)):
-    """Two passive parties with embeddings of 4 and float64 parameters; labels that the features explain."""
-    g = torch.Generator().manual_seed(0)
-    x = torch.randn(n, sum(widths), generator=g, dtype=torch.float64)
-    y = (x @ torch.randn(sum(widths), classes, generator=g, dtype=torch.float64)).argmax(dim=1)
-    passive = []
-    for k, x_k in enumerate(x.split(list(widths), dim=1)):
-        model = FlatModel(nn.Sequential(nn.Linear(x_k.shape[1], 4, bias=bias), nn.Tanh()))
-        passive.append(PassiveParty(model, model.init(k, torch.float64), x_k))
-    top = FlatModel(nn.Linear(4 * len(widths), classes, bias=bias))
-    return Parties(tuple(passive), ActiveParty(top, top.init(9, torch.float64), y, classes))
+from fu_core.unlearning.baselines.ico import ICO, corrected, endless_batches, ico, share_of
+from tests.verticals import FORGET, RETAIN, close, federated, forgetting, loss, same, toy
 
 
-def loss(parties, rows):
-    return float(F.cross_entropy(outputs(parties, rows), parties.active.y[rows]))
+def served(parties, *, seed=0, boundary=None, **how):
+    f = federated(parties, seed, ClientOpt(lr=1e-3, batch_size=32), boundary)
+    return ico(f, forgetting(f, FORGET), ICO(**how))
 
 
 def gradients(parties, w, rows):
@@ -49,13 +25,9 @@ def gradients(parties, w, rows):
     return torch.autograd.grad(F.cross_entropy(logits, parties.active.y[rows]), leaves)
 
 
-def fine_tuned(parties, rows, *, lr, batch_size, epochs, seed):
-    opts = Optimisers([ClientOpt(lr=lr, batch_size=batch_size)])
-    return train(parties, rows, opts, epochs=epochs, seed=stream_seed(seed, "ico repair"))
-
-
-def same(a, b):
-    return all(torch.equal(a_k, b_k) for a_k, b_k in zip(a.w, b.w, strict=True))
+def fine_tuned(parties, *, lr, batch_size, epochs, seed=0):
+    f = federated(parties, stream_seed(seed, "ico repair"), ClientOpt(lr=lr, batch_size=batch_size))
+    return train(f, RETAIN, f.optimisers(), epochs)
 
 
 # --- the correction ---
@@ -91,8 +63,8 @@ def test_repairing_does_not_lower_the_loss_of_what_is_forgotten_where_fine_tunin
     """Small steps on all samples at once, without subtracting anything: the first-order promise is kept."""
     parties = toy()
     small = {"lr": 1e-3, "batch_size": 36, "epochs": 20}
-    before, tuned = loss(parties, FORGET), loss(fine_tuned(parties, RETAIN, seed=0, **small), FORGET)
-    ours = ico(parties, FORGET, RETAIN, scale=0.0, share=1.0, seed=0, **small)
+    before, tuned = loss(parties, FORGET), loss(fine_tuned(parties, **small), FORGET)
+    ours = served(parties, scale=0.0, share=1.0, **small)
     assert tuned < before - 1e-4
     assert loss(ours, FORGET) >= before - 1e-5
     assert loss(ours, RETAIN) < loss(parties, RETAIN)
@@ -122,11 +94,8 @@ def test_all_stages_are_those_of_the_composed_model():
                 active += overlap > 0
                 theta[k] = theta[k] - lr * (r - overlap / float(u @ u) * u)
     assert 0 < active < 12  # of 4 steps by 3 parties
-    ours = ico(
-        parties, FORGET, RETAIN, scale=0.7, share=0.5, contribution_epochs=2, epochs=2, lr=lr, batch_size=size, seed=4
-    )
-    for mine, by_hand in zip(ours.w, theta, strict=True):
-        torch.testing.assert_close(mine, by_hand, rtol=1e-10, atol=1e-12)
+    ours = served(parties, scale=0.7, share=0.5, contribution_epochs=2, epochs=2, lr=lr, batch_size=size, seed=4)
+    close(ours.w, theta, rtol=1e-10, atol=1e-12)
 
 
 def test_without_subtraction_and_correction_it_is_fine_tuning():
@@ -136,14 +105,13 @@ def test_without_subtraction_and_correction_it_is_fine_tuning():
         party.x[FORGET] = 0.0
     assert all(not g_k.any() for g_k in gradients(parties, parties.w, FORGET))
     how = {"lr": 0.1, "batch_size": 5, "epochs": 3}
-    ours = ico(parties, FORGET, RETAIN, scale=0.0, share=1.0, seed=2, **how)
-    for mine, w_k in zip(ours.w, fine_tuned(parties, RETAIN, seed=2, **how).w, strict=True):
-        torch.testing.assert_close(mine, w_k, rtol=1e-12, atol=1e-14)
+    ours = served(parties, scale=0.0, share=1.0, seed=2, **how)
+    close(ours.w, fine_tuned(parties, seed=2, **how).w, rtol=1e-12, atol=1e-14)
     assert not same(ours, parties)
 
 
 def test_the_more_is_subtracted_the_less_is_left():
-    losses = [loss(ico(toy(), FORGET, RETAIN, scale=k, lr=0.05, batch_size=6, seed=0), FORGET) for k in (0, 1, 2, 4)]
+    losses = [loss(served(toy(), scale=k, lr=0.05, batch_size=6), FORGET) for k in (0, 1, 2, 4)]
     assert losses == sorted(losses)
     assert losses[-1] > loss(toy(), FORGET) > 0
 
@@ -173,10 +141,10 @@ def test_batches_of_what_is_forgotten_come_round_again():
 
 def test_bytes_are_embeddings_up_and_gradients_down():
     """64 bytes per sample: T_u |D_u| = 24, then per epoch 12 retained in batches of 6, 6 with two batches of D_u."""
-    boundary = Boundary()
-    ico(toy(), FORGET, RETAIN, contribution_epochs=2, epochs=3, batch_size=6, seed=0, boundary=boundary)
+    f = federated(toy())
+    ico(f, forgetting(f, FORGET), ICO(contribution_epochs=2, epochs=3, batch_size=6))
     samples = 2 * 12 + 3 * (12 + 2 * 6)
-    meter = boundary.meter
+    meter = f.meter
     assert (meter.bytes_up, meter.bytes_down, meter.images) == (64 * samples, 64 * samples, samples)
     assert meter.kept == {"theta0": 8 * toy().d}
 
@@ -185,29 +153,29 @@ def test_same_seed_same_bits_and_the_given_parties_stay():
     parties = toy()
     before = [w_k.clone() for w_k in parties.w]
     how = {"lr": 0.1, "batch_size": 5}
-    ours = ico(parties, FORGET, RETAIN, seed=1, **how)
-    assert same(ours, ico(parties, FORGET, RETAIN, seed=1, **how))
-    assert not same(ours, ico(parties, FORGET, RETAIN, seed=2, **how))
+    ours = served(parties, seed=1, **how)
+    assert same(ours, served(parties, seed=1, **how))
+    assert not same(ours, served(parties, seed=2, **how))
     assert all(torch.equal(a, b) for a, b in zip(parties.w, before, strict=True))
     assert all(a.data_ptr() != b.data_ptr() for a, b in zip(parties.w, ours.w, strict=True))
 
 
+def test_step_and_batches_are_those_of_training_unless_given():
+    f = federated(toy(), 1, ClientOpt(lr=0.1, batch_size=5))
+    assert same(ico(f, forgetting(f, FORGET), ICO()), served(toy(), seed=1, lr=0.1, batch_size=5))
+
+
 def test_what_cannot_be_served_is_refused():
-    parties = toy()
-    with pytest.raises(InvalidRequest, match="forget names no samples"):
-        ico(parties, FORGET[:0], RETAIN, seed=0)
-    with pytest.raises(InvalidRequest, match="retain names no samples"):
-        ico(parties, FORGET, RETAIN[:0], seed=0)
-    with pytest.raises(InvalidRequest, match="forget and retain share 1 samples"):
-        ico(parties, FORGET, torch.tensor([11, 12]), seed=0)
     for share in (0.0, 1.1):
         with pytest.raises(ValueError, match=rf"share must lie in \(0, 1\], got {share}"):
-            ico(parties, FORGET, RETAIN, share=share, seed=0)
+            ICO(share=share)
     for scale in (-1.0, float("inf"), float("nan")):
         with pytest.raises(ValueError, match="scale must be a finite number >= 0"):
-            ico(parties, FORGET, RETAIN, scale=scale, seed=0)
+            ICO(scale=scale)
     for name in ("epochs", "contribution_epochs", "batch_size"):
         with pytest.raises(ValueError, match=f"{name} must be a whole number >= 1, got 0"):
-            ico(parties, FORGET, RETAIN, seed=0, **{name: 0})
+            ICO(**{name: 0})
+    with pytest.raises(ValueError, match="lr must be a finite number > 0, got 0"):
+        ICO(lr=0.0)
     with pytest.raises(NumericalFailure, match=r"became NaN or infinite in epoch 1 of the repair"):
-        ico(parties, FORGET, RETAIN, scale=1e308, lr=10.0, seed=0)
+        served(toy(), scale=1e308, lr=10.0)

@@ -8,55 +8,32 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fu_core.errors import InvalidRequest, NumericalFailure
-from fu_core.federation.vertical import (
-    ActiveParty,
-    Boundary,
-    Parties,
-    PassiveParty,
-    clipped,
-    epoch_batches,
-    outputs,
-)
+from fu_core.errors import NumericalFailure
+from fu_core.federation.local import ClientOpt
+from fu_core.federation.vertical import ActiveParty, Boundary, Parties, PassiveParty, clipped, epoch_batches
 from fu_core.models.flat import FlatModel
 from fu_core.streams import stream
 from fu_core.unlearning.baselines.vertical_ga import (
+    GA,
     GU,
     all_pairs,
     shots_of_each_class,
     vertical_ga,
     within_classes,
 )
-
-FORGET, RETAIN = torch.arange(0, 12), torch.arange(12, 36)
-
-
-def toy(*, top=None, bottom=None, n=36, classes=3, widths=(3, 2)):
-    """Two passive parties with embeddings of 4 and float64 parameters; labels that the features explain."""
-    g = torch.Generator().manual_seed(0)
-    x = torch.randn(n, sum(widths), generator=g, dtype=torch.float64)
-    y = (x @ torch.randn(sum(widths), classes, generator=g, dtype=torch.float64)).argmax(dim=1)
-    passive = []
-    for k, x_k in enumerate(x.split(list(widths), dim=1)):
-        model = FlatModel(bottom(x_k.shape[1]) if bottom else nn.Sequential(nn.Linear(x_k.shape[1], 4), nn.Tanh()))
-        passive.append(PassiveParty(model, model.init(k, torch.float64), x_k))
-    head = FlatModel(top or nn.Linear(4 * len(widths), classes))
-    return Parties(tuple(passive), ActiveParty(head, head.init(9, torch.float64), y, classes))
+from tests.verticals import FORGET, RETAIN, close, federated, forgetting, loss, same, toy
 
 
-def loss(parties, rows):
-    return float(F.cross_entropy(outputs(parties, rows), parties.active.y[rows]))
-
-
-def same(a, b):
-    return all(torch.equal(a_k, b_k) for a_k, b_k in zip(a.w, b.w, strict=True))
+def served(parties, *, seed=0, boundary=None, forget=FORGET, **how):
+    f = federated(parties, seed, boundary=boundary)
+    return vertical_ga(f, forgetting(f, forget), GA(**how))
 
 
 # --- ascent ---
 
 
 def test_the_loss_to_be_forgotten_rises_with_every_epoch():
-    losses = [loss(vertical_ga(toy(), FORGET, epochs=e, lr=0.1, batch_size=5, seed=0), FORGET) for e in (1, 2, 4, 8)]
+    losses = [loss(served(toy(), epochs=e, lr=0.1, batch_size=5), FORGET) for e in (1, 2, 4, 8)]
     assert loss(toy(), FORGET) < losses[0] < losses[1] < losses[2] < losses[3]
 
 
@@ -79,43 +56,44 @@ def test_two_epochs_are_what_numpy_makes_of_them(clip):
             G = (P - np.eye(3)[parties.active.y[rows].numpy()]) / len(rows)
             steps = [shorten(dh.T @ x) for dh, x in zip(np.split(G @ V, 2, axis=1), X, strict=True)]
             A, V = [a + 0.2 * step for a, step in zip(A, steps, strict=True)], V + 0.2 * shorten(G.T @ H)
-    ours = vertical_ga(parties, FORGET, epochs=2, lr=0.2, clip=clip, batch_size=7, seed=3)
+    ours = served(parties, epochs=2, lr=0.2, clip=clip, batch_size=7, seed=3)
     for mine, by_hand in zip(ours.w, [*A, V], strict=True):
         np.testing.assert_allclose(mine.numpy(), by_hand.ravel(), rtol=1e-12, atol=1e-14)
 
 
 def saturated():
-    """One sample x = 1 of class 0 with h = a x, z = v h: z_1 - z_0 = 900, so p_0 underflows and CE is z_1 - z_0."""
+    """A sample x = 1 of class 0 with h = a x, z = v h: z_1 - z_0 = 900, so p_0 underflows and CE is z_1 - z_0. One more
+    stays, and is never looked at."""
     bottom, top = FlatModel(nn.Linear(1, 1, bias=False)), FlatModel(nn.Linear(1, 2, bias=False))
-    one = torch.ones(1, 1, dtype=torch.float64)
-    passive = PassiveParty(bottom, torch.tensor([30.0], dtype=torch.float64), one)
+    x = torch.ones(2, 1, dtype=torch.float64)
+    passive = PassiveParty(bottom, torch.tensor([30.0], dtype=torch.float64), x)
     return Parties(
-        (passive,), ActiveParty(top, torch.tensor([-15.0, 15.0], dtype=torch.float64), torch.zeros(1).long(), 2)
+        (passive,), ActiveParty(top, torch.tensor([-15.0, 15.0], dtype=torch.float64), torch.zeros(2).long(), 2)
     )
 
 
 @pytest.mark.parametrize("k", [1, 5, 40])
 def test_divergence_has_its_closed_form(k):
     """u = v_1 - v_0: CE = u a, so (u, a) <- [[1, 2 eta], [eta, 1]] (u, a), which grows like (1 + sqrt(2) eta)^k."""
-    far = vertical_ga(saturated(), torch.tensor([0]), epochs=k, lr=0.1, clip=0.0, seed=0)
+    far = served(saturated(), forget=FORGET[:1], epochs=k, lr=0.1, clip=0.0)
     u, a = np.linalg.matrix_power(np.array([[1, 0.2], [0.1, 1]]), k) @ np.array([30.0, 30.0])
     np.testing.assert_allclose([float(far.w[1][1] - far.w[1][0]), float(far.w[0])], [u, a], rtol=1e-12)
 
 
 def test_divergence_is_returned_and_only_infinity_is_an_error():
-    one = torch.tensor([0])
-    assert float(vertical_ga(saturated(), one, epochs=50, lr=100.0, clip=0.0, seed=0).w[0].abs()) > 1e50
+    far = {"forget": FORGET[:1], "lr": 100.0, "clip": 0.0}
+    assert float(served(saturated(), epochs=50, **far).w[0].abs()) > 1e50
     with pytest.raises(NumericalFailure, match=r"passive party 0 became NaN or infinite in epoch \d+ of ascent"):
-        vertical_ga(saturated(), one, epochs=500, lr=100.0, clip=0.0, seed=0)
+        served(saturated(), epochs=500, **far)
 
 
 def test_each_party_clips_by_its_own_norm():
     """One step of one batch: those whose gradient is longer than clip move by exactly eta clip, the others by less."""
     parties = toy()
-    free = vertical_ga(parties, FORGET, epochs=1, lr=1.0, clip=0.0, batch_size=12, seed=0)
+    free = served(parties, epochs=1, lr=1.0, clip=0.0, batch_size=12)
     norms = [float((a - b).norm()) for a, b in zip(free.w, parties.w, strict=True)]
     clip = sorted(norms)[1]  # in between
-    ours = vertical_ga(parties, FORGET, epochs=1, lr=1.0, clip=clip, batch_size=12, seed=0)
+    ours = served(parties, epochs=1, lr=1.0, clip=clip, batch_size=12)
     moved = [float((a - b).norm()) for a, b in zip(ours.w, parties.w, strict=True)]
     assert moved == pytest.approx([min(norm, clip) for norm in norms], rel=1e-12)
     assert min(norms) < clip < max(norms)
@@ -127,10 +105,10 @@ def test_each_party_clips_by_its_own_norm():
 def test_momentum_lives_from_step_to_step():
     """Two steps on one batch with gradients g_0, g_1: theta_2 = theta_0 + eta (g_0 + (g_1 + 0.5 g_0))."""
     parties = toy()
-    plain = {"lr": 0.1, "clip": 0.0, "batch_size": 12, "seed": 0}
-    once = vertical_ga(parties, FORGET, epochs=1, **plain)
-    again = vertical_ga(once, FORGET, epochs=1, **plain)
-    ours = vertical_ga(parties, FORGET, epochs=2, momentum=0.5, **plain)
+    plain = {"lr": 0.1, "clip": 0.0, "batch_size": 12}
+    once = served(parties, epochs=1, **plain)
+    again = served(once, epochs=1, **plain)
+    ours = served(parties, epochs=2, momentum=0.5, **plain)
     for w0, w1, w2, mine in zip(parties.w, once.w, again.w, ours.w, strict=True):
         torch.testing.assert_close(mine, w2 + 0.5 * (w1 - w0), rtol=1e-10, atol=1e-12)
 
@@ -160,16 +138,15 @@ def test_a_few_shot_step_climbs_the_mix_ups_of_all_pairs():
         y = parties.active.y[rows[:1]].expand(len(mixed))
         gradients = torch.autograd.grad(F.cross_entropy(parties.active.model.logits(leaves[-1], mixed), y), leaves)
         w = [w_k + 0.3 * g_k for w_k, g_k in zip(w, gradients, strict=True)]
-    ours = vertical_ga(parties, FORGET, epochs=1, lr=0.3, clip=0.0, seed=5, few_shot=True, shots=3)
-    for mine, w_k in zip(ours.w, w, strict=True):
-        torch.testing.assert_close(mine, w_k, rtol=1e-10, atol=1e-12)
+    ours = served(parties, epochs=1, lr=0.3, clip=0.0, seed=5, few_shot=True, shots=3)
+    close(ours.w, w, rtol=1e-10, atol=1e-12)
 
 
 def test_the_pass_over_retained_samples_descends_on_mix_ups_within_classes():
     """One batch: the same draws, autograd through the composed model, and downhill."""
     parties = curved()
     settings = {"epochs": 1, "lr": 0.3, "clip": 0.0, "batch_size": 36, "seed": 5, "few_shot": True, "shots": 3}
-    climbed = vertical_ga(parties, FORGET, **settings)
+    climbed = served(parties, **settings)
     kept = torch.cat(shots_of_each_class(parties.active.y, RETAIN, 4, seed=5))
     (rows,) = epoch_batches(kept, 36, seed=5, epoch=-2)
     mixing = within_classes(parties.active.y[rows], stream(5, "mix-up"))
@@ -177,9 +154,9 @@ def test_the_pass_over_retained_samples_descends_on_mix_ups_within_classes():
     h, share = composed(parties, leaves, rows), mixing.coefficient[:, None].double()
     logits = parties.active.model.logits(leaves[-1], share * h + (1 - share) * h[mixing.j])
     gradients = torch.autograd.grad(F.cross_entropy(logits, parties.active.y[rows]), leaves)
-    ours = vertical_ga(parties, FORGET, retain=RETAIN, retained_shots=4, **settings)
-    for mine, w_k, g_k in zip(ours.w, climbed.w, gradients, strict=True):
-        torch.testing.assert_close(mine, w_k - 0.3 * g_k, rtol=1e-10, atol=1e-12)
+    ours = served(parties, repair=True, retained_shots=4, **settings)
+    down = [w_k - 0.3 * g_k for w_k, g_k in zip(climbed.w, gradients, strict=True)]
+    close(ours.w, down, rtol=1e-10, atol=1e-12)
     assert loss(ours, RETAIN) < loss(climbed, RETAIN)
 
 
@@ -217,7 +194,7 @@ def test_shots_are_so_many_of_each_class_or_all_there_are():
 
 def test_their_own_settings_move_the_model_by_little():
     parties = toy()
-    ours = vertical_ga(parties, FORGET, retain=RETAIN, seed=0, **GU)
+    ours = served(parties, repair=True, **GU)
     assert not same(ours, parties)
     assert 0 < max(float((a - b).norm()) for a, b in zip(ours.w, parties.w, strict=True)) < 1e-3
 
@@ -228,14 +205,12 @@ def test_their_own_settings_move_the_model_by_little():
 def test_bytes_are_embeddings_up_and_gradients_down():
     """8 embedding values of 8 bytes per sample: 3 epochs of 12 samples; few-shot, 2 of each class, then 1 of each."""
     plain, few = Boundary(), Boundary()
-    vertical_ga(toy(), FORGET, epochs=3, batch_size=5, seed=0, boundary=plain)
+    served(toy(), epochs=3, batch_size=5, boundary=plain)
     assert (plain.meter.bytes_up, plain.meter.bytes_down, plain.meter.images) == (3 * 12 * 64, 3 * 12 * 64, 36)
     parties = toy()
     counts = torch.bincount(parties.active.y[FORGET], minlength=3)
     assert (counts >= 2).all()
-    vertical_ga(
-        parties, FORGET, epochs=3, seed=0, few_shot=True, shots=2, retain=RETAIN, retained_shots=1, boundary=few
-    )
+    served(parties, epochs=3, few_shot=True, shots=2, repair=True, retained_shots=1, boundary=few)
     samples = 3 * 2 * 3 + 3
     assert (few.meter.bytes_up, few.meter.bytes_down, few.meter.images) == (samples * 64, samples * 64, samples)
 
@@ -245,28 +220,27 @@ def test_same_seed_same_bits_and_the_given_parties_stay(few_shot):
     parties = toy()
     before = [w_k.clone() for w_k in parties.w]
     settings = {"epochs": 2, "lr": 0.1, "batch_size": 5, "few_shot": few_shot, "shots": 2}
-    ours = vertical_ga(parties, FORGET, seed=1, **settings)
-    assert same(ours, vertical_ga(parties, FORGET, seed=1, **settings))
-    assert not same(ours, vertical_ga(parties, FORGET, seed=2, **settings))
+    ours = served(parties, seed=1, **settings)
+    assert same(ours, served(parties, seed=1, **settings))
+    assert not same(ours, served(parties, seed=2, **settings))
     assert all(torch.equal(a, b) for a, b in zip(parties.w, before, strict=True))
     assert all(a.data_ptr() != b.data_ptr() for a, b in zip(parties.w, ours.w, strict=True))
     assert ours.active.model is parties.active.model
 
 
+def test_batches_are_those_of_training_unless_given():
+    f = federated(toy(), 1, ClientOpt(lr=9.0, batch_size=5))
+    assert same(vertical_ga(f, forgetting(f, FORGET), GA(lr=0.1)), served(toy(), seed=1, lr=0.1, batch_size=5))
+
+
 def test_what_cannot_be_served_is_refused():
-    parties = toy()
-    with pytest.raises(InvalidRequest, match="forget names no samples"):
-        vertical_ga(parties, FORGET[:0], seed=0)
-    with pytest.raises(InvalidRequest, match=r"forget must hold row numbers 0\.\.35"):
-        vertical_ga(parties, torch.tensor([36]), seed=0)
-    with pytest.raises(InvalidRequest, match="forget and retain share 1 samples"):
-        vertical_ga(parties, FORGET, retain=torch.tensor([3, 20]), few_shot=True, seed=0)
-    with pytest.raises(ValueError, match="retain is for few_shot=True only"):
-        vertical_ga(parties, FORGET, retain=RETAIN, seed=0)
-    with pytest.raises(ValueError, match="clip must be >= 0, got -1"):
-        vertical_ga(parties, FORGET, clip=-1, seed=0)
+    with pytest.raises(ValueError, match="repair is for few_shot=True only"):
+        GA(repair=True)
+    for name in ("clip", "momentum"):
+        with pytest.raises(ValueError, match=f"{name} must be >= 0, got -1"):
+            GA(**{name: -1})
     for name in ("epochs", "shots", "retained_shots", "batch_size"):
         with pytest.raises(ValueError, match=f"{name} must be a whole number >= 1, got 0"):
-            vertical_ga(parties, FORGET, seed=0, **{name: 0})
+            GA(**{name: 0})
     with pytest.raises(ValueError, match="lr must be a finite number > 0"):
-        vertical_ga(parties, FORGET, lr=0.0, seed=0)
+        GA(lr=0.0)
