@@ -150,7 +150,7 @@ def puf_round(f: Federation, w: Tensor, deletion: Deletion, config: PUF, round: 
         n=n,
     )
     w_unlearned, _ = server_step(w, delta, f.server, ServerState())
-    _warn_if_far(w, w_unlearned)
+    warn_if_far(w, w_unlearned)
     return w_unlearned
 
 
@@ -194,7 +194,8 @@ def _participants(deletion: Deletion, mode: str) -> tuple[dict[int, Client], lis
     return {**minus, **plus}, list(minus), sorted(plus)
 
 
-def _warn_if_far(w: Tensor, w_unlearned: Tensor) -> None:
+def warn_if_far(w: Tensor, w_unlearned: Tensor) -> None:
+    """Warn if an unlearning step from `w` (d,) is longer than the model itself: recovery may not come back from there."""
     moved = float((w_unlearned - w).norm() / w.norm().clamp(min=1e-12))
     if moved > 1:
         warnings.warn(f"the PUF step is {moved:.2f} times as long as the model; eta_u may be too large", stacklevel=3)

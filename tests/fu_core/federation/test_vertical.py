@@ -14,12 +14,14 @@ from torch.overrides import TorchFunctionMode
 from fu_core.data import Dataset
 from fu_core.errors import InvalidRequest, NumericalFailure
 from fu_core.federation.local import ClientOpt
+from fu_core.federation.meter import Meter
 from fu_core.federation.vertical import (
     Boundary,
     EmbeddingNoise,
     Exchange,
     Optimisers,
     Parties,
+    VerticalFederation,
     deal,
     epoch_batches,
     forward,
@@ -32,6 +34,7 @@ from fu_core.models.flat import FlatModel
 from fu_core.models.linear import mlp
 from fu_core.partition import vertical
 from fu_core.request import Deletion
+from fu_core.streams import stream
 from fu_core.unlearning import fedora as fedora_module
 from fu_core.unlearning.fedora import FedORA, VectorDual, fedora, uncertainty_loss
 from tests.verticals import CLASSES, WIDTHS, close, federated, forgetting, same, tables
@@ -684,3 +687,31 @@ def test_a_partys_first_parameters_do_not_depend_on_the_others():
     assert torch.equal(two.passive[1].w, beside.passive[1].w)
     assert torch.equal(two.passive[0].w, three.passive[0].w)
     assert torch.equal(two.passive[1].w, three.passive[1].w)
+
+
+# --- as a federation -------------------------------------------------------------------------------------------------
+
+
+def test_a_request_sees_the_aligned_samples_as_those_of_one_client():
+    f = VerticalFederation(tables(), ClientOpt())
+    rows, labels = f.clients[0]
+    assert list(f.clients) == [0]
+    assert rows.tolist() == list(range(N))
+    assert torch.equal(labels, f.parties.active.y)
+    deletion = Request.parse("class-1").resolve(f.clients)
+    assert torch.equal(deletion.forget[0], (labels == 1).nonzero().flatten())
+    assert torch.equal(deletion.retain[0], (labels != 1).nonzero().flatten())
+    assert Request.parse("samples-5").resolve(f.clients).forget[0].tolist() == sorted(
+        torch.randperm(N, generator=stream(0, "vertical request", "any"))[:5].tolist()
+    )
+
+
+def test_another_meter_is_another_border_of_the_same_name():
+    """Noise belongs to the name and number of an exchange: a method's exchanges are counted from the start."""
+    f = VerticalFederation(tables(), ClientOpt(), seed=4, boundary=Boundary(name="fedora", exchanges=7))
+    f.meter.train(1)
+    counted = f.having(meter=Meter())
+    assert (counted.boundary.name, counted.boundary.exchanges, counted.seed) == ("fedora", 0, 4)
+    assert counted.parties is f.parties
+    assert (counted.meter.images, f.meter.images, f.boundary.exchanges) == (0, 1, 7)
+    assert counted.meter is counted.boundary.meter
