@@ -195,7 +195,7 @@ def _participants(deletion: Deletion, mode: str) -> tuple[dict[int, Client], lis
 
 
 def warn_if_far(w: Tensor, w_unlearned: Tensor) -> None:
-    """Warn if an unlearning step from `w` (d,) is longer than the model itself: recovery may not come back from there."""
+    """Warn if an unlearning step from `w` (d,) is longer than the model itself: recovery may not come back."""
     moved = float((w_unlearned - w).norm() / w.norm().clamp(min=1e-12))
     if moved > 1:
         warnings.warn(f"the PUF step is {moved:.2f} times as long as the model; eta_u may be too large", stacklevel=3)

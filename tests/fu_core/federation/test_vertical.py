@@ -33,7 +33,7 @@ from fu_core.federation.vertical import (
 from fu_core.models.flat import FlatModel
 from fu_core.models.linear import mlp
 from fu_core.partition import vertical
-from fu_core.request import Deletion
+from fu_core.request import Deletion, Request
 from fu_core.streams import stream
 from fu_core.unlearning import fedora as fedora_module
 from fu_core.unlearning.fedora import FedORA, VectorDual, fedora, uncertainty_loss
