@@ -9,6 +9,7 @@ from torch import nn
 from torch.func import functional_call
 
 from fu_core.errors import CorruptData, DataUnavailable, UnsupportedModel
+from fu_core.federation.federation import Federation
 from fu_core.federation.local import ClientOpt, train_client
 from fu_core.models import FlatModel, Standardize
 from fu_core.models.mit import load_pretrained, mit_b0
@@ -139,7 +140,7 @@ def test_it_learns():
     x = torch.rand(8, 1, 32, 32, generator=g) + y.view(-1, 1, 1, 1)
     w = model.init(0)
     opt = ClientOpt(optimiser="adam", lr=1e-3, epochs=10)
-    after = train_client(model, w, (x, y), opt, seed=0, round=1, client_id=0)
+    after = train_client(Federation(model, [(x, y)], opt), w, 0, 1)
     assert model.loss(after, x, y) < 0.5 * model.loss(w, x, y)
 
 

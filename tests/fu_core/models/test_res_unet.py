@@ -7,6 +7,7 @@ from torch.func import functional_call
 from fu_core.data import load
 from fu_core.errors import UnsupportedModel
 from fu_core.evaluation.accuracy import accuracy
+from fu_core.federation.federation import Federation
 from fu_core.federation.local import ClientOpt, train_client
 from fu_core.federation.together import train_round
 from fu_core.models import FlatModel, build
@@ -77,9 +78,9 @@ def test_the_fast_memory_order_changes_no_gradient():
 
 def test_clients_train_alike_one_by_one_and_as_one_matrix(small):
     model, w, x, y = small
-    kwargs = {"seed": 0, "round": 1, "ids": [0, 1]}
     clients, local = [(x[:2], y[:2]), (x[2:], y[2:])], ClientOpt(lr=0.1, batch_size=2)
-    loop, matrix = (train_round(model, w, clients, local, how=how, **kwargs) for how in ("loop", "vmap"))
+    f = Federation(model, clients, local)
+    loop, matrix = (train_round(f.having(how=how), w, 1) for how in ("loop", "vmap"))
     torch.testing.assert_close(loop, matrix, rtol=1e-9, atol=1e-12)
 
 
@@ -102,7 +103,7 @@ def test_it_learns_a_handful_of_slices():
     model, client = build("small_res_unet", data), (data.x_train[:10], data.y_train[:10])
     w = model.init(0)
     opt = ClientOpt(optimiser="adam", lr=0.01, epochs=25, batch_size=5)
-    after = train_client(model, w, client, opt, seed=0, round=1, client_id=0)
+    after = train_client(Federation(model, [client], opt), w, 0, 1)
     assert accuracy(model, w, *client) < 20
     assert accuracy(model, after, *client) > 80
     assert model.loss(after, *client) < 0.5 * model.loss(w, *client)

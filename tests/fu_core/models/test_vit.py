@@ -5,6 +5,7 @@ import torch
 
 from fu_core.data import load
 from fu_core.errors import UnsupportedModel
+from fu_core.federation.federation import Federation
 from fu_core.federation.local import ClientOpt, train_client
 from fu_core.federation.together import train_round
 from fu_core.models import FlatModel
@@ -53,9 +54,9 @@ def test_every_curvature_product_runs_and_two_are_positive(tiny, matrix):
 
 def test_clients_train_alike_one_by_one_and_as_one_matrix(tiny):
     model, w, x, y = tiny
-    kwargs = {"seed": 0, "round": 1, "ids": [0, 1]}
     clients, local = [(x[:3], y[:3]), (x[3:], y[3:])], ClientOpt(lr=0.1, batch_size=2)
-    loop, matrix = (train_round(model, w, clients, local, how=how, **kwargs) for how in ("loop", "vmap"))
+    f = Federation(model, clients, local)
+    loop, matrix = (train_round(f.having(how=how), w, 1) for how in ("loop", "vmap"))
     torch.testing.assert_close(loop, matrix, rtol=1e-9, atol=1e-12)
 
 
@@ -76,5 +77,5 @@ def test_it_learns():
     digits = load("digits")
     model, client = FlatModel(vit_tiny(1, 8, 10)), (digits.x_train[:200].float() / 255, digits.y_train[:200])
     w = model.init(0)
-    after = train_client(model, w, client, ClientOpt(lr=0.1, epochs=5), seed=0, round=1, client_id=0)
+    after = train_client(Federation(model, [client], ClientOpt(lr=0.1, epochs=5)), w, 0, 1)
     assert model.loss(after, *client) < 0.8 * model.loss(w, *client)
