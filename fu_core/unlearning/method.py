@@ -44,7 +44,7 @@ class Trained:
 
     w: the model (d,), or everybody's (N, d) where clients are peers; None in a vertical federation, whose parties
     carry theirs. rounds: trained so far, which the count of rounds and the learning-rate schedule continue. w_0 (d,):
-    where training began. memory: what was kept meanwhile. watch: hears of a method's own progress, step by step.
+    where training began; of vertical parties, everybody's parameters in party order. memory: what was kept meanwhile. watch: hears of a method's own progress, step by step.
     """
 
     federation: Federation | VerticalFederation
@@ -149,7 +149,13 @@ class Method:
         return [kind for kind in KINDS if kind not in self.refuses]
 
     def configured(self, **changes: Any) -> Any:
-        """The method's hyper-parameters: its defaults, the method's presets, and `changes`."""
+        """The method's hyper-parameters: its defaults, the method's presets, and `changes`.
+
+        A preset that is a word (a mode, a form) is what gives the method its name, and cannot be changed.
+        """
+        for name, value in self.preset.items():
+            if isinstance(value, str) and changes.get(name, value) != value:
+                raise InvalidRequest(f"{name} of {self.name} must be {value!r}, got {changes[name]!r}")
         try:
             return self.parameters(**{**self.preset, **changes})
         except TypeError as error:

@@ -9,7 +9,7 @@ from fu_core.federation.decentralised import dpsgd
 from fu_core.federation.federation import Federation
 from fu_core.federation.horizontal import fedavg
 from fu_core.federation.server import FedOpt
-from fu_core.federation.vertical import Parties
+from fu_core.federation.vertical import Parties, VerticalFederation, train
 from fu_core.request import Deletion
 from fu_core.unlearning.method import EXCHANGES, NoParameters, Trained, register
 from fu_core.unlearning.needs import Needs
@@ -56,12 +56,21 @@ def original(trained: Trained, deletion: Deletion, config: NoParameters) -> Tens
     colour="#000000",
     dash="--",
     needs=Needs(full_participation=True, several_rounds=True),
-    exchanges=("server", "peers"),
+    exchanges=EXCHANGES,
     guarantee="exact",
     recovers=False,
 )
-def serve(trained: Trained, deletion: Deletion, config: NoParameters) -> Tensor:
-    """As many rounds as the original training had, from where it began."""
+def serve(trained: Trained, deletion: Deletion, config: NoParameters) -> Tensor | Parties:
+    """As many rounds (of vertical parties: epochs) as the original training had, from where it began."""
     if trained.w_0 is None:
         raise MissingHistory("w_0: nobody kept where training began, so Retrain cannot begin there again")
+    if trained.exchange == "vertical":
+        return _retrain_parties(trained.vertical, trained.w_0, deletion, trained.rounds)
     return retrain(trained.horizontal, trained.w_0, deletion, trained.rounds)
+
+
+def _retrain_parties(f: VerticalFederation, w_0: Tensor, deletion: Deletion, epochs: int) -> Parties:
+    """w_0 (d,): everybody's parameters before training, in party order."""
+    fresh = list(w_0.split([len(w_k) for w_k in f.parties.w]))
+    rows, _ = deletion.retain
+    return train(f.having(parties=f.parties.having(fresh)), rows, f.optimisers(), epochs)
