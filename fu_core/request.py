@@ -252,7 +252,7 @@ def joined(parts: Mapping[int, Client]) -> Client:
 
 
 def _by_id(clients: Mapping[int, Client] | Sequence[Client]) -> dict[int, Client]:
-    return dict(enumerate(clients)) if isinstance(clients, Sequence) else dict(clients)
+    return dict(enumerate(clients)) if isinstance(clients, Sequence) else dict(sorted(clients.items()))
 
 
 def _client_list(forget: int | Sequence[int]) -> list[int]:

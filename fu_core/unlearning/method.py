@@ -44,7 +44,8 @@ class Trained:
 
     w: the model (d,), or everybody's (N, d) where clients are peers; None in a vertical federation, whose parties
     carry theirs. rounds: trained so far, which the count of rounds and the learning-rate schedule continue. w_0 (d,):
-    where training began; of vertical parties, everybody's parameters in party order. memory: what was kept meanwhile. watch: hears of a method's own progress, step by step.
+    where training began; of vertical parties, everybody's parameters in party order. memory: what was kept meanwhile.
+    watch: hears of a method's own progress, step by step.
     """
 
     federation: Federation | VerticalFederation
