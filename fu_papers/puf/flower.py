@@ -38,7 +38,7 @@ def flower_round(config: Mapping[str, Any], context: RunContext) -> tuple[dict[s
 
     data, rounds = load("digits"), config["round"]
     parts = partition.dirichlet(data.y_train, CLIENTS, alpha=1.0, seed=0)
-    clients = [(data.x_train[p], data.y_train[p]) for p in parts]
+    clients = {i: (data.x_train[p], data.y_train[p]) for i, p in enumerate(parts)}
     f = Federation(build("mlp", data), clients, LOCAL, seed=0)
     w_0 = f.model.init(0)
     deletion = Deletion.of(f.clients, TARGET)
