@@ -71,9 +71,9 @@ class Experiment(PufParameters):
             raise ConfigError("segmentation_targets must name at least one hospital, got none")
         asked = self.pairs if self.pair_settings else ()  # who has no use for pairs need not change the default
         of = [("targets", self.targets, self.clients), ("segmentation_targets", self.segmentation_targets, HOSPITALS)]
-        for name, wanted, known in [*of, *(("pairs", pair, self.clients) for pair in asked)]:
-            if outside := [t for t in wanted if t >= known]:
-                raise ConfigError(f"{name} names client {outside[0]}, but clients are 0 to {known - 1}")
+        for name, wanted, there in [*of, *(("pairs", pair, self.clients) for pair in asked)]:
+            if outside := [t for t in wanted if t >= there]:
+                raise ConfigError(f"{name} names client {outside[0]}, but clients are 0 to {there - 1}")
         if not set(self.few_seeds) <= set(self.seeds):
             raise ConfigError(f"few_seeds must be some of seeds {self.seeds}, got {self.few_seeds}")
         if not set(self.sweep_settings) <= set(self.settings):
