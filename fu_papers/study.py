@@ -153,16 +153,21 @@ def tidy(
         for metric, value in metrics.items()
         if metric not in index
     ]
-    return pd.DataFrame(rows, columns=[*Cell._fields, *index, "metric", "value", "record"])
+    frame = pd.DataFrame(rows, columns=[*Cell._fields, *index, "metric", "value", "record"])
+    # As objects: counts stay whole numbers beside shares, truths stay truths.
+    return frame.assign(value=pd.Series([row["value"] for row in rows], dtype=object))
 
 
 def wide(frame: pd.DataFrame) -> pd.DataFrame:
-    """A tidy frame with a row per run and a column per metric, both in the order in which they first appear."""
+    """A tidy frame with a row per run and a column per metric, both in the order in which they first appear.
+
+    The record comes last.
+    """
     places = [name for name in frame.columns if name not in ("metric", "value")]
     rows: dict[Hashable, dict[str, Any]] = {}
     for row in frame.to_dict("records"):
-        place = tuple(row[name] for name in places)
-        run = rows.setdefault(place, {name: row[name] for name in places if name != "record"})
+        run = rows.setdefault(tuple(row[name] for name in places), {name: row[name] for name in places})
         run[row["metric"]] = row["value"]
-    found = [{**run, "record": place[-1]} for place, run in rows.items()]  # type: ignore[index]
-    return pd.DataFrame(found) if found else pd.DataFrame(columns=places)
+    metrics = [name for name in dict.fromkeys(frame["metric"]) if name not in places]
+    columns = [*(name for name in places if name != "record"), *metrics, "record"]
+    return pd.DataFrame(list(rows.values()), columns=columns)

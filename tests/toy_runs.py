@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from fu_core.streams import stream
+from fu_papers.lab.record import run_function
 
 
 def walk(config, context):
@@ -35,6 +36,25 @@ def number(config, context):
     """The config's `value` as the only metric."""
     _note("number", config)
     return {"value": config["value"]}, None
+
+
+@run_function("toy.on_data", data=lambda config: f"d{config['value']}")
+def on_data(config, context):
+    """A run on data that depend on its config."""
+    return {"value": config["value"]}, None
+
+
+def _walk_of(config):
+    return {"walk": (walk, {"rounds": 2, "seed": config["seed"]})}
+
+
+@run_function("toy.after", needs=_walk_of)
+def after(config, context):
+    """Where the walk ended that it needs, and how far that is."""
+    _note("after", config)
+    context.checkpoint({}, {"known": config["seed"]})
+    end = context.needed("walk", ["position"])
+    return {"end": end["position"].tolist(), "length": context.needed_record("walk").metrics["length"]}, None
 
 
 def timed(config, context):

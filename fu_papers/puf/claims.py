@@ -37,8 +37,8 @@ def verdicts(
     descriptions: Mapping[str, Record],
     costs: Record,
 ) -> list[ClaimResult]:
-    """One result per claim P1-P14. runs, sweep: `puf_figures.tidy` of the tables' and of the sweep's runs;
-    costs: the record of `puf.run_costs`."""
+    """One result per claim P1-P14. runs, sweep: `puf.results` of the tables' and of the sweep's runs;
+    costs: the record of `puf.printed_costs`."""
     ended = runs[(runs.stop == PAPER_STOP) & (runs.label == "")]
     swept = sweep[sweep.stop == PAPER_STOP]
     judged = [

@@ -19,7 +19,7 @@ from matplotlib.ticker import MaxNLocator
 from fu_papers.look import colour, linestyle, seed_band
 from fu_papers.problem_figures import axes_row, title
 from fu_papers.problems import Setting
-from fu_papers.puf.grid import METHODS, PUFS, REFERENCES, SWEPT_AGAINST, Experiment
+from fu_papers.puf.grid import PUFS, REFERENCES, SWEPT_AGAINST, Experiment
 from fu_papers.puf.results import ATTACKS, Trainings, Unlearnings, rows_of, runs_of
 from fu_papers.study import Cell
 
@@ -65,15 +65,16 @@ def forget_gap(e: Experiment, unlearnings: Unlearnings) -> Figure:
 
 
 def recovery_curves(
-    e: Experiment, unlearnings: Unlearnings, setting: str, scenario: str = "clients", methods: Sequence[str] = METHODS
+    e: Experiment, unlearnings: Unlearnings, setting: str, scenario: str = "clients", methods: Sequence[str] = ()
 ) -> Figure:
     """Fig. 4: test accuracy (left) and forget accuracy (right) per recovery round, mean and spread over runs.
 
+    methods: only these; none given: all of the experiment's.
     Round 0 is right after the unlearning step. A run that has stopped keeps its last value; the mark is
     the mean round at which the paper's stop rule (test accuracy reaches Retrain's) would end recovery.
     """
     fig, axes = axes_row(2, height=3.8, width=5.2)
-    found = {m: runs for m in methods if (runs := runs_of(unlearnings, scenario, setting, m))}
+    found = {m: runs for m in methods or e.methods if (runs := runs_of(unlearnings, scenario, setting, m))}
     last = max(len(run.rounds) for runs in found.values() for run in runs)
     measure = measure_of(setting)
     for ax, metric in zip(axes, ("test", "forget"), strict=True):
@@ -107,7 +108,7 @@ def radar(e: Experiment, runs: pd.DataFrame, setting: str, stop: str = "test") -
     angles = np.linspace(0, 2 * np.pi, len(spokes), endpoint=False)
     fig, ax = _polar(7.2, 4.4)
     nothing = rows_of(runs, "clients", setting, "Original", stop)
-    for method in METHODS:
+    for method in e.methods:
         r = rows_of(runs, "clients", setting, method, stop)
         if r.empty:
             continue

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 import pandas as pd
 
 from fu_core import partition
 from fu_core.data import load
+from fu_core.errors import ConfigError
 from fu_core.federation import ClientOpt, Federation, fedavg
 from fu_core.models import build
 from fu_core.request import Deletion
@@ -31,14 +33,16 @@ def flower_round(config: Mapping[str, Any], context: RunContext) -> tuple[dict[s
     """Train, unlearn in round `config["round"]`: in Flower and here, for both modes.
 
     Metrics: the largest difference of a parameter between the two, and how far the unlearning round has moved one.
-    Four clients of digits, an MLP.
+    Four clients of digits, an MLP. Raises ConfigError where Flower is not installed.
     """
     os.environ.update(dict.fromkeys(QUIET, "0"))
-    from fu_core import flower  # an extra
+    if find_spec("flwr") is None or find_spec("ray") is None:
+        raise ConfigError('Flower is not installed: pip install "fu_core[flower]"')
+    from fu_core import flower
 
     data, rounds = load("digits"), config["round"]
     parts = partition.dirichlet(data.y_train, CLIENTS, alpha=1.0, seed=0)
-    clients = [(data.x_train[p], data.y_train[p]) for p in parts]
+    clients = {i: (data.x_train[p], data.y_train[p]) for i, p in enumerate(parts)}
     f = Federation(build("mlp", data), clients, LOCAL, seed=0)
     w_0 = f.model.init(0)
     deletion = Deletion.of(f.clients, TARGET)

@@ -16,6 +16,7 @@ from pydantic import model_validator
 from fu_core.errors import ConfigError, check_choice, check_count
 from fu_core.federation.local import ClientOpt
 from fu_core.unlearning.method import method as registered
+from fu_core.unlearning.method import methods as registered_methods
 from fu_papers.problems import Setting, plain_fields
 from fu_papers.puf.parameters import PufParameters
 from fu_papers.study import Cell
@@ -23,6 +24,7 @@ from fu_papers.study import Cell
 REFERENCES = ("Original", "Retrain")
 PUFS = ("PUF-Special", "PUF-Regular")
 METHODS = ("Natural", "FedEraser", "PGA", "MoDe", "FedAU", "NoT", *PUFS)
+SHOWN = (*REFERENCES, *METHODS)
 HOSPITALS = 6  # of ProstateMRI and of the phantom
 SWEPT_AGAINST = ("Natural", "NoT", "PGA")  # Fig. 5
 OPTIONS = {  # method -> its hyper-parameters that parameters of ours set; the others are what the method registers
@@ -44,7 +46,7 @@ class Scenario:
     settings: Sequence[str]
     requests: Sequence[str]
     seeds: Sequence[int]
-    methods: Sequence[str] = (*REFERENCES, *METHODS)
+    methods: Sequence[str] = SHOWN
     training: Mapping[str, Any] = field(default_factory=dict)  # what differs from the main scenario's training
 
 
@@ -55,6 +57,9 @@ class Experiment(PufParameters):
     def _fits_together(self) -> Experiment:
         """What one value says about another. Raises ConfigError naming them."""
         check_count("clients", self.clients, least=2, error=ConfigError)  # one leaves, and somebody must stay
+        known = [m for m, about in registered_methods().items() if "server" in about.exchanges and m not in SHOWN]
+        for name in self.further_methods:
+            check_choice("further_methods", name, known, ConfigError)
         for pair in self.pairs:
             if len(pair) != 2:
                 raise ConfigError(f"pairs must each name two different clients, got {pair}")
@@ -66,9 +71,9 @@ class Experiment(PufParameters):
             raise ConfigError("segmentation_targets must name at least one hospital, got none")
         asked = self.pairs if self.pair_settings else ()  # who has no use for pairs need not change the default
         of = [("targets", self.targets, self.clients), ("segmentation_targets", self.segmentation_targets, HOSPITALS)]
-        for name, wanted, known in [*of, *(("pairs", pair, self.clients) for pair in asked)]:
-            if outside := [t for t in wanted if t >= known]:
-                raise ConfigError(f"{name} names client {outside[0]}, but clients are 0 to {known - 1}")
+        for name, wanted, there in [*of, *(("pairs", pair, self.clients) for pair in asked)]:
+            if outside := [t for t in wanted if t >= there]:
+                raise ConfigError(f"{name} names client {outside[0]}, but clients are 0 to {there - 1}")
         if not set(self.few_seeds) <= set(self.seeds):
             raise ConfigError(f"few_seeds must be some of seeds {self.seeds}, got {self.few_seeds}")
         if not set(self.sweep_settings) <= set(self.settings):
@@ -79,10 +84,16 @@ class Experiment(PufParameters):
 
     # --- scenarios ---
 
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Who unlearns: the paper's methods, and whom the reader adds."""
+        return (*METHODS, *self.further_methods)
+
     def scenarios(self) -> list[Scenario]:
         """All that have a setting, in the order of the paper's tables. The first is the main one."""
         alone = [f"client-{t}" for t in self.targets]
-        with_history = [m for m in (*REFERENCES, *METHODS) if m != "FedEraser" or self.history_interval]
+        methods = (*REFERENCES, *self.methods)
+        with_history = [m for m in methods if self.history_interval or not registered(m).needs.history]
         found = [
             Scenario("clients", "one client leaves", self.settings, alone, self.seeds, with_history),
             Scenario(

@@ -81,6 +81,7 @@ class PufParameters(Parameters):
     sweep_special: Several[Positive] = parameter("eta_u of PUF-Special there")
     sweep_regular: Several[Positive] = parameter("eta_u of PUF-Regular there")
     sweep_epochs_u: Several[Positive] = parameter("E_u there")
+    further_methods: Several[str] = parameter("registered methods that the tables and figures show as well")
     flower: bool = parameter("also run the unlearning round in Flower's simulation, where that is installed")
 
 

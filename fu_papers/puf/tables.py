@@ -9,13 +9,13 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from fu_core.evaluation.costs import NOMINAL_FLOPS
 from fu_core.unlearning.method import method as registered
 from fu_papers.lab.record import Record
 from fu_papers.look import mean_spread, published
 from fu_papers.problem_figures import spread, title
 from fu_papers.problems import Setting
-from fu_papers.puf.cost_model import NOMINAL_FLOPS
-from fu_papers.puf.grid import METHODS, PUFS, Experiment
+from fu_papers.puf.grid import PUFS, REFERENCES, Experiment
 from fu_papers.puf.results import Unlearnings, rows_of, unsupported
 
 # The paper's nearest setting: it has no IID results on CIFAR-10, and no other data set of ours.
@@ -54,7 +54,7 @@ def needs_table(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) -> 
     printed = published("puf", "table_i").set_index("work")
     printed.index = [name.split(" ")[0] for name in printed.index]
     rows = []
-    for method in METHODS:
+    for method in e.methods:
         needs = registered(method).needs
         seen = _seen(method, runs, unlearnings)
         agrees = sum(getattr(needs, name) == value for name, value in seen.items())
@@ -79,7 +79,7 @@ def _seen(method: str, runs: pd.DataFrame, unlearnings: Unlearnings) -> dict[str
         if scenario in ran:
             found[need] = method in unsupported(unlearnings, scenario)
     own = runs[(runs.method == method) & (runs.group == "clients")]
-    if method in METHODS and len(own):
+    if len(own):
         found["several_rounds"] = bool(own.unlearning_rounds.max() > 1)
     models = [
         (cell.setting, cell.seed, record.metrics["unlearned"]["sha256"])
@@ -131,19 +131,19 @@ def cost_table(
         if method == "Original" or r.empty:
             continue
         row = {"method": method, "recovery rounds": "–"}
-        if method in METHODS and method != "FedEraser":
+        if method not in REFERENCES and registered(method).recovers:
             missed = f" ({(~r.reached.astype(bool)).sum()} of {len(r)} gave up)" if not r.reached.all() else ""
             row["recovery rounds"] = spread(r.rounds) + missed
         row |= {
             "bytes sent": f"{r.bytes.mean():.2e}",
-            "of them unlearning": f"{r.unlearning_bytes.mean():.2e}" if method in METHODS else "–",
+            "of them unlearning": f"{r.unlearning_bytes.mean():.2e}" if method not in REFERENCES else "–",
             "fewer, ×": _gain(r.bytes_gain),
             "paper's ×": f"{paper.comm_gain[method]:g}" if method in paper.index else "–",
             "FLOPs, measured": f"{r.images.mean() * flops:.2e}",
             "FLOPs, nominal F": f"{r.images.mean() * NOMINAL_FLOPS['ResNet-18']:.2e}",
             "fewer FLOPs, ×": _gain(r.images_gain),
         }
-        if method in METHODS:
+        if method not in REFERENCES:
             row["bytes kept"] = f"{r.storage.mean():.2e}"
         rows.append(row)
     return pd.DataFrame(rows).fillna("–")

@@ -12,7 +12,10 @@ from matplotlib import colors
 from matplotlib.figure import Figure
 from PIL import Image
 
+from fu_core.unlearning.method import method as registered
 from fu_papers import look as report
+from fu_papers import verdicts
+from fu_papers.puf import grid as puf
 from fu_papers.verdicts import ClaimResult
 
 SOURCE = "MNIST: 60,000 + 10,000 images, downloaded; a very long remark that has to be wrapped several times. " * 3
@@ -79,7 +82,8 @@ def test_seed_band_draws_mean_and_sample_deviation():
 
 
 def test_unknown_method_names_the_nearest():
-    assert report.colour("Original") == report.METHOD_COLOURS["Original"]
+    assert report.colour("PUF-Special") == registered("PUF-Special").colour == "#d55e00"
+    assert (report.linestyle("Retrain"), report.linestyle("PUF-Special")) == ("--", "-")
     with pytest.raises(ValueError, match="did you mean 'PUF-Special'"):
         report.colour("PUF-Specal")
 
@@ -98,7 +102,7 @@ def oklab(colour, deuteranope):
 @pytest.mark.parametrize(
     "together",
     [
-        ["Original", "Retrain", "Natural", "NoT", "PUF-Special", "PUF-Regular", "FedEraser", "PGA", "MoDe", "FedAU"],
+        [*puf.REFERENCES, *puf.METHODS],
         ["Original", "Retrain", "HF-KCU", "HF-KCU printed", "FedEraser", "NaiveGA", "SISA"],
         ["Original", "Retrain", "FedORA", "GA", "ICO", "CVFU"],
         ["Original", "Retrain", "PDUDT", "DU", "DU printed", "Fine-tune"],
@@ -162,7 +166,7 @@ def test_mean_spread():
 
 def test_published_numbers():
     assert "method" in report.published("puf", "table_iii")
-    with pytest.raises(ValueError, match="did you mean 'puf_table_iii'"):
+    with pytest.raises(ValueError, match="puf has no published table 'tabel_iii'; did you mean 'table_iii'"):
         report.published("puf", "tabel_iii")
 
 
@@ -174,26 +178,26 @@ def read(folder):
 
 
 def test_claims_file_lists_every_claim_and_merges_paper_by_paper(tmp_path):
-    report.write_claims([ClaimResult("P4", "holds", "equal", "", ["abc", "def"])], "puf", tmp_path)
-    report.write_claims([ClaimResult("H1", "does not hold", "1.2x", "0.1", ["123"], "too slow")], "hf_kcu", tmp_path)
+    verdicts.write_claims([ClaimResult("P4", "holds", "equal", "", ["abc", "def"])], "puf", tmp_path)
+    verdicts.write_claims([ClaimResult("H1", "does not hold", "1.2x", "0.1", ["123"], "too slow")], "hf_kcu", tmp_path)
     table = read(tmp_path)
-    assert list(table.reset_index().columns) == list(report.CLAIM_COLUMNS)
-    assert table.index.tolist() == report.claims()["id"].tolist()
+    assert list(table.reset_index().columns) == list(verdicts.CLAIM_COLUMNS)
+    assert table.index.tolist() == verdicts.claims()["id"].tolist()
     assert len(table) == 55
     assert table.loc["P4", ["paper", "verdict", "records"]].tolist() == ["puf", "holds", "abc def"]
     assert table.loc["H1", ["ours", "spread", "reason"]].tolist() == ["1.2x", "0.1", "too slow"]
     assert (table.drop(index=["P4", "H1"])["verdict"] == "not run").all()
     assert (table.drop(index="P4")["reason"] != "").all()
 
-    report.write_claims([], "puf", tmp_path)
+    verdicts.write_claims([], "puf", tmp_path)
     assert read(tmp_path).loc[["P4", "H1"], "verdict"].tolist() == ["not run", "does not hold"]
 
 
 def test_tally_counts_papers_by_verdict(tmp_path):
-    assert report.claims_tally(tmp_path)["not run"].sum() == 55
-    report.write_claims([ClaimResult("P1", "holds in part", records=["a"])], "puf", tmp_path)
-    tally = report.claims_tally(tmp_path)
-    assert list(tally.columns) == list(report.VERDICTS)
+    assert verdicts.claims_tally(tmp_path)["not run"].sum() == 55
+    verdicts.write_claims([ClaimResult("P1", "holds in part", records=["a"])], "puf", tmp_path)
+    tally = verdicts.claims_tally(tmp_path)
+    assert list(tally.columns) == list(verdicts.VERDICTS)
     assert tally.loc["puf"].tolist() == [0, 1, 0, 13]
     assert tally.to_numpy().sum() == 55
 
@@ -207,15 +211,15 @@ def test_claims_that_cannot_be_right_are_refused(tmp_path):
         ClaimResult("P1", "not run")
     held = ClaimResult("H1", "holds", records=["a"])
     with pytest.raises(ValueError, match="one claim of puf"):
-        report.write_claims([held], "puf", tmp_path)
+        verdicts.write_claims([held], "puf", tmp_path)
     with pytest.raises(ValueError, match="got 2 for 'H1'"):
-        report.write_claims([held, held], "hf_kcu", tmp_path)
+        verdicts.write_claims([held, held], "hf_kcu", tmp_path)
     with pytest.raises(ValueError, match="paper must be one of 'puf'"):
-        report.write_claims([], "pfu", tmp_path)
+        verdicts.write_claims([], "pfu", tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_claims_table_shows_claim_beside_result():
-    table = report.claims_table([ClaimResult("P4", "holds", records=["a"])])
+    table = verdicts.claims_table([ClaimResult("P4", "holds", records=["a"])])
     assert table["paper_value"].tolist() == ["exact"]
     assert pd.read_csv(io.StringIO(table.to_csv()))["verdict"].tolist() == ["holds"]

@@ -4,7 +4,6 @@ Two targets, one seed; what a test plants for a (scenario, setting, request, met
 which every claim holds.
 """
 
-from dataclasses import replace
 from itertools import product
 
 import pandas as pd
@@ -12,14 +11,16 @@ import pytest
 
 from fu_papers.lab.record import Record
 from fu_papers.puf import claims as puf_claims
-from fu_papers.puf.grid import METHODS, PUFS, REFERENCES, Cell, Experiment
+from fu_papers.puf.grid import METHODS, PUFS, REFERENCES
+from fu_papers.study import Cell
 from fu_papers.verdicts import claims, claims_table, write_claims
+from tests.puf_lab import experiment
 
 SKEWED, EVEN, SITES = "cifar10/dirichlet-0.3/tiny_cnn", "cifar10/iid/tiny_cnn", "phantom/site/small_res_unet"
 MORE = "mnist/dirichlet-0.3/tiny_cnn"
-PLAIN = Experiment("test", [SKEWED, EVEN], targets=[0, 1], seeds=[0], rounds=200)
-E = replace(
-    PLAIN, sample_settings=[SKEWED, EVEN], pair_settings=[SKEWED], pairs=[[0, 1], [2, 3]], sweep_settings=[SKEWED],
+PLAIN = experiment([SKEWED, EVEN], targets=[0, 1], seeds=[0], rounds=200)
+E = PLAIN.changed(
+    sample_settings=[SKEWED, EVEN], pair_settings=[SKEWED], pairs=[[0, 1], [2, 3]], sweep_settings=[SKEWED],
     segmentation_settings=[SITES], segmentation_targets=[0, 3],
 )  # fmt: skip
 P = {SKEWED: 1000, EVEN: 1200, MORE: 700, SITES: 500}  # parameters of the net
@@ -55,10 +56,10 @@ def planted(changes, cell):
 
 
 def runs_of(e=E, changes=None):
-    """As `puf_figures.tidy` makes them. They count under the paper's stop rule; under ours everything is perfect."""
+    """As `puf.results` makes them. They count under the paper's stop rule; under ours everything is perfect."""
     rows = []
     for cell in cells_of(e):
-        if cell.method not in CANNOT.get(cell.scenario, ()):
+        if cell.method not in CANNOT.get(cell.group, ()):
             perfect = {"delta_forget": 0.0, "bytes_gain": 1e9, "rounds": 0, "storage": 4 * P[cell.setting]}
             rows.append(row(cell, e, stop="test", **planted(changes, cell)))
             rows.append(row(cell, e, stop="validation", **perfect))
@@ -87,7 +88,7 @@ def blind(e=E, sha=None):
 
 
 def equivalence_of(*differences, e=E):
-    cells = [cell for cell in cells_of(e) if (cell.scenario, cell.method) == ("clients", "PUF-Regular")]
+    cells = [cell for cell in cells_of(e) if (cell.group, cell.method) == ("clients", "PUF-Regular")]
     return {
         cell: record(f"equivalence {cell}", {"relative_difference": d, "p_u": 0.1})
         for cell, d in zip(cells, differences, strict=False)
@@ -135,7 +136,7 @@ def test_with_these_numbers_every_claim_holds_and_names_its_records():
 
 
 def test_what_is_not_run_says_what_it_would_need():
-    results = judge(replace(PLAIN, settings=[EVEN], targets=[0], history_interval=0))
+    results = judge(PLAIN.changed(settings=[EVEN], targets=[0], history_interval=0))
     not_run = {name: result.reason for name, result in results.items() if result.verdict == "not run"}
     assert not_run == {
         "P1": "needs a setting with the split 'dirichlet'",
@@ -149,7 +150,7 @@ def test_what_is_not_run_says_what_it_would_need():
     }
     for name in not_run:
         assert (results[name].ours, list(results[name].records)) == ("", [])
-    results = judge(replace(PLAIN, settings=[SKEWED], sample_settings=[EVEN]))
+    results = judge(PLAIN.changed(settings=[SKEWED], sample_settings=[EVEN]))
     assert results["P2"].reason == "needs a setting with the split 'iid'"
     assert {name for name in ("P2", "P10", "P12") if results[name].verdict == "not run"} == {"P2", "P10", "P12"}
 
@@ -193,7 +194,7 @@ def test_p1_takes_the_nearest_of_the_four_and_nobody_else():
 
 
 def test_p1_holds_in_part_where_one_of_two_settings_is_clear():
-    two = replace(PLAIN, settings=[SKEWED, MORE])
+    two = PLAIN.changed(settings=[SKEWED, MORE])
     near = {("clients", MORE, "client-0", "PUF-Regular"): {"delta_forget": 12.0}}  # mean 6.5, interval up to 12
     far = {("clients", MORE, None, "PUF-Regular"): {"delta_forget": 12.0}}
     assert [verdict("P1", changes, two) for changes in (None, near, far)] == ["holds", "holds in part", "holds in part"]
@@ -202,7 +203,7 @@ def test_p1_holds_in_part_where_one_of_two_settings_is_clear():
 
 
 def test_p1_has_no_interval_from_a_single_run():
-    assert verdict("P1", e=replace(PLAIN, targets=[0])) == "holds in part"
+    assert verdict("P1", e=PLAIN.changed(targets=[0])) == "holds in part"
 
 
 # --- P3: at least 25 times less communication than retraining ---
@@ -238,7 +239,7 @@ def test_p3_takes_the_gain_of_the_mean_cost_not_the_mean_of_the_gains():
 @pytest.mark.parametrize(("rounds", "expected"), [(75, "holds"), (74, "does not hold")])
 def test_p3_counts_recovery_rounds_where_training_was_shorter_than_the_papers(rounds, expected):
     """3 recovery rounds are 75/25. The bytes, 100x, do not matter then."""
-    result = judge(replace(E, rounds=rounds))["P3"]
+    result = judge(E.changed(rounds=rounds))["P3"]
     assert result.verdict == expected
     assert f"recovery rounds <= {rounds}/25" in result.reason
 
@@ -255,7 +256,7 @@ def test_p4_holds_for_identical_models_only():
 
 
 def test_p4_cannot_be_judged_from_one_target():
-    result = judge(replace(E, targets=[1]), differences=(0.0, 0.0))["P4"]
+    result = judge(E.changed(targets=[1]), differences=(0.0, 0.0))["P4"]
     assert (result.verdict, result.reason) == ("not run", "needs at least two targets")
 
 
@@ -316,9 +317,9 @@ def test_p7_needs_significance():
 
 
 def test_p7_needs_three_rates_and_does_not_look_at_segmentation():
-    two = replace(E, sweep_special=[1.0, 2.0])
+    two = E.changed(sweep_special=[1.0, 2.0])
     assert verdict("P7", e=two) == "not run"
-    hospitals = replace(E, sweep_settings=[], segmentation_special=[1.0, 2.0, 4.0])
+    hospitals = E.changed(sweep_settings=[], segmentation_special=[1.0, 2.0, 4.0])
     assert verdict("P7", e=hospitals) == "not run"
 
 
@@ -349,7 +350,7 @@ def test_p8_counts_the_grid_below_the_best_baseline(gaps, expected):
 
 
 def test_p8_half_of_the_grid_is_enough_and_each_setting_counts():
-    e = replace(E, settings=[SKEWED, MORE], sweep_settings=[SKEWED, MORE], sweep_special=[1.0, 2.0],
+    e = E.changed(settings=[SKEWED, MORE], sweep_settings=[SKEWED, MORE], sweep_special=[1.0, 2.0],
                 sweep_regular=[10.0, 20.0])  # fmt: skip
     half = sweep_of(e, gap={1: 7.0, 2: 9.0}.get)
     assert verdict("P8", e=e, sweep=half) == "holds"
@@ -389,7 +390,7 @@ def test_p10_looks_at_skewed_data_alone():
 
 
 def test_p9_holds_in_part_where_one_of_two_settings_does():
-    two = replace(E, settings=[SKEWED, MORE], pair_settings=[SKEWED, MORE])
+    two = E.changed(settings=[SKEWED, MORE], pair_settings=[SKEWED, MORE])
     result = judge(two, {("pairs", MORE, None, "NoT"): {"delta_forget": 0.0}})["P9"]
     assert (result.verdict, result.reason) == ("holds in part", "lowest mean in 1 of 2 settings")
 
@@ -412,7 +413,7 @@ def test_p12_needs_the_lowest_gap_and_the_formulas_storage():
 
 def test_p12_counts_retained_rounds():
     """Of 200 rounds, an interval of 3 retains 1, 4, ..., 199: 67."""
-    sparse = replace(E, history_interval=3)
+    sparse = E.changed(history_interval=3)
     for retained, expected in ((67, "holds"), (66, "holds in part")):
         stored = {"storage": 4 * P[EVEN] * E.clients * retained}
         assert verdict("P12", {("clients", EVEN, None, "FedEraser"): stored}, sparse) == expected

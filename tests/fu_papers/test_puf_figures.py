@@ -13,14 +13,18 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
 
+from fu_core.unlearning.method import method as registered
 from fu_papers.lab.record import Record
 from fu_papers.look import colour, published, show_table, style
-from fu_papers.puf import figures as figures
-from fu_papers.puf.grid import METHODS, PUFS, REFERENCES, SWEPT_AGAINST, Cell, Experiment
+from fu_papers.puf import figures, results, stages, tables
+from fu_papers.puf.grid import METHODS, PUFS, REFERENCES, SWEPT_AGAINST
+from fu_papers.puf.runs import STOP_RULES
+from fu_papers.study import Cell, wide
+from tests.puf_lab import experiment
 
 SKEWED, EVEN, SITES = "cifar10/dirichlet-0.3/tiny_cnn", "cifar10/iid/tiny_cnn", "phantom/site/small_res_unet"
-E = Experiment(
-    "test", [SKEWED, EVEN], targets=[0, 1], seeds=[0], rounds=200, sample_settings=[SKEWED], pair_settings=[SKEWED],
+E = experiment(
+    [SKEWED, EVEN], targets=[0, 1], seeds=[0], rounds=200, sample_settings=[SKEWED], pair_settings=[SKEWED],
     pairs=[[0, 1], [2, 3]], segmentation_settings=[SITES], segmentation_targets=[0, 3], sweep_settings=[SKEWED],
     sweep_special=[1.0, 2.0], sweep_regular=[10.0], sweep_epochs_u=[1.0, 5.0],
 )  # fmt: skip
@@ -31,7 +35,7 @@ RETRAIN_COST = {"bytes": 100_000, "images": 20_000}
 ORIGINAL_COST = {"bytes": 110_000, "images": 22_000}  # never what a gain is measured against
 # forget accuracy beyond Retrain's
 GAP = {"Natural": 20.0, "FedEraser": 0.5, "PGA": -12.0, "MoDe": 14.0, "FedAU": 8.0, "NoT": 10.0, "PUF-Special": 2.0,
-       "PUF-Regular": -1.0}  # fmt: skip
+       "PUF-Regular": -1.0, "Fine-tune": 9.0}  # fmt: skip
 ROUNDS = {"FedEraser": 199, "MoDe": 16, "FedAU": 1, "PUF-Special": 1, "PUF-Regular": 1}  # of unlearning
 CANNOT = {"samples": ("FedEraser", "PGA", "MoDe"), "pairs": ("PGA", "MoDe"), "segmentation": ("MoDe", "FedAU")}
 BLIND = ("Natural", "NoT")
@@ -61,7 +65,7 @@ def plan(changes, cell):
 
 
 def measured(cell, metrics):
-    names = MEASURED_ON_MASKS if cell.scenario == "segmentation" else metrics
+    names = MEASURED_ON_MASKS if cell.group == "segmentation" else metrics
     return {name: metrics[name] for name in names}
 
 
@@ -89,7 +93,7 @@ def planted(e=E, changes=None, runs="runs"):
         if cell.method in REFERENCES:
             own = {"Original": ORIGINAL, "Retrain": RETRAIN}[cell.method]
             found[cell] = record(str(tuple(cell)), {"final": {**measured(cell, own), **values}}, (), config)
-        elif cell.method in CANNOT.get(cell.scenario, ()):
+        elif cell.method in CANNOT.get(cell.group, ()):
             found[cell] = record(str(tuple(cell)), {"unsupported": f"{cell.method} cannot"}, (), config)
         else:
             found[cell] = served(cell, config, **values)
@@ -98,7 +102,7 @@ def planted(e=E, changes=None, runs="runs"):
 
 def trainings(e=E):
     found = {}
-    for key, config in e.trainings():
+    for key, config in stages.trainings(e).items():
         original = key[3] == "none"
         rounds = [{"round": t, "test": level + t} for t, level in ((1, 30.0), (5, 40.0 if original else 36.0))]
         cost = ORIGINAL_COST if original else RETRAIN_COST
@@ -106,12 +110,17 @@ def trainings(e=E):
     return found
 
 
+def frame_of(unlearnings, references=None, e=E):
+    """A row per run and stop rule."""
+    return wide(results.of_runs(unlearnings, trainings(e), references))
+
+
 def tidy(changes=None, e=E):
-    return figures.tidy(planted(e, changes), trainings(e))
+    return frame_of(planted(e, changes), e=e)
 
 
 def row(frame, method, request="client-0", *, scenario="clients", setting=SKEWED, stop="test"):
-    place = {"scenario": scenario, "setting": setting, "request": request, "method": method, "stop": stop}
+    place = {"group": scenario, "setting": setting, "request": request, "method": method, "stop": stop}
     (found,) = frame[(frame[list(place)] == pd.Series(place)).all(axis=1)].to_dict("records")
     return found
 
@@ -180,19 +189,26 @@ def test_a_row_has_its_unlearning_step_and_the_rates_of_puf():
 @pytest.mark.parametrize("runs", ["sweep", "printed", "norms"])
 def test_runs_beside_the_tables_are_compared_with_the_tables_retrained_models(runs):
     changes = {("clients", SKEWED, "client-1", "Retrain"): {"forget": 30.0}}
-    frame = figures.tidy(planted(runs=runs), trainings(), planted(changes=changes))
+    frame = frame_of(planted(runs=runs), planted(changes=changes))
     assert set(frame.method) <= set(PUFS)
-    assert "" not in set(frame.variant)
+    assert "" not in set(frame.label)
     assert len(frame) == 2 * len(list(getattr(E, runs)()))
     for found in frame[frame.stop == "test"].itertuples():
-        retrain = 30.0 if (found.scenario, found.request) == ("clients", "client-1") else 60.0
+        retrain = 30.0 if (found.group, found.request) == ("clients", "client-1") else 60.0
         assert found.delta_forget == abs(60 + GAP[found.method] - retrain)
 
 
+def test_the_csv_files_say_scenario_and_variant_and_not_where_a_row_came_from():
+    saved = results.saved(tidy())
+    assert list(saved)[:6] == ["scenario", "setting", "seed", "request", "method", "variant"]
+    assert not {"record", "condition", "group", "label"} & set(saved)
+    assert list(results.saved(tables.summary(tidy())))[:5] == ["scenario", "setting", "method", "variant", "stop"]
+
+
 def test_reasons_are_listed_by_method():
-    reasons = figures.unsupported(planted(), "pairs")
+    reasons = results.unsupported(planted(), "pairs")
     assert reasons == {"PGA": "PGA cannot", "MoDe": "MoDe cannot"}
-    assert figures.unsupported(planted(), "clients") == {}
+    assert results.unsupported(planted(), "clients") == {}
 
 
 # --- Table I ---------------------------------------------------------------------------------------------------------
@@ -200,13 +216,20 @@ def test_reasons_are_listed_by_method():
 
 def needs(e=E):
     unlearnings = planted(e)
-    table = figures.needs_table(e, figures.tidy(unlearnings, trainings(e)), unlearnings)
+    table = tables.needs_table(e, frame_of(unlearnings, e=e), unlearnings)
     return table.set_index("method")
+
+
+def declare(monkeypatch, method, **needs):
+    """Other needs than those that the method registers."""
+    about = registered(method)
+    changed = replace(about, needs=replace(about.needs, **needs))
+    monkeypatch.setattr(tables, "registered", lambda name: changed if name == method else registered(name))
 
 
 def test_table_1_says_what_a_method_does_without_and_where_the_paper_differs():
     table = needs()
-    lacks = {method: {heading for heading, _ in figures.COLUMNS.values() if table.loc[method, heading] == "–"}
+    lacks = {method: {heading for heading, _ in tables.COLUMNS.values() if table.loc[method, heading] == "–"}
              for method in METHODS}  # fmt: skip
     assert lacks == {
         "Natural": {"selective"},
@@ -231,19 +254,17 @@ def test_declared_needs_agree_with_planted_runs():
 @pytest.mark.parametrize("need", ["task", "one_at_a_time", "several_rounds", "blind"])
 @pytest.mark.parametrize("method", METHODS)
 def test_a_wrong_declaration_is_noticed(monkeypatch, method, need):
-    declared = figures.NEEDS[method]
-    wrong = replace(declared, **{need: not getattr(declared, need)})
-    monkeypatch.setitem(figures.NEEDS, method, wrong)
+    declare(monkeypatch, method, **{need: not getattr(registered(method).needs, need)})
     agrees = needs()["agrees with the runs"]
     assert agrees[method] == "3 of 4"
     assert set(agrees.drop(method)) == {"4 of 4"}
 
 
 def test_what_records_cannot_tell_is_not_counted(monkeypatch):
-    monkeypatch.setitem(figures.NEEDS, "NoT", replace(figures.NEEDS["NoT"], history=True, auxiliary_data=True))
+    declare(monkeypatch, "NoT", history=True, auxiliary_data=True)
     assert needs()["agrees with the runs"]["NoT"] == "4 of 4"
     assert needs()["paper says otherwise"]["NoT"] == "no history, no auxiliary data"
-    one_target = replace(E, targets=[0], pair_settings=[], segmentation_settings=[])
+    one_target = E.changed(targets=[0], pair_settings=[], segmentation_settings=[])
     assert set(needs(one_target)["agrees with the runs"]) == {"1 of 1"}  # the rounds
 
 
@@ -251,11 +272,11 @@ def test_what_records_cannot_tell_is_not_counted(monkeypatch):
 
 
 def forgetting(setting=SKEWED, scenario="clients", stop="test", changes=None):
-    return figures.forgetting_table(E, tidy(changes), setting, scenario, stop).set_index("method")
+    return tables.forgetting_table(E, tidy(changes), setting, scenario, stop).set_index("method")
 
 
 def cost(setting=SKEWED, scenario="clients", stop="test", changes=None, flops=10.0):
-    return figures.cost_table(E, tidy(changes), setting, flops, scenario, stop).set_index("method")
+    return tables.cost_table(E, tidy(changes), setting, flops, scenario, stop).set_index("method")
 
 
 def test_the_tables_have_every_method_and_dashes_where_one_cannot():
@@ -311,7 +332,7 @@ def test_the_papers_numbers_stand_beside_ours_in_the_right_row(scenario, setting
 
 
 def test_every_place_of_the_paper_exists_and_has_puf_and_retrain():
-    for table, setting in figures.PAPER_SETTING.values():
+    for table, setting in tables.PAPER_SETTING.values():
         rows = published("puf", f"table_{table}")
         assert {"Retrain", "PUF-Special"} <= set(rows[rows.setting == setting].method)
 
@@ -354,11 +375,32 @@ def test_the_cost_table_says_how_many_runs_gave_up_and_that_federaser_has_no_rec
 
 def test_the_summary_holds_mean_sample_deviation_and_count():
     changes = {("clients", None, f"client-{t}", "PUF-Special"): {"forget": f} for t, f in ((0, 64.0), (1, 58.0))}
-    summary = figures.summary(tidy(changes))
-    place = (summary.scenario == "clients") & (summary.setting == SKEWED) & (summary.method == "PUF-Special")
+    summary = tables.summary(tidy(changes))
+    place = (summary.group == "clients") & (summary.setting == SKEWED) & (summary.method == "PUF-Special")
     (shown,) = summary[place & (summary.stop == "test")].to_dict("records")
     assert (shown["n"], shown["forget_mean"], shown["delta_forget_mean"]) == (2, 61.0, 3.0)
     assert shown["forget_std"] == pytest.approx(18**0.5)  # ((64 - 61)^2 + (58 - 61)^2) / (2 - 1)
+
+
+def test_a_further_method_stands_last_in_every_table_and_figure():
+    e = E.changed(further_methods=["Fine-tune"])
+    unlearnings, further = planted(e), "Fine-tune"
+    runs = frame_of(unlearnings, e=e)
+    rows = [
+        tables.needs_table(e, runs, unlearnings),
+        tables.forgetting_table(e, runs, SKEWED, stop="test"),
+        tables.cost_table(e, runs, SKEWED, 10.0, stop="test"),
+    ]
+    assert [list(table.method)[-1] for table in rows] == [further] * 3
+    assert [list(table.method)[:-1] for table in rows] == [
+        list(METHODS), [*REFERENCES, *METHODS], ["Retrain", *METHODS],
+    ]  # fmt: skip
+    assert rows[1].set_index("method").loc[further, "Δ forget acc."] == "9.0 ± 0.0"
+    assert list(rows[2].set_index("method").loc[further, ["recovery rounds", "bytes sent"]]) == [
+        "3.0 ± 0.0", "1.00e+03",
+    ]  # fmt: skip
+    for fig in (figures.recovery_curves(e, unlearnings, SKEWED), figures.radar(e, runs, SKEWED)):
+        assert to_hex(labelled(fig.axes[0])[further].get_color()) == colour(further)
 
 
 # --- the other tables ------------------------------------------------------------------------------------------------
@@ -367,7 +409,7 @@ def test_the_summary_holds_mean_sample_deviation_and_count():
 def test_both_readings_of_the_formula_stand_beside_each_other_on_the_first_setting():
     printed = planted(changes={(None, None, None, "PUF-Special"): {"unlearned": {"step": 0.01}}},
                       runs="printed")  # fmt: skip
-    table = figures.forms_table(E, tidy(), figures.tidy(printed, trainings(), planted()))
+    table = tables.forms_table(E, tidy(), frame_of(printed, planted()))
     assert list(zip(table["method"], table["form"], strict=True)) == [
         (method, form) for method in PUFS for form in ("corrected", "as printed")
     ]
@@ -377,14 +419,14 @@ def test_both_readings_of_the_formula_stand_beside_each_other_on_the_first_setti
 
 def test_both_divisors_stand_beside_each_other_for_every_setting_with_samples():
     full = planted(changes={(None, None, None, None): {"unlearned": {"step": 0.25}}}, runs="norms")
-    table = figures.norms_table(E, tidy(), figures.tidy(full, trainings(), planted()))
+    table = tables.norms_table(E, tidy(), frame_of(full, planted()))
     assert table["setting"].tolist() == ["CIFAR-10, Dirichlet 0.3"] * 2
     assert table["step / |w|"].tolist() == ["0.5", "0.25"]
 
 
 def test_the_table_of_settings_has_every_scenario_with_what_it_trains():
     descriptions = {text: record(text, {"parameters": 58_778}) for text in (SKEWED, EVEN, SITES)}
-    table = figures.settings_table(replace(E, seeds=[0, 1]), descriptions)
+    table = tables.settings_table(E.changed(seeds=[0, 1]), descriptions)
     assert len(table) == 2 + 1 + 1 + 1
     assert table["rounds"].tolist() == [200, 200, 200, 200, 500]
     assert table["P"].tolist() == ["58,778"] * 5
@@ -395,7 +437,7 @@ def test_the_table_of_settings_has_every_scenario_with_what_it_trains():
 def test_the_equivalence_is_in_percent_by_setting():
     cells = {Cell("clients", text, 0, f"client-{t}", "PUF-Regular"): d
              for text, t, d in ((SKEWED, 0, 0.01), (SKEWED, 1, 0.03), (EVEN, 0, 0.5))}  # fmt: skip
-    table = figures.equivalence_table({c: record(str(c), {"relative_difference": d}) for c, d in cells.items()})
+    table = tables.equivalence_table({c: record(str(c), {"relative_difference": d}) for c, d in cells.items()})
     assert table["setting"].tolist() == ["CIFAR-10, Dirichlet 0.3", "CIFAR-10, IID"]
     assert table["mean"].tolist() == [pytest.approx(2.0), 50.0]
     assert (table["max"].tolist(), table["count"].tolist()) == ([3.0, 50.0], [2, 1])
@@ -501,7 +543,7 @@ def test_whoever_costs_nothing_or_a_thousandth_sits_in_the_radars_centre(cost):
 
 
 def test_the_radar_leaves_out_who_was_not_run():
-    e = replace(E, history_interval=0)
+    e = E.changed(history_interval=0)
     (ax,) = figures.radar(e, tidy(e=e), SKEWED).axes
     assert set(polygons(ax)) == set(METHODS) - {"FedEraser"}
 
@@ -519,8 +561,8 @@ def test_the_drawing_of_both_modes_has_an_arrow_from_everybody_who_takes_part():
 
 def swept(changes=None, scenario="clients", e=E):
     runs = planted(e, changes)
-    sweep = figures.tidy(planted(e, changes, "sweep"), trainings(e), runs)
-    both = pd.concat([figures.tidy(runs, trainings(e)), sweep])
+    sweep = frame_of(planted(e, changes, "sweep"), runs, e)
+    both = pd.concat([frame_of(runs, e=e), sweep])
     return figures.sweep_scatter(e, both, scenario).axes
 
 
@@ -555,13 +597,13 @@ def test_a_sweeps_dot_is_the_mean_over_its_runs_and_so_is_a_rivals():
 
 
 def test_a_sweep_compares_seeds_of_the_sweep_and_requests_of_its_scenario():
-    e = replace(E, seeds=[0, 1], few_seeds=[1], segmentation_special=[2.0, 4.0], segmentation_regular=[])
+    e = E.changed(seeds=[0, 1], few_seeds=[1], segmentation_special=[2.0, 4.0], segmentation_regular=[])
     unlearnings = planted(e)
     for cell, found in unlearnings.items():
         if cell.method == "Natural" and cell.seed == 0:
             found.metrics["test"]["rounds"] = 99
-    runs = figures.tidy(unlearnings, trainings(e))
-    both = pd.concat([runs, figures.tidy(planted(e, runs="sweep"), trainings(e), unlearnings)])
+    runs = frame_of(unlearnings, e=e)
+    both = pd.concat([runs, frame_of(planted(e, runs="sweep"), unlearnings, e)])
     (ax,) = figures.sweep_scatter(e, both).axes
     assert [x for c, x, _ in dots(ax) if c == colour("Natural")] == [3.0]
     (hospitals,) = figures.sweep_scatter(e, both, "segmentation").axes
@@ -571,18 +613,18 @@ def test_a_sweep_compares_seeds_of_the_sweep_and_requests_of_its_scenario():
 
 def test_where_a_run_diverged_there_is_no_dot_but_a_note_and_a_row_without_numbers():
     runs, sweep = planted(), planted(runs="sweep")
-    lost = next(c for c in sweep if c.scenario == "clients" and c.variant == "eta_u=2, E_u=5")
+    lost = next(c for c in sweep if c.group == "clients" and c.label == "eta_u=2, E_u=5")
     sweep[lost] = record("lost", {"diverged": "its update is not finite"}, (), sweep[lost].config)
-    frame = figures.tidy(sweep, trainings(), runs)
+    frame = frame_of(sweep, runs)
     alone = frame[frame.record == "lost"]
-    assert alone.stop.tolist() == list(figures.STOP_RULES)
+    assert alone.stop.tolist() == list(STOP_RULES)
     assert alone[["eta_u", "epochs_u"]].to_numpy().tolist() == [[2.0, 5.0]] * 2
     assert alone[["delta_forget", "rounds", "test"]].isna().all(axis=None)
-    (ax,) = figures.sweep_scatter(E, pd.concat([figures.tidy(runs, trainings()), frame])).axes
+    (ax,) = figures.sweep_scatter(E, pd.concat([frame_of(runs), frame])).axes
     assert sum(c == colour("PUF-Special") for c, *_ in dots(ax)) == 3
     assert "diverged, not shown: Special 2, $E_u$ = 5" in [text.get_text() for text in ax.texts]
-    assert figures.diverged(sweep) == {"CIFAR-10, Dirichlet 0.3: PUF-Special (eta_u=2, E_u=5)": "1 of 2 runs"}
-    assert figures.diverged(runs) == {}
+    assert results.diverged(sweep) == {"CIFAR-10, Dirichlet 0.3: PUF-Special (eta_u=2, E_u=5)": "1 of 2 runs"}
+    assert results.diverged(runs) == {}
 
 
 def test_the_live_figure_has_the_curve_and_both_references():

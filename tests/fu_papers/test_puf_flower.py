@@ -7,7 +7,9 @@ pytest.importorskip("flwr", reason='Flower is an extra: pip install "fu_core[flo
 from fu_core import flower
 from fu_papers.lab.store import CommittedStore, RecordStore
 from fu_papers.puf import flower as puf_flower
+from fu_papers.study import Study
 from tests.fu_core.test_flower import NODES, Grid, on_a_server  # noqa: F401, the second is a fixture
+from tests.puf_lab import experiment
 
 
 @pytest.fixture
@@ -21,8 +23,13 @@ def without_ray(monkeypatch):
     monkeypatch.setattr(flower, "simulate", lambda app, clients, serve: serve(Grid(app), NODES))
 
 
+def asked(store, **change):
+    """What the notebook gets to show."""
+    return list(Study(experiment(["digits/iid/mlp"], **{"flower": True, **change}), store).run("Flower").values())
+
+
 def test_both_modes_end_in_our_model(store, without_ray):
-    table = puf_flower.flower_table(puf_flower.run_flower(store))
+    table = puf_flower.flower_table(asked(store))
     assert table["mode"].tolist() == ["special", "regular"]
     assert table["same to 1e-6"].all()
     assert (table["moved"] > 0.05).all()
@@ -30,16 +37,20 @@ def test_both_modes_end_in_our_model(store, without_ray):
 
 def test_a_model_that_differs_shows(store, without_ray, monkeypatch):
     monkeypatch.setattr(puf_flower, "TARGET", 2)
-    [record] = puf_flower.run_flower(store)
-    monkeypatch.setattr(puf_flower, "puf_round", lambda model, w, *args, **kwargs: w)
-    [other] = puf_flower.run_flower(RecordStore(store.root / "other"))
+    [record] = asked(store)
+    monkeypatch.setattr(puf_flower, "puf_round", lambda f, w, *how: w)
+    [other] = asked(RecordStore(store.root / "other"))
     assert puf_flower.flower_table([record])["same to 1e-6"].all()
     assert not puf_flower.flower_table([other])["same to 1e-6"].any()
 
 
+def test_who_does_not_want_it_is_not_shown_it(store):
+    assert asked(store, flower=False) == []
+
+
 def test_without_flower_the_notebook_goes_on(store, monkeypatch, capsys):
     monkeypatch.setattr(puf_flower, "find_spec", lambda name: None)
-    assert puf_flower.run_flower(store) == []
+    assert asked(store) == []
     assert 'pip install "fu_core[flower]"' in capsys.readouterr().out
     assert puf_flower.flower_table([]).empty
 
@@ -49,13 +60,13 @@ def test_a_simulation_that_does_not_start_is_told_in_a_line(store, monkeypatch, 
         raise RuntimeError("ray has no room\nlong story")
 
     monkeypatch.setattr(flower, "simulate", dies)
-    assert puf_flower.run_flower(store) == []
+    assert asked(store) == []
     [line] = capsys.readouterr().out.splitlines()
     assert line.startswith("Flower's simulation did not run here: 1 of 1 runs of Flower failed")
 
 
 def test_a_committed_record_is_shown_where_flower_is_missing(store, without_ray, monkeypatch):
-    [record] = puf_flower.run_flower(store)
+    [record] = asked(store)
     monkeypatch.setattr(puf_flower, "find_spec", lambda name: None)
     store.export([record.key], store.root / "committed")
-    assert puf_flower.run_flower(CommittedStore(store.root / "committed")) == [record]
+    assert asked(CommittedStore(store.root / "committed")) == [record]

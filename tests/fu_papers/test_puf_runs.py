@@ -15,36 +15,40 @@ import pandas as pd
 import pytest
 import torch
 
-from fu_core import partition
 from fu_core.data.datasets import data_dir
-from fu_core.errors import InvalidRequest, MissingHistory
-from fu_core.federation.horizontal import sizes_of
+from fu_core.errors import ConfigError, MissingHistory
+from fu_core.evaluation.accuracy import accuracy
+from fu_core.evaluation.costs import Federation, total_cost
 from fu_core.federation.local import train_client
+from fu_core.request import Request
 from fu_core.streams import stream_seed
+from fu_core.unlearning.baselines import fed_eraser as fed_eraser_module
+from fu_core.unlearning.memory import Memory, UpdateHistory
 from fu_papers import problems
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.store import CommittedStore, RecordStore
 from fu_papers.lab.task import single_threaded
 from fu_papers.look import style
-from fu_papers.problems import client_opt, problem
-from fu_papers.puf import figures as figures
+from fu_papers.problems import problem
+from fu_papers.puf import figures, results, tables
 from fu_papers.puf import runs as puf
-from fu_papers.puf.cost_model import AppendixA, Workload, rounds_cost, unlearning_cost
 from fu_papers.puf.costs import cost_cells, mismatches
-from fu_papers.puf.grid import METHODS, REFERENCES, Cell, Experiment
+from fu_papers.puf.grid import METHODS, REFERENCES
+from fu_papers.study import Cell, Study, wide
+from tests.puf_lab import experiment
 
 SKEWED = "digits/dirichlet-0.5/mlp"
 EVEN = "digits/iid/softmax_regression"
 SITES = "phantom/site/small_res_unet"
-DIGITS = Experiment(
-    "test", [SKEWED, EVEN], targets=[0, 1], seeds=[0], clients=4, n_train=160, n_val=60, n_test=120, rounds=5,
+DIGITS = experiment(
+    [SKEWED, EVEN], targets=[0, 1], seeds=[0], clients=4, n_train=160, n_val=60, n_test=120, rounds=5,
     epochs=1.0, epochs_u=2.0, batch_size=20, lr=0.1, eta_u_special=2.0, eta_u_regular=6.0, recovery_cap=3,
     history_interval=2, pga_stop=1000.0, mode_rounds_d=1, mode_rounds_m=2, fed_au_epochs=2, long_settings=[SKEWED],
     long_epochs=4.0, long_rounds=2, sample_settings=[SKEWED], pair_settings=[SKEWED], sweep_settings=[SKEWED],
     sweep_special=[1.0, 2.0], sweep_regular=[6.0], sweep_epochs_u=[2.0],
 )  # fmt: skip
-TINY = replace(
-    DIGITS, segmentation_settings=[SITES], segmentation_n_train=18, segmentation_n_val=6, segmentation_rounds=2,
+TINY = DIGITS.changed(
+    segmentation_settings=[SITES], segmentation_n_train=18, segmentation_n_val=6, segmentation_rounds=2,
     segmentation_batch_size=4, segmentation_lr=0.01, segmentation_special=[2.0], segmentation_regular=[],
 )  # fmt: skip
 RETAINED = 3  # rounds 1, 3 and 5
@@ -52,37 +56,36 @@ CANNOT = {"samples": ("FedEraser", "PGA", "MoDe"), "pairs": ("PGA", "MoDe"), "se
 P_C = {SKEWED: 128 * 10 + 10, EVEN: 64 * 10 + 10}  # P_c, the last layer
 
 
-def run_all(e, folder, jobs):
-    """Everything the notebook runs."""
-    store = RecordStore(folder)
-    runs = SimpleNamespace(store=store, descriptions=puf.run_descriptions(e, store))
-    runs.trainings = puf.run_training(e, store, jobs)
-    runs.unlearnings = puf.run_unlearning(e, store, jobs)
-    runs.swept = puf.run_sweep(e, store, jobs)
-    runs.printed = puf.run_printed(e, store, jobs)
-    runs.norms = puf.run_norms(e, store, jobs)
-    runs.equivalence = puf.run_equivalence(e, store, jobs)
-    return runs
+STAGES = {
+    "descriptions": "settings", "trainings": "training", "unlearnings": "unlearning and recovery",
+    "norms": "the other divisor", "swept": "sweep over eta_u and E_u", "printed": "formula as printed",
+    "equivalence": "Regular against Special",
+}  # fmt: skip
+
+
+def run_all(e, store, jobs=1):
+    """Everything the notebook runs on data of ours."""
+    study = Study(e, store, jobs)
+    return SimpleNamespace(store=store, **{name: study.run(stage) for name, stage in STAGES.items()})
 
 
 def all_records(runs):
-    groups = (runs.descriptions, runs.trainings, runs.unlearnings, runs.swept, runs.printed, runs.norms)
-    return [record for group in (*groups, runs.equivalence) for record in group.values()]
+    return [record for name in STAGES for record in getattr(runs, name).values()]
 
 
-def results(records):
+def bits(records):
     """What must be the same bits wherever and however a run was made."""
     return [(record.key, record.metrics, record.rounds, record.tensors) for record in records]
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    return run_all(TINY, tmp_path_factory.mktemp("tiny") / "records", jobs=1)
+    return run_all(TINY, RecordStore(tmp_path_factory.mktemp("tiny") / "records"))
 
 
 def run(store, function, config):
     with single_threaded():
-        return store.run(function, config, data_hash=problem(config).data_hash)
+        return store.run(function, config)
 
 
 def training(setting=SKEWED, seed=0, request="none", *, scenario="clients", e=TINY):
@@ -90,7 +93,11 @@ def training(setting=SKEWED, seed=0, request="none", *, scenario="clients", e=TI
 
 
 def unlearning(cell, e=TINY):
-    return e.unlearning(e.scenario(cell.scenario), *cell[1:5])
+    return e.unlearning(e.scenario(cell.group), *cell[1:5])
+
+
+def deletion(setting, request, scenario="clients"):
+    return Request.parse(request).resolve(problem(training(setting, scenario=scenario)).clients)
 
 
 def cell(method, request="client-0", *, scenario="clients", setting=SKEWED):
@@ -114,20 +121,11 @@ def recovered(tiny, *scenarios):
     return {
         c: record
         for c, record in tiny.unlearnings.items()
-        if c.method in METHODS and "unsupported" not in record.metrics and (not scenarios or c.scenario in scenarios)
+        if c.method in METHODS and "unsupported" not in record.metrics and (not scenarios or c.group in scenarios)
     }
 
 
 # --- requests ---
-
-
-def same(a, b):
-    return all(torch.equal(left, right) for left, right in zip(a, b, strict=True))
-
-
-def joined(clients):
-    x, y = zip(*clients, strict=True)
-    return torch.cat(x), torch.cat(y)
 
 
 def test_the_tiny_federation_is_what_these_tests_rely_on():
@@ -136,52 +134,22 @@ def test_the_tiny_federation_is_what_these_tests_rely_on():
     assert (sum(sizes(SITES, "segmentation")), len(sizes(SITES, "segmentation"))) == (18, 6)
 
 
-def test_one_client_forgets_all_it_has_and_leaves():
-    p = problem(training())
-    sides = puf.Sides(p, "client-1")
-    assert (sides.targets, sides.leaving, sides.of_samples) == ([1], [1], None)
-    assert same(sides.forget, p.clients[1])
-    assert same(sides.retain, joined([p.clients[i] for i in (0, 2, 3)]))
-    assert all(same(own, p.clients[i]) for i, own in enumerate(sides.clients))
-
-
-def test_two_clients_forget_all_they_have_and_leave():
-    p = problem(training())
-    sides = puf.Sides(p, "client-0-3")
-    assert (sides.targets, sides.leaving, sides.of_samples) == ([0, 3], [0, 3], None)
-    assert same(sides.forget, joined([p.clients[0], p.clients[3]]))
-    assert same(sides.retain, joined([p.clients[1], p.clients[2]]))
-
-
-@pytest.mark.parametrize(("target", "fraction"), [(0, 0.5), (3, 0.25)])
-def test_a_client_forgets_some_samples_and_stays_with_the_rest(target, fraction):
-    p = problem(training())
-    wanted = partition.forget_samples(p.parts, target, fraction=fraction, seed=0)
-
-    def data(indices):
-        return p.dataset.x_train[indices], p.dataset.y_train[indices]
-
-    sides = puf.Sides(p, f"sample-{target}-{fraction}")
-    assert (sides.targets, sides.leaving) == ([target], [])
-    assert same(sides.forget, data(wanted.forget[target]))
-    assert len(sides.forget[1]) == round(fraction * sizes(SKEWED)[target])
-    assert list(sides.of_samples) == [target]
-    assert same(sides.of_samples[target], sides.forget)
-    assert same(sides.retain, joined([data(part) for part in wanted.retain]))
-    assert all(same(own, data(part)) for own, part in zip(sides.clients, wanted.retain, strict=True))
-
-
-def test_nobody_asks_in_the_original_training():
-    p = problem(training())
-    sides = puf.Sides(p, "none")
-    assert (sides.targets, sides.leaving, sides.of_samples) == ([], [], None)
-    assert all(same(own, p.clients[i]) for i, own in enumerate(sides.clients))
-
-
-@pytest.mark.parametrize("request_text", ["client-4", "client-0-0", "client-0-1-2-3"])
-def test_a_request_that_cannot_be_is_an_error(request_text):
-    with pytest.raises(InvalidRequest, match="forget"):
-        puf.Sides(problem(training()), request_text)
+@pytest.mark.parametrize(
+    ("request_text", "leaving", "forgotten", "kept"),
+    [
+        ("client-1", [1], {1: 49}, {0: 34, 2: 35, 3: 42}),
+        ("client-0-3", [0, 3], {0: 34, 3: 42}, {1: 49, 2: 35}),
+        ("sample-0-0.5", [], {0: 17}, {0: 17, 1: 49, 2: 35, 3: 42}),
+        ("sample-3-0.25", [], {3: 10}, {0: 34, 1: 49, 2: 35, 3: 32}),  # 10.5 rounds to even
+    ],
+)
+def test_what_the_requests_take_from_the_tiny_federation(request_text, leaving, forgotten, kept):
+    p, asked = problem(training()), deletion(SKEWED, request_text)
+    assert asked.leaving == leaving
+    assert {i: len(y) for i, (_, y) in asked.forgotten.items()} == forgotten
+    assert {i: len(y) for i, (_, y) in asked.kept.items()} == kept
+    for i, (x, _) in asked.kept.items():
+        assert i in forgotten or torch.equal(x, p.clients[i][0])
 
 
 # --- training and retraining ---
@@ -190,38 +158,39 @@ def test_a_request_that_cannot_be_is_an_error(request_text):
 def test_retraining_starts_where_the_original_started(tmp_path, monkeypatch):
     starts, fedavg = {}, problems.fedavg
 
-    def spy(model, w, clients, **kwargs):
-        starts[kwargs["seed"], tuple(kwargs["exclude"])] = w.clone()
-        return fedavg(model, w, clients, **kwargs)
+    def spy(f, w, rounds, **kwargs):
+        starts[f.seed, tuple(f.ids)] = w.clone()
+        return fedavg(f, w, rounds, **kwargs)
 
     monkeypatch.setattr(problems, "fedavg", spy)
-    e = replace(TINY, rounds=1)
+    e = TINY.changed(rounds=1)
     for seed, request in ((0, "none"), (0, "client-1"), (3, "none")):
         run(RecordStore(tmp_path), puf.train, training(EVEN, seed, request, e=e))
-    assert torch.equal(starts[0, ()], starts[0, (1,)])
-    assert not torch.equal(starts[0, ()], starts[3, ()])
+    everybody = (0, 1, 2, 3)
+    assert torch.equal(starts[0, everybody], starts[0, (0, 2, 3)])
+    assert not torch.equal(starts[0, everybody], starts[3, everybody])
 
 
 def test_a_transformer_starts_from_a_checkpoint_among_the_data(tmp_path, monkeypatch):
     """So does FedEraser's replay. The head is new, by the training seed."""
-    e = replace(TINY, transformer_settings=[EVEN], transformer_rounds=1, transformer_weights="mit", recovery_cap=1)
-    loaded, starts, fedavg, fed_eraser = [], [], problems.fedavg, puf.fed_eraser
+    e = TINY.changed(transformer_settings=[EVEN], transformer_rounds=1, transformer_weights="mit", recovery_cap=1)
+    loaded, starts, fedavg, fed_eraser = [], [], problems.fedavg, fed_eraser_module.fed_eraser
 
     def load(model, folder, seed):
         loaded.append((folder, seed))
         return model.init(7)
 
-    def spy(model, w, clients, **kwargs):
+    def spy(f, w, rounds, **kwargs):
         starts.append(w)
-        return fedavg(model, w, clients, **kwargs)
+        return fedavg(f, w, rounds, **kwargs)
 
-    def replay(model, history, *args, **kwargs):
+    def replay(f, history, *how):
         starts.append(history.w_0)
-        return fed_eraser(model, history, *args, **kwargs)
+        return fed_eraser(f, history, *how)
 
     monkeypatch.setattr(puf, "load_pretrained", load)
     monkeypatch.setattr(problems, "fedavg", spy)
-    monkeypatch.setattr(puf, "fed_eraser", replay)
+    monkeypatch.setattr(fed_eraser_module, "fed_eraser", replay)
     c = cell("FedEraser", scenario="transformer", setting=EVEN)
     run(RecordStore(tmp_path), puf.unlearn, unlearning(c, e))
     checkpoint = problem(training(EVEN)).model.init(7)
@@ -236,28 +205,25 @@ def test_a_transformer_starts_from_a_checkpoint_among_the_data(tmp_path, monkeyp
 def test_retraining_never_sees_what_is_to_be_forgotten(tiny, tmp_path, monkeypatch, scenario, request_text):
     """Spoil it: Original changes, Retrain is the same to the last bit."""
     p = problem(training())
-    fraction = {"samples": 0.5}.get(scenario)
-    request = partition.forget_clients(p.parts, puf.Sides(p, request_text).targets)
-    if fraction:
-        request = partition.forget_samples(p.parts, 0, fraction=fraction, seed=0)
     clients = [(x.clone(), y.clone()) for x, y in p.clients]
-    for i, own in partition.positions(p.parts, request.forget).items():
+    for i, gone in Request.parse(request_text).rows({i: y for i, (_, y) in enumerate(clients)}).items():
         x, y = clients[i]
-        x[own], y[own] = 255 - x[own], (y[own] + 1) % 10
+        x[gone], y[gone] = 255 - x[gone], (y[gone] + 1) % 10
     spoiled = replace(p, clients=clients)
     monkeypatch.setattr(puf, "problem", lambda config: spoiled)
     store = RecordStore(tmp_path)
     original, retrain = (run(store, puf.train, training(SKEWED, 0, r, scenario=scenario))
                          for r in ("none", request_text))  # fmt: skip
-    assert results([retrain]) == results([tiny.trainings[scenario, SKEWED, 0, request_text]])
+    assert bits([retrain]) == bits([tiny.trainings[scenario, SKEWED, 0, request_text]])
     assert original.tensors != tiny.trainings[scenario, SKEWED, 0, "none"].tensors
 
 
 def test_training_counts_what_its_participants_send_and_compute(tiny):
     """2 P B C R bytes, and every sample of theirs E times a round."""
     for (scenario, setting, _, request), record in tiny.trainings.items():
-        sides = puf.Sides(problem(training(setting, scenario=scenario)), request)
-        n = [len(y) for i, (_, y) in enumerate(sides.clients) if i not in sides.leaving]
+        n = sizes(setting, scenario)
+        if request != "none":
+            n = [len(y) for _, y in deletion(setting, request, scenario).kept.values()]
         P, config = tiny.descriptions[setting].metrics["parameters"], record.config
         assert record.metrics["bytes"] == 2 * 4 * P * len(n) * config["rounds"]
         assert record.metrics["images"] == sum(n) * config["epochs"] * config["rounds"]
@@ -307,7 +273,7 @@ def kept(tiny, key):
 
 
 def memory_of(tiny, setting=SKEWED):
-    memory = puf.Memory(torch.zeros(1), TINY.history_interval, TINY.rounds)
+    memory = Memory(UpdateHistory(torch.zeros(1), TINY.history_interval), last_round=TINY.rounds)
     memory.restore(kept(tiny, ("clients", setting, 0, "none")))
     return memory
 
@@ -326,20 +292,25 @@ def test_pgas_local_model_is_what_the_client_trained_in_the_last_round(tiny, tmp
     """The client trained again from w_{T-1}, which a training of one round less ends with."""
     config, p = training(setting), problem(training(setting))
     store = RecordStore(tmp_path)
-    shorter = run(store, puf.train, training(setting, e=replace(TINY, rounds=TINY.rounds - 1)))
+    shorter = run(store, puf.train, training(setting, e=TINY.changed(rounds=TINY.rounds - 1)))
     before = store.tensors(shorter.key)["w"]
     w = kept(tiny, ("clients", setting, 0, "none"))["w"]
     memory = memory_of(tiny, setting)
-    for k, client in enumerate(p.clients):
-        own = train_client(p.model, before, client, client_opt(config), seed=0, round=TINY.rounds, client_id=k)
+    f = p.federation(config)
+    for k in f.ids:
+        own = train_client(f, before, k, TINY.rounds)
         assert (own - w).norm() > 0.01  # not the average
-        assert torch.allclose(memory.local_model(w, sizes_of(p.clients), k), own, rtol=0, atol=1e-6)
+        assert torch.allclose(memory.local_model(w, f.sizes(), k), own, rtol=0, atol=1e-6)
+
+
+def empty_memory(interval, last_round):
+    return Memory(UpdateHistory(torch.zeros(7), interval) if interval else None, last_round)
 
 
 @pytest.mark.parametrize("interval", [0, 1, 2])
 def test_what_a_memory_keeps_comes_back_from_a_file(tmp_path, interval):
     deltas = torch.randn(5, 3, 7)  # rounds, clients, d
-    memory = puf.Memory(torch.zeros(7), interval, last_round=5)
+    memory = empty_memory(interval, last_round=5)
     for t, update in enumerate(deltas.clone(), start=1):
         memory.record(t, [0, 2, 3], update)
         update.zero_()  # the caller's buffer: what is kept is a copy
@@ -348,7 +319,7 @@ def test_what_a_memory_keeps_comes_back_from_a_file(tmp_path, interval):
     assert set(tensors) == {"last/0", "last/2", "last/3"} | names
     context = RunContext(RecordStore(tmp_path), "key")
     context.checkpoint({"w": torch.zeros(7), **tensors}, {})
-    back = puf.Memory(torch.zeros(7), interval, last_round=5)
+    back = empty_memory(interval, last_round=5)
     back.restore(context.resume()[0])
     assert back.tensors().keys() == tensors.keys()
     assert all(torch.equal(tensor, tensors[name]) for name, tensor in back.tensors().items())
@@ -361,17 +332,20 @@ def test_what_a_memory_keeps_comes_back_from_a_file(tmp_path, interval):
 def test_the_local_models_average_is_the_global_model():
     """w = sum_k p_k w_k, whatever the sizes."""
     n, deltas, w = torch.tensor([3.0, 5.0, 2.0]), torch.randn(3, 7), torch.randn(7)
-    memory = puf.Memory(torch.zeros(7), 0, last_round=1)
+    memory = empty_memory(0, last_round=1)
     memory.record(1, [0, 1, 2], deltas)
     own = torch.stack([memory.local_model(w, n, k) for k in range(3)])
     assert torch.allclose((n / n.sum()) @ own, w, atol=1e-6)
     assert torch.allclose(own[1] - own[0], deltas[1] - deltas[0], atol=1e-6)
 
 
-def test_federaser_without_a_history_says_which_parameter_is_missing(tmp_path):
-    e = replace(TINY, history_interval=0, rounds=1)
-    with pytest.raises(MissingHistory, match="history_interval is 0"):
-        run(RecordStore(tmp_path), puf.unlearn, unlearning(cell("FedEraser"), e))
+def test_federaser_without_a_history_is_not_asked_and_says_what_it_would_need(tmp_path):
+    e = TINY.changed(history_interval=0, rounds=1)
+    with pytest.raises(ConfigError, match=r"method must be one of .*, got 'FedEraser'"):
+        unlearning(cell("FedEraser"), e)
+    all_the_same = {**unlearning(cell("FedEraser"), TINY.changed(rounds=1)), "history": 0}
+    with pytest.raises(MissingHistory, match="memory holds no history"):
+        run(RecordStore(tmp_path), puf.unlearn, all_the_same)
     record = run(RecordStore(tmp_path), puf.unlearn, unlearning(cell("PGA"), e))  # needs the last updates alone
     assert record.metrics["unlearned"]["step"] > 0
 
@@ -381,14 +355,14 @@ def test_federaser_without_a_history_says_which_parameter_is_missing(tmp_path):
 
 def test_each_method_runs_wherever_it_can_and_says_why_where_it_cannot(tiny):
     for c, record in tiny.unlearnings.items():
-        assert ("unsupported" in record.metrics) == (c.method in CANNOT.get(c.scenario, ()))
+        assert ("unsupported" in record.metrics) == (c.method in CANNOT.get(c.group, ()))
         if "unsupported" in record.metrics:
             assert (list(record.metrics), record.rounds, record.tensors) == (["unsupported"], [], None)
     assert {c.method for c in tiny.unlearnings} == {*REFERENCES, *METHODS}
 
 
 def test_the_reasons_are_the_methods_own(tiny):
-    reasons = {name: figures.unsupported(tiny.unlearnings, name) for name in ("clients", "long", *CANNOT)}
+    reasons = {name: results.unsupported(tiny.unlearnings, name) for name in ("clients", "long", *CANNOT)}
     assert reasons["clients"] == reasons["long"] == {}
     for name, method in (("samples", m) for m in CANNOT["samples"]):
         assert reasons[name][method].startswith(f"forget: {method} ")
@@ -401,18 +375,18 @@ def test_the_reasons_are_the_methods_own(tiny):
 
 
 def test_what_the_methods_declare_is_what_their_runs_show(tiny):
-    runs = figures.tidy(tiny.unlearnings, tiny.trainings)
-    table = figures.needs_table(TINY, runs, tiny.unlearnings).set_index("method")
+    runs = wide(results.of_runs(tiny.unlearnings, tiny.trainings))
+    table = tables.needs_table(TINY, runs, tiny.unlearnings).set_index("method")
     assert set(table.index) == set(METHODS)
     assert set(table["agrees with the runs"]) == {"4 of 4"}
 
 
 def test_retrain_is_at_distance_zero_from_itself(tiny):
-    runs = figures.tidy(tiny.unlearnings, tiny.trainings)
+    runs = wide(results.of_runs(tiny.unlearnings, tiny.trainings))
     retrain = runs[runs.method == "Retrain"]
     assert len(retrain) == 2 * (4 + 2 + 2 + 1 + 1)
     assert (retrain[["gap", "delta_test", "delta_forget", "delta_loss"]] == 0).all(axis=None)
-    digits = retrain[retrain.scenario != "segmentation"]
+    digits = retrain[retrain.group != "segmentation"]
     assert (digits[["kl", "delta_song", "delta_yeom"]] == 0).all(axis=None)
     assert (runs[runs.method == "Original"].gap > 0).all()
 
@@ -433,6 +407,32 @@ def test_natural_starts_recovery_at_the_original_model(tiny):
             assert (first["test"], first["forget"]) == (original["test"], original["forget"])
         else:
             assert record.metrics["unlearned"]["step"] > 0
+
+
+def train_on(f, w, rounds):
+    """The model after each of the rounds that follow training."""
+    path = []
+    with single_threaded():
+        problems.fedavg(f, w, rounds, first_round=TINY.rounds + 1, after_round=lambda t, w_t, _: path.append(w_t))
+    return path
+
+
+def test_fine_tune_is_natural_a_round_ahead_and_its_round_counts_as_unlearning(tiny, tmp_path):
+    """A further method is named in the parameters and nowhere else."""
+    e, c = TINY.changed(further_methods=["Fine-tune"]), cell("Fine-tune")
+    store = RecordStore(shutil.copytree(tiny.store.root, tmp_path / "records"))
+    record, p = run(store, puf.unlearn, unlearning(c, e)), problem(training())
+    f = p.federation(training()).after(deletion(SKEWED, "client-0"))
+    ahead = train_on(f, kept(tiny, ("clients", SKEWED, 0, "none"))["w"], 1 + record.metrics["test"]["rounds"])
+    assert record.metrics["unlearned"]["test"] == accuracy(p.model, ahead[0], *p.test)
+    assert record.metrics["test"]["test"] == accuracy(p.model, ahead[-1], *p.test)
+    P, rest = tiny.descriptions[SKEWED].metrics["parameters"], sum(sizes(SKEWED)[1:])
+    spent = record.metrics["test"]
+    assert (spent["unlearning_rounds"], spent["unlearning_images"]) == (1, rest)
+    assert spent["unlearning_bytes"] == 2 * 4 * P * 3
+    assert {cell for cell, _ in e.runs() if cell.method == "Fine-tune"} == {
+        cell._replace(method="Fine-tune") for cell in tiny.unlearnings if cell.method == "NoT"
+    }
 
 
 @pytest.mark.parametrize("rule", puf.STOP_RULES)
@@ -486,9 +486,9 @@ def test_recovery_goes_on_counting_rounds_without_whoever_left(tiny, tmp_path, m
     """The learning-rate schedule continues; a client that forgot samples trains on with the rest."""
     seen, recovery_path = {}, puf.recovery_path
 
-    def spy(model, w, clients, **kwargs):
-        seen.update(kwargs, sizes=[len(y) for _, y in clients])
-        return recovery_path(model, w, clients, **kwargs)
+    def spy(f, w, **kwargs):
+        seen.update(kwargs, sizes=dict(zip(f.ids, f.sizes().tolist(), strict=True)))
+        return recovery_path(f, w, **kwargs)
 
     monkeypatch.setattr(puf, "recovery_path", spy)
     store = RecordStore(shutil.copytree(tiny.store.root, tmp_path / "records"))
@@ -496,8 +496,8 @@ def test_recovery_goes_on_counting_rounds_without_whoever_left(tiny, tmp_path, m
     run(store, puf.unlearn, unlearning(c))
     assert seen["first_round"] == TINY.rounds + 1 + spent
     leaving = {"client-0": [0], "client-0-1": [0, 1], "sample-0-0.5": []}[c.request]
-    assert seen["exclude"] == leaving
-    assert seen["sizes"] == ([17, 49, 35, 42] if c.scenario == "samples" else sizes(SKEWED))
+    held = [17, 49, 35, 42] if c.group == "samples" else sizes(SKEWED)
+    assert seen["sizes"] == {i: n for i, n in enumerate(held) if i not in leaving}
 
 
 # --- costs ---
@@ -506,8 +506,8 @@ def test_recovery_goes_on_counting_rounds_without_whoever_left(tiny, tmp_path, m
 def formula(tiny, c, rounds, retained):
     """Tables VII and VIII; F = 1 FLOP per image makes FLOPs images. FedEraser computes `retained` rounds."""
     config = unlearning(c)
-    n = sizes(c.setting, c.scenario)
-    f = Workload(
+    n = sizes(c.setting, c.group)
+    f = Federation(
         tiny.descriptions[c.setting].metrics["parameters"],
         clients=len(n),
         leaving=c.request.count("-"),
@@ -516,11 +516,10 @@ def formula(tiny, c, rounds, retained):
         flops=1,
         classifier=P_C.get(c.setting, 0),
     )
-    how = AppendixA(
-        epochs_u=TINY.epochs_u, retained_rounds=retained,
+    return total_cost(
+        c.method, f, recovery_rounds=rounds, epochs_u=TINY.epochs_u, retained_rounds=retained,
         degradation_rounds=TINY.mode_rounds_d, guidance_rounds=TINY.mode_rounds_m,
     )  # fmt: skip
-    return unlearning_cost(c.method, f, how) + rounds_cost(f, f.remaining, rounds)
 
 
 @pytest.mark.parametrize("scenario", ["clients", "long", "pairs", "segmentation"])
@@ -619,7 +618,7 @@ def test_blind_methods_give_the_same_model_whoever_leaves_and_the_others_do_not(
 
 
 def test_the_record_of_printed_costs_counts_cells_by_table(tmp_path):
-    metrics = puf.run_costs(RecordStore(tmp_path)).metrics
+    metrics = Study(TINY, RecordStore(tmp_path)).run("printed costs")["costs"].metrics
     wrong = mismatches().table.value_counts()
     cells = cost_cells().table.value_counts()
     assert metrics == {t: {"cells": cells[t], "follow": cells[t] - wrong[t]} for t in ("III", "IV", "V")}
@@ -638,9 +637,8 @@ def test_hospitals_are_measured_by_dice_and_loss(tiny):
             assert not {"song", "yeom", "kl"} & stop.keys()
         assert c.method not in CANNOT["segmentation"]
     p = problem(training(SITES, scenario="segmentation"))
-    sides = puf.Sides(p, "client-3")
     assert p.dataset.site_train[p.parts[3]].unique().tolist() == [3]
-    assert same(sides.forget, p.clients[3])
+    assert torch.equal(deletion(SITES, "client-3", "segmentation").forget[0], p.clients[3][0])
     original = tiny.unlearnings[cell("Original", scenario="segmentation", setting=SITES)].metrics["final"]
     w = kept(tiny, ("segmentation", SITES, 0, "none"))["w"]
     outputs = p.model.predict(w, p.clients[0][0])
@@ -655,7 +653,7 @@ def test_the_printed_form_takes_a_step_smaller_by_the_targets_size(tiny):
     n = sizes(SKEWED)
     for c, record in tiny.printed.items():
         printed = record.metrics["unlearned"]["step"]
-        corrected = tiny.unlearnings[c._replace(variant="")].metrics["unlearned"]["step"]
+        corrected = tiny.unlearnings[c._replace(label="")].metrics["unlearned"]["step"]
         within = 1e-3 if c.method == "PUF-Special" else 0.3
         assert corrected / printed == pytest.approx(n[int(c.request[-1])], rel=within)
     assert {c.setting for c in tiny.printed} == {SKEWED}
@@ -664,27 +662,27 @@ def test_the_printed_form_takes_a_step_smaller_by_the_targets_size(tiny):
 def test_the_released_divisor_halves_the_step_where_half_is_forgotten(tiny):
     """|D_u| instead of the forgotten samples: 34 for 17, and 49 for 24."""
     for c, record in tiny.norms.items():
-        steps = [r.metrics["unlearned"]["step"] for r in (tiny.unlearnings[c._replace(variant="")], record)]
+        steps = [r.metrics["unlearned"]["step"] for r in (tiny.unlearnings[c._replace(label="")], record)]
         assert steps[0] / steps[1] == pytest.approx({"0": 34 / 17, "1": 49 / 24}[c.request[7]], rel=1e-3)
-    assert {(c.scenario, c.method) for c in tiny.norms} == {("samples", "PUF-Special")}
+    assert {(c.group, c.method) for c in tiny.norms} == {("samples", "PUF-Special")}
 
 
 def test_a_swept_run_with_the_tables_parameters_is_the_tables_run(tiny):
     for c, record in tiny.swept.items():
-        same_run = c.variant in ("eta_u=2, E_u=2", "eta_u=6, E_u=2")
-        assert (record.key == tiny.unlearnings[c._replace(variant="")].key) == same_run
-    assert {c.variant for c in tiny.swept if c.scenario == "clients"} == {
+        same_run = c.label in ("eta_u=2, E_u=2", "eta_u=6, E_u=2")
+        assert (record.key == tiny.unlearnings[c._replace(label="")].key) == same_run
+    assert {c.label for c in tiny.swept if c.group == "clients"} == {
         "eta_u=1, E_u=2", "eta_u=2, E_u=2", "eta_u=6, E_u=2",
     }  # fmt: skip
-    steps = {c.variant: r.metrics["unlearned"]["step"] for c, r in tiny.swept.items() if c.request == "client-1"}
+    steps = {c.label: r.metrics["unlearned"]["step"] for c, r in tiny.swept.items() if c.request == "client-1"}
     assert steps["eta_u=2, E_u=2"] == pytest.approx(2 * steps["eta_u=1, E_u=2"], rel=1e-4)
 
 
-def test_without_settings_there_is_nothing_to_sweep(tmp_path):
-    plain = replace(DIGITS, sweep_settings=[], sample_settings=[])
-    assert puf.run_sweep(plain, RecordStore(tmp_path), jobs=1) == {}
-    assert puf.run_norms(plain, RecordStore(tmp_path), jobs=1) == {}
-    assert figures.tidy({}, {}).empty
+def test_without_settings_there_is_nothing_to_sweep():
+    plain = DIGITS.changed(sweep_settings=[], sample_settings=[])
+    assert not list(plain.sweep())
+    assert not list(plain.norms())
+    assert wide(results.of_runs({}, {})).empty
 
 
 def test_equivalence_knows_the_targets_share(tiny):
@@ -695,12 +693,12 @@ def test_equivalence_knows_the_targets_share(tiny):
 
 def test_regular_is_special_with_the_combined_rate_once_training_has_converged(tmp_path):
     """Full-batch steps on a strongly convex loss: 80 rounds contract by 0.9 each, so that sum p_i Delta_i = 0."""
-    converged = Experiment(
-        "test", ["digits/dirichlet-0.3/softmax_regression"], targets=[0, 1], seeds=[0], clients=3, n_train=150,
+    converged = experiment(
+        ["digits/dirichlet-0.3/softmax_regression"], targets=[0, 1], seeds=[0], clients=3, n_train=150,
         n_val=60, n_test=120, rounds=80, batch_size=1000, lr=0.1, lr_decay=1.0, weight_decay=1.0,
         eta_u_regular=6.0, epochs_u=3.0, history_interval=0,
     )  # fmt: skip
-    records = puf.run_equivalence(converged, RecordStore(tmp_path), jobs=1)
+    records = Study(converged, RecordStore(tmp_path), jobs=1).run("Regular against Special")
     assert len(records) == 2
     for record in records.values():
         assert record.metrics["relative_difference"] < 1e-3
@@ -715,7 +713,8 @@ def test_live_recovery_draws_the_recorded_run(tiny, mode, eta_u):
         method = f"PUF-{mode.capitalize()}"
         recorded = tiny.unlearnings[cell(method, f"client-{target}", setting=setting)].rounds
         with single_threaded():
-            live = puf.live_recovery(TINY, tiny.store, setting, 0, target, mode, eta_u, rounds=len(recorded) - 1)
+            original = kept(tiny, ("clients", setting, 0, "none"))["w"]
+            live = puf.live_recovery(TINY, original, setting, target, mode, eta_u, rounds=len(recorded) - 1)
         assert live == [{name: row[name] for name in ("round", "test", "forget")} for row in recorded]
 
 
@@ -723,16 +722,16 @@ def test_live_recovery_draws_the_recorded_run(tiny, mode, eta_u):
 
 
 def test_one_process_and_two_give_the_same_bits(tiny, tmp_path):
-    two = run_all(replace(DIGITS, settings=[SKEWED], long_settings=[]), tmp_path, jobs=2)
+    two = run_all(DIGITS.changed(settings=[SKEWED], long_settings=[]), RecordStore(tmp_path), jobs=2)
     one = {record.key: record for record in all_records(tiny)}
     assert len(all_records(two)) == 1 + 8 + 50 + 6 + 4 + 2 + 2
-    assert results(all_records(two)) == results([one[record.key] for record in all_records(two)])
+    assert bits(all_records(two)) == bits([one[record.key] for record in all_records(two)])
 
 
 def test_the_same_seed_twice_gives_the_same_bits_and_another_seed_others(tiny, tmp_path):
     c = cell("PUF-Regular", "client-1")
     again = run(RecordStore(tmp_path), puf.unlearn, unlearning(c))
-    assert results([again]) == results([tiny.unlearnings[c]])
+    assert bits([again]) == bits([tiny.unlearnings[c]])
     other = run(RecordStore(tmp_path), puf.unlearn, unlearning(c._replace(seed=1)))
     assert other.rounds != again.rounds
 
@@ -776,7 +775,7 @@ def test_an_interrupted_training_goes_on_as_if_nothing_had_happened(
     for at in range(1, TINY.rounds + 1):
         store = RecordStore(tmp_path / str(at))
         record, rest = interruption.try_twice(store, puf.train, config, at, moment)
-        assert results([record]) == results([tiny.trainings[scenario, SKEWED, 0, request_text]])
+        assert bits([record]) == bits([tiny.trainings[scenario, SKEWED, 0, request_text]])
         assert rest == TINY.rounds - (at if moment == "after" else at - 1)  # at most the current round is lost
 
 
@@ -798,28 +797,27 @@ def test_an_interrupted_recovery_goes_on_as_if_nothing_had_happened(tiny, tmp_pa
     for at in range(1, len(expected.rounds) + 1):
         (store.root / f"{expected.key}.json").unlink()
         record, rest = interruption.try_twice(store, puf.unlearn, unlearning(c), at, moment)
-        assert results([record]) == results([expected])
+        assert bits([record]) == bits([expected])
         assert rest == len(expected.rounds) - (at if moment == "after" else at - 1)
 
 
 def test_figures_only_needs_neither_data_nor_models(tiny, tmp_path, monkeypatch):
     """Exported records in a read-only store are all that the notebook's functions read."""
     tiny.store.export({record.key for record in all_records(tiny)}, tmp_path / "records")
-    monkeypatch.setattr(puf, "problem", None)  # building one would be an error
+    for module in (puf, problems):  # building one would be an error
+        monkeypatch.setattr(module, "problem", None)
     committed = CommittedStore(tmp_path / "records")
-    names = {"descriptions": "descriptions", "training": "trainings", "unlearning": "unlearnings", "sweep": "swept",
-             "printed": "printed", "norms": "norms", "equivalence": "equivalence"}  # fmt: skip
-    for function, group in names.items():
-        found = getattr(puf, f"run_{function}")(TINY, committed)
-        assert list(found) == list(getattr(tiny, group))
-        assert results(found.values()) == results(getattr(tiny, group).values())
+    found = run_all(TINY, committed)
+    for name in STAGES:
+        assert list(getattr(found, name)) == list(getattr(tiny, name))
+        assert bits(getattr(found, name).values()) == bits(getattr(tiny, name).values())
     with pytest.raises(RuntimeError, match=r"no record in .* read only"):
-        puf.run_training(replace(TINY, rounds=7), committed)
+        Study(TINY.changed(rounds=7), committed).run("training")
 
 
 def test_all_that_the_notebook_shows_can_be_drawn_from_these_records(tiny):
-    runs = figures.tidy(tiny.unlearnings, tiny.trainings)
-    sweep = figures.tidy(tiny.swept, tiny.trainings, tiny.unlearnings)
+    runs = wide(results.of_runs(tiny.unlearnings, tiny.trainings))
+    sweep = wide(results.of_runs(tiny.swept, tiny.trainings, tiny.unlearnings))
     assert len(runs) == 2 * sum("unsupported" not in r.metrics for r in tiny.unlearnings.values())
     flops = {setting: record.metrics["flops"] for setting, record in tiny.descriptions.items()}
     with style():
@@ -828,8 +826,8 @@ def test_all_that_the_notebook_shows_can_be_drawn_from_these_records(tiny):
             for setting in s.settings:
                 for rule in puf.STOP_RULES:
                     for table in (
-                        figures.forgetting_table(TINY, runs, setting, s.name, rule),
-                        figures.cost_table(TINY, runs, setting, flops[setting], s.name, rule),
+                        tables.forgetting_table(TINY, runs, setting, s.name, rule),
+                        tables.cost_table(TINY, runs, setting, flops[setting], s.name, rule),
                     ):
                         assert not table.map(lambda entry: "nan" in str(entry)).any(axis=None)
                 assert len(figures.recovery_curves(TINY, tiny.unlearnings, setting, s.name).axes) == 2

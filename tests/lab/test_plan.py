@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from fu_core.errors import ConfigError, CorruptData, StorageError
-from fu_papers.lab import paths, plan, reproduce
-from fu_papers.lab.pool import Listing, Stage, map_runs
+from fu_papers.lab import paths, plan
+from fu_papers.lab.plan import Planned, planned
 from fu_papers.lab.record import config_key, function_name
 from fu_papers.lab.reproduce import main
 from fu_papers.lab.store import CommittedStore, RecordStore
@@ -26,16 +26,11 @@ def own_runs(tmp_path, monkeypatch):
     return tmp_path / "runs" / "records"
 
 
-def stages(paper, profile="quick"):
-    made = reproduce.plan(paper, profile, {})
-    return plan.stages_of(paper, made.notebook, made.parameters)
-
-
 @pytest.mark.parametrize("paper", PAPERS)
 def test_a_plan_names_exactly_the_runs_that_the_notebook_has_made(paper, own_runs):
-    planned = {(function_name(s.fn), config_key(config)) for s in stages(paper) for config in s.configs}
+    runs = {(function_name(s.fn), config_key(config)) for s in planned(paper, "quick", {}) for config in s.configs}
     committed = CommittedStore(paths.ROOT / "figures" / "quick" / paper).everything()
-    assert planned == {(record.function, config_key(record.config)) for record in committed}
+    assert runs == {(record.function, config_key(record.config)) for record in committed}
     assert not own_runs.exists()
 
 
@@ -43,26 +38,23 @@ def test_a_plan_names_exactly_the_runs_that_the_notebook_has_made(paper, own_run
 @pytest.mark.parametrize("profile", ["laptop", "paper"])
 def test_every_profile_can_be_planned_without_its_data(paper, profile, monkeypatch, tmp_path):
     monkeypatch.setenv("FU_DATA", str(tmp_path / "nothing"))
-    labels = [stage.label for stage in stages(paper, profile)]
+    labels = [stage.label for stage in planned(paper, profile, {})]
     assert "training" in labels
     assert len(set(labels)) == len(labels)  # --stage can name each
 
 
 def test_parts_are_every_run_once():
-    stage = Stage("numbers", toy_runs.number, [{"value": v} for v in range(7)], "")
+    stage = Planned("numbers", toy_runs.number, [{"value": v} for v in range(7)])
     parts = [plan.part_of(stage, (k, 3)).configs for k in (1, 2, 3)]
     assert sorted(config["value"] for part in parts for config in part) == list(range(7))
     assert plan.part_of(stage, (1, 1)).configs == stage.configs
 
 
-def test_a_listing_computes_nothing(tmp_path, monkeypatch):
-    monkeypatch.setenv("TOY_LOG", str(tmp_path / "log"))
-    listing = Listing(tmp_path / "records")
-    assert map_runs(toy_runs.number, [{"value": 1}, {"value": 2}], store=listing, label="numbers") == [None, None]
-    [stage] = listing.stages
-    assert (stage.label, stage.fn, stage.configs) == ("numbers", toy_runs.number, [{"value": 1}, {"value": 2}])
-    assert not (tmp_path / "log").exists()
-    assert not (tmp_path / "records").exists()
+def test_planning_computes_nothing(own_runs, monkeypatch):
+    for name in ("train", "unlearn", "describe"):
+        monkeypatch.setattr(f"fu_papers.puf.runs.{name}", None)
+    assert sum(len(stage.configs) for stage in planned("puf", "quick", {"rounds": 7})) > 300
+    assert not own_runs.exists()
 
 
 def test_two_parts_merged_are_the_whole(own_runs, tmp_path, monkeypatch, capsys):
@@ -96,13 +88,8 @@ def test_the_listing_counts_what_is_done_and_measures_the_rest(capsys):
 
 def test_hours_grow_with_the_rounds(monkeypatch):
     """A training of ten times the rounds is ten times the work, and its runs cost what such runs cost before."""
-    made = reproduce.plan("puf", "quick", {"settings": ["digits/iid/mlp"], "sweep_settings": []})
-    short, long = (
-        plan.stages_of(
-            "puf", made.notebook, made.parameters | {"rounds": r, "long_settings": [], "segmentation_settings": []}
-        )
-        for r in (20, 200)
-    )
+    alone = {"settings": ["digits/iid/mlp"], "sweep_settings": [], "long_settings": [], "segmentation_settings": []}
+    short, long = (planned("puf", "quick", {**alone, "rounds": rounds}) for rounds in (20, 200))
     monkeypatch.setattr(plan, "_measure", lambda fn, config: plan.Measured(3600.0, 2**30))
     one, ten = ({row.stage: row for row in plan.estimate("puf", found)} for found in (short, long))
     few_rounds = [c["rounds"] * c["epochs"] for c in short[1].configs]
@@ -115,7 +102,7 @@ def test_hours_grow_with_the_rounds(monkeypatch):
 
 
 def test_records_without_times_tell_nothing_of_hours(tmp_path, monkeypatch):
-    [stage] = [stage for stage in stages("puf") if stage.label == "training"]
+    [stage] = [stage for stage in planned("puf", "quick", {}) if stage.label == "training"]
     folder = tmp_path / "figures" / "quick" / "puf"
     folder.mkdir(parents=True)
     shutil.copyfile(paths.ROOT / "figures" / "quick" / "puf" / "records.jsonl", folder / "records.jsonl")
@@ -150,7 +137,7 @@ def test_a_wrong_stage_and_a_wrong_folder_are_named(capsys, tmp_path):
     assert main(["--paper", "puf", "--stage", "trainin"]) == 2
     assert "--stage must be one of" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="--stage"):
-        plan.chosen(stages("puf"), "trainin")
+        plan.chosen(planned("puf", "quick", {}), "trainin")
     with pytest.raises(StorageError, match="there is no folder"):
         RecordStore(tmp_path / "here").merge(tmp_path / "nowhere")
     assert main(["--merge", str(tmp_path / "nowhere")]) == 1

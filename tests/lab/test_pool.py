@@ -64,9 +64,13 @@ def test_equal_configs_are_computed_once(store, tmp_path, monkeypatch):
     assert len((tmp_path / "log").read_text().splitlines()) == 2
 
 
-def test_data_hash_may_depend_on_the_config(store):
-    records = map_runs(toy_runs.number, values(2), store=store, jobs=1, data_hash=lambda config: f"d{config['value']}")
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_run_is_of_the_data_that_its_function_declares_or_of_those_it_is_told(store, jobs):
+    records = map_runs(toy_runs.on_data, values(2), store=store, jobs=jobs)
     assert [record.data_hash for record in records] == ["d0", "d1"]
+    assert [store.run(toy_runs.on_data, config) for config in values(2)] == records
+    assert [r.data_hash for r in map_runs(toy_runs.on_data, values(2), store=store, data_hash="x")] == ["x", "x"]
+    assert [r.data_hash for r in map_runs(toy_runs.number, values(1), store=store, jobs=jobs)] == [""]
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

@@ -3,40 +3,60 @@
 import os
 import subprocess
 import sys
+from typing import ClassVar
 
 import nbformat
 import pytest
 
-from fu_papers.lab import paths, reproduce
+from fu_papers import parameters
+from fu_papers.lab import notebooks, paths, reproduce
+from fu_papers.parameters import Count, Natural, Parameters, Positive, Several, parameter
 
 PARAMETERS = """\
 profile: str = "quick"  # how large
-rounds: int = 3         # before the request
-alpha: float = 0.5      # Dirichlet
-mode: str = "special"
-augment: bool = False
-etas: list[float] = [0.1, 1]
-target: int | None = None
+rounds: int | None = None  # before the request
+alpha: float | None = None  # Dirichlet
+others: dict = {}  # any other
+interactive: bool | None = None  # sliders
 """
+PROFILE = {
+    "rounds": "2", "alpha": "0.5", "mode": "special", "augment": "false", "etas": "[0.1, 1]", "target": "null",
+}  # fmt: skip
+
+
+class Toy(Parameters):
+    """What the toy notebooks can be told."""
+
+    paper: ClassVar[str] = "toy"
+
+    rounds: Count = parameter("before the request")
+    alpha: Positive = parameter("Dirichlet")
+    mode: str = parameter("how")
+    augment: bool = parameter("flips")
+    etas: Several[Positive] = parameter("to be tried")
+    target: Natural | None = parameter("who leaves")
 
 
 @pytest.fixture
 def lab(tmp_path, monkeypatch):
-    """A repository of its own: `lab(cells, profile="rounds: 2")` puts one notebook and its quick profile into it."""
+    """A repository of its own: `lab(cells, rounds="4")` puts one notebook and its quick profile into it."""
     monkeypatch.setattr(paths, "ROOT", tmp_path)
     monkeypatch.setattr(paths, "NOTEBOOKS", tmp_path / "notebooks")
-    monkeypatch.setattr(reproduce, "_profile_folder", lambda paper: tmp_path / "profiles" / paper)
+    monkeypatch.setattr(notebooks, "schema_of", lambda paper: Toy)
+    monkeypatch.setattr(parameters.resources, "files", lambda package: tmp_path)
     monkeypatch.setenv("FU_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("FU_FIGURES", str(tmp_path / "figures"))
     (tmp_path / "notebooks").mkdir()
 
-    def add(*cells, paper="toy", number=1, parameters=PARAMETERS, tags=1, profile="rounds: 2\n"):
-        tagged = [nbformat.v4.new_code_cell(parameters, metadata={"tags": ["parameters"]}) for _ in range(tags)]
+    def add(*cells, paper="toy", number=1, cell=PARAMETERS, tags=1, profile=None, **values):
+        tagged = [nbformat.v4.new_code_cell(cell, metadata={"tags": ["parameters"]}) for _ in range(tags)]
         prose = nbformat.v4.new_markdown_cell("# A paper")
         notebook = nbformat.v4.new_notebook(cells=[prose, *tagged, *map(nbformat.v4.new_code_cell, cells)])
         nbformat.write(notebook, tmp_path / "notebooks" / f"{number:02}_{paper}.ipynb")
-        (tmp_path / "profiles" / paper).mkdir(parents=True, exist_ok=True)
-        (tmp_path / "profiles" / paper / "quick.yaml").write_text(profile)
+        folder = tmp_path / paper / "profiles"
+        folder.mkdir(parents=True, exist_ok=True)
+        lines = [f"{name}: {value}" for name, value in {**PROFILE, **values}.items() if value]
+        (folder / "quick.yaml").write_text(profile or "\n".join(lines))
         return tmp_path
 
     return add
@@ -68,52 +88,63 @@ def test_exactly_one_parameters_cell(lab, capsys, tags):
         ("rounds: int", "must be written `name: type = literal`"),
         ("print(1)", "must be written `name: type = literal`"),
         ("rounds: int = 2 + n", "must be a literal"),
-        ("rounds: int = 0.5", "rounds must be int, got 0.5 (float)"),
-        ("rounds: set[int] = 1", "types: int, float, str"),
         ("rounds: int = ", "is not Python"),
     ],
 )
 def test_every_parameter_is_a_typed_literal(lab, capsys, line, says):
-    lab(parameters=f'profile: str = "quick"\n{line}', profile="")
+    lab(cell=f'profile: str = "quick"\nothers: dict = {{}}\n{line}')
     message = wrong(capsys)
     assert "01_toy.ipynb" in message
     assert says in message
 
 
-def test_the_notebook_must_take_the_profile(lab, capsys):
-    lab(parameters="rounds: int = 3")
+def test_the_notebook_must_take_the_profile_and_what_has_no_line_of_its_own(lab, capsys):
+    lab(cell="rounds: int = 3\nothers: dict = {}")
     assert 'needs a line `profile: str = "quick"`' in wrong(capsys)
+    lab(cell='profile: str = "quick"')
+    assert "needs a line `others: dict = {}`" in wrong(capsys)
 
 
 def test_misspelt_names_are_errors_that_name_the_nearest(lab, capsys):
-    lab(profile="ronds: 2")
-    message = wrong(capsys)
-    assert "toy/quick.yaml: 01_toy.ipynb has no parameter 'ronds'; did you mean 'rounds'" in message
+    lab(ronds="2")
+    assert "toy/quick.yaml: toy has no parameter 'ronds'; did you mean 'rounds'" in wrong(capsys)
     lab()
-    assert "did you mean 'alpha'" in wrong(capsys, "-p", "aplha", "0.5")
+    assert "-p: toy has no parameter 'aplha'; did you mean 'alpha'" in wrong(capsys, "-p", "aplha", "0.5")
     assert "with --profile" in wrong(capsys, "-p", "profile", "paper")
     assert "did you mean 'toy'" in wrong(capsys, "--paper", "toi")
     assert "toy has no profile 'quik'; did you mean 'quick'?; there are: quick" in wrong(capsys, "--profile", "quik")
 
 
+def test_what_a_profile_does_not_give_is_named(lab, capsys):
+    lab(alpha="")
+    assert "alpha is missing: the profile of toy must give it" in wrong(capsys)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        ("rounds", "1e-3", "rounds must be int, got 0.001 (float)"),
-        ("rounds", "true", "rounds must be int, got True (bool)"),
-        ("rounds", "'3'", "rounds must be int, got '3' (str)"),
-        ("alpha", "high", "alpha must be float, got 'high' (str)"),
-        ("alpha", "true", "alpha must be float, got True (bool)"),
-        ("mode", "3", "mode must be str, got 3 (int)"),
-        ("augment", "1", "augment must be bool, got 1 (int)"),
-        ("etas", "[1, x]", "etas must be list[float], got [1, 'x'] (list)"),
-        ("etas", "1", "etas must be list[float], got 1 (int)"),
-        ("target", "0.5", "target must be int | None, got 0.5 (float)"),
+        ("rounds", "1e-3", "rounds must be a valid integer, got 0.001"),
+        ("rounds", "true", "rounds must be a valid integer, got True"),
+        ("rounds", "'3'", "rounds must be a valid integer, got '3'"),
+        ("rounds", "0", "rounds must be greater than or equal to 1, got 0"),
+        ("alpha", "high", "alpha must be a valid number, got 'high'"),
+        ("alpha", "true", "alpha must be a valid number, got True"),
+        ("alpha", "-1", "alpha must be greater than 0, got -1"),
+        ("mode", "3", "mode must be a valid string, got 3"),
+        ("augment", "1", "augment must be a valid boolean, got 1"),
+        ("etas", "[1, x]", "etas must be a valid number, got 'x'"),
+        ("etas", "1", "etas must be a valid list, got 1"),
+        ("target", "0.5", "target must be a valid integer, got 0.5"),
     ],
 )
-def test_values_of_the_wrong_type_are_errors(lab, capsys, name, value, expected):
+def test_values_of_the_wrong_type_or_out_of_range_are_errors(lab, capsys, name, value, expected):
     lab()
     assert expected in wrong(capsys, "-p", name, value)
+
+
+def test_a_profile_is_checked_like_a_readers_values(lab, capsys):
+    lab(rounds="0")
+    assert "rounds must be greater than or equal to 1, got 0" in wrong(capsys)
 
 
 @pytest.mark.parametrize("text", ["- 1", "rounds: [", "3"])
@@ -124,21 +155,19 @@ def test_a_profile_is_flat_yaml(lab, capsys, text):
     assert "-p rounds is not YAML" in wrong(capsys, "-p", "rounds", "[1")
 
 
-def test_overrides_win_over_the_profile_and_both_over_the_notebook(lab):
-    lab(profile="rounds: 2\nalpha: 1e-3\ntarget: null")
-    assert reproduce.plan("toy", "quick", {"rounds": 7}).parameters == {
-        "rounds": 7,
-        "alpha": 0.001,
-        "target": None,
-        "profile": "quick",
-    }
+def test_the_notebook_gets_what_differs_from_the_profile_in_its_cell_or_among_the_others(lab):
+    lab()
+    made = notebooks.plan("toy", "quick", {"rounds": 7, "target": 3, "interactive": False})
+    assert made.parameters == {"profile": "quick", "rounds": 7, "interactive": False, "others": {"target": 3}}
+    assert notebooks.plan("toy", "quick", {}).parameters == {"profile": "quick"}
+    assert made.changes == {"rounds": 7, "target": 3, "interactive": False}
 
 
 def test_a_paper_without_profiles_is_an_error(lab, capsys):
     root = lab()
-    (root / "profiles" / "toy" / "quick.yaml").unlink()
+    (root / "toy" / "profiles" / "quick.yaml").unlink()
     assert "there are: none yet" in wrong(capsys)
-    (root / "profiles" / "toy").rmdir()
+    (root / "toy" / "profiles").rmdir()
     assert "there are: none yet" in wrong(capsys)
 
 
@@ -164,12 +193,12 @@ def test_parameters_settings_and_interpreter_reach_the_kernel(lab, capsys, monke
     root = lab(
         "import os, pathlib, sys\n"
         f"assert sys.executable == {sys.executable!r}\n"
-        "assert (rounds, alpha, profile) == (2, 0.001, 'quick')\n"
+        "assert (rounds, alpha, profile, others) == (None, 0.001, 'quick', {'mode': 'regular'})\n"
         "assert (os.environ['FU_JOBS'], os.environ['FU_FIGURES_ONLY']) == ('1', '1')",
         "folder = pathlib.Path('figures/quick/toy'); folder.mkdir(parents=True)\n"
         "folder.joinpath('table.csv').write_text('a')",
     )
-    assert reproduce.main(["--jobs", "1", "--figures-only", "-p", "alpha", "1e-3"]) == 0
+    assert reproduce.main(["--jobs", "1", "--figures-only", "-p", "alpha", "1e-3", "-p", "mode", "regular"]) == 0
     summary = capsys.readouterr().out
     assert "01_toy.ipynb" in summary
     assert "1 files in figures/quick/toy, executed copy runs/executed/quick/01_toy.ipynb" in summary

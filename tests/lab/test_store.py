@@ -19,7 +19,7 @@ from fu_core.version import __version__
 from fu_papers.lab import context as context_module
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.paths import ROOT
-from fu_papers.lab.record import function_name, run_key
+from fu_papers.lab.record import function_name, needs_of, run_key
 from fu_papers.lab.store import RecordStore
 from tests import toy_runs
 
@@ -185,6 +185,44 @@ def test_non_finite_metric_is_an_error_that_names_it(store):
     with pytest.raises(NumericalFailure, match=r"rounds\.loss"):
         RunContext(store, "k").log(loss=float("inf"))
     assert files(store.root) == []
+
+
+# --- runs that need others ---
+
+
+def test_what_a_run_needs_is_made_once_and_before_it(store, computed):
+    record = store.run(toy_runs.after, {"seed": 3})
+    walk = store.run(toy_runs.walk, {"rounds": 2, "seed": 3})
+    assert record.metrics == {"end": walk.metrics["position"], "length": walk.metrics["length"]}
+    assert computed() == 2
+    store.run(toy_runs.after, {"seed": 4})
+    assert computed() == 4
+
+
+def test_a_need_whose_tensors_are_lost_is_made_again(store, computed):
+    walk = store.run(toy_runs.walk, {"rounds": 2, "seed": 3})
+    (store.root / f"{walk.key}.safetensors").unlink()
+    assert store.run(toy_runs.after, {"seed": 3}).metrics["end"] == walk.metrics["position"]
+    assert computed() == 3
+
+
+def test_what_a_run_does_not_declare_it_does_not_get(store):
+    context = RunContext(store, "k")
+    with pytest.raises(KeyError, match="walk"):
+        context.needed("walk")
+    assert needs_of(toy_runs.walk, WALK) == {}
+    assert needs_of(toy_runs.after, {"seed": 1}) == {"walk": (toy_runs.walk, {"rounds": 2, "seed": 1})}
+
+
+def test_a_finished_run_does_not_ask_for_its_needs_again(store, computed):
+    store.run(toy_runs.after, {"seed": 3})
+    for path in store.root.glob("*"):
+        if path.suffix in (".json", ".safetensors") and path.stem == run_key(
+            "tests.toy_runs.walk", {"rounds": 2, "seed": 3}
+        ):
+            path.unlink()
+    store.run(toy_runs.after, {"seed": 3})
+    assert computed() == 2
 
 
 # --- damage ---

@@ -14,9 +14,9 @@ from tests.notebook_lab import ABSOLUTE_PATH, DIGITS, PARAMETERS, PATTERNS, RECO
 def test_a_misspelt_parameter_is_refused_and_the_nearest_named(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("FU_RUNS", str(tmp_path))
     assert reproduce.main(["--paper", "puf", "-p", "ronds", "2"]) == 2
-    assert "01_puf.ipynb has no parameter 'ronds'; did you mean 'rounds'?" in capsys.readouterr().err
+    assert "-p: puf has no parameter 'ronds'; did you mean 'rounds'?" in capsys.readouterr().err
     assert reproduce.main(["--paper", "puf", "-p", "rounds", "2.5"]) == 2
-    assert "rounds must be int, got 2.5" in capsys.readouterr().err
+    assert "rounds must be a valid integer, got 2.5" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -12,7 +12,7 @@ from fu_papers.fedora import grid as fedora_experiment
 from fu_papers.fedora import theory as fedora_theory
 from fu_papers.hf_kcu import grid as hf_kcu_experiment
 from fu_papers.hf_kcu import theory as hf_kcu_theory
-from fu_papers.lab.reproduce import notebooks
+from fu_papers.lab.notebooks import notebooks
 from fu_papers.lab.store import RecordStore
 from tests.notebook_lab import ABSOLUTE_PATH, DIGITS, Lab, code, outputs
 

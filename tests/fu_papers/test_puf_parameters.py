@@ -1,0 +1,128 @@
+"""PUF's parameters: what is wrong is named at once, and every profile gives all of them."""
+
+import ast
+
+import nbformat
+import pytest
+
+from fu_core.data import NAMES
+from fu_core.errors import ConfigError
+from fu_papers.lab.notebooks import OTHERS, declared, notebooks, plan
+from fu_papers.lab.record import config_key
+from fu_papers.parameters import load_profile, profiles
+from fu_papers.problems import Setting
+from fu_papers.puf.grid import METHODS, REFERENCES, Experiment
+from fu_papers.puf.parameters import SCHEMA
+from tests.notebook_lab import code
+from tests.puf_lab import experiment
+
+IID = "digits/iid/softmax_regression"
+SKEWED = "digits/dirichlet-0.3/mlp"
+SITES = "phantom/site/small_res_unet"
+EVERYTHING = {  # scenarios of every kind
+    "settings": [IID, SKEWED], "targets": [0, 2], "seeds": [0, 1], "clients": 4, "long_settings": [SKEWED],
+    "sample_settings": [IID, SKEWED], "pair_settings": [SKEWED], "pairs": [[0, 1], [2, 3]],
+    "segmentation_settings": [SITES], "segmentation_targets": [0, 5], "sweep_settings": [SKEWED],
+}  # fmt: skip
+
+AT_LEAST_ONE = (
+    "rounds", "recovery_cap", "n_val", "batch_size", "fed_au_epochs", "long_rounds", "transformer_rounds",
+    "segmentation_rounds", "segmentation_n_val", "segmentation_batch_size",
+)  # fmt: skip
+NOT_NEGATIVE = (
+    "n_train", "n_test", "history_interval", "mode_rounds_d", "mode_rounds_m", "segmentation_n_train", "momentum",
+    "weight_decay", "segmentation_weight_decay",
+)  # fmt: skip
+WHOLE = (*AT_LEAST_ONE, *(name for name in NOT_NEGATIVE if "weight" not in name and name != "momentum"), "clients")
+POSITIVE = (
+    "calibration", "eta_u_special", "eta_u_regular", "epochs_u", "epochs", "lr", "lr_decay", "long_epochs",
+    "transformer_lr", "segmentation_epochs", "segmentation_lr", "pga_stop",
+)  # fmt: skip
+LISTS = ("segmentation_special", "segmentation_regular", "sweep_special", "sweep_regular", "sweep_epochs_u")
+REFUSED = [
+    *(({name: 0}, f"{name} must be greater than or equal to 1, got 0") for name in AT_LEAST_ONE),
+    *(({name: -1}, f"{name} must be greater than or equal to 0, got -1") for name in NOT_NEGATIVE),
+    *(({name: 1.5}, f"{name} must be a valid integer, got 1.5") for name in WHOLE),
+    *(({name: 0}, f"{name} must be greater than 0, got 0") for name in POSITIVE),
+    *(({name: float("inf")}, f"{name} must be a finite number, got inf") for name in POSITIVE),
+    *(({name: [2.0, 0.0]}, f"{name} must be greater than 0, got 0.0") for name in LISTS),
+    *(({name: [float("nan")]}, f"{name} must be a finite number, got nan") for name in LISTS),
+    *(({name: []}, f"{name} must list at least one value") for name in ("settings", "targets", "seeds", "few_seeds")),
+    *(({name: [1, 1]}, f"{name} must list each value once, got [1, 1]") for name in ("targets", "seeds", "few_seeds")),
+    ({"settings": [IID, IID]}, "settings must list each value once"),
+    ({"sample_settings": [IID, IID]}, "sample_settings must list each value once"),
+    ({"targets": [0, 4]}, "targets names client 4, but clients are 0 to 3"),
+    ({"targets": [-1]}, "targets must be greater than or equal to 0, got -1"),
+    ({"targets": [0.0]}, "targets must be a valid integer, got 0.0"),
+    ({"few_seeds": [0, 7]}, "few_seeds must be some of seeds [0, 1], got [0, 7]"),
+    ({"clients": 1, "targets": [0]}, "clients must be a whole number >= 2, got 1"),
+    ({"optimiser": "sgdd"}, "got 'sgdd'; did you mean 'sgd'?"),
+    ({"augmentation": "flip"}, "augmentation must be one of"),
+    ({"mode_lambda": 2.0}, "mode_lambda must be less than or equal to 1, got 2.0"),
+    ({"mode_lambda": -0.5}, "mode_lambda must be greater than or equal to 0, got -0.5"),
+    ({"sample_fraction": 0}, "sample_fraction must be greater than 0, got 0"),
+    ({"sample_fraction": 1.0}, "sample_fraction must be less than 1, got 1.0"),
+    ({"pairs": [[0, 1], [2, 4]]}, "pairs names client 4, but clients are 0 to 3"),
+    ({"pairs": [[0, 1, 2]]}, "pairs must each name two different clients, got [0, 1, 2]"),
+    ({"pairs": [[0, 0]]}, "pairs must list each value once, got [0, 0]"),
+    ({"pairs": []}, "pairs must list at least one"),
+    ({"clients": 2, "targets": [0], "pairs": [[0, 1]]}, "pairs must list at least one, of at least 3 clients"),
+    ({"segmentation_optimiser": "adm"}, "did you mean 'adam'?"),
+    ({"segmentation_targets": [7]}, "segmentation_targets names client 7, but clients are 0 to 5"),
+    ({"segmentation_targets": []}, "segmentation_targets must name at least one hospital"),
+    ({"segmentation_targets": [0, 0]}, "segmentation_targets must list each value once, got [0, 0]"),
+    ({"sweep_settings": [SITES]}, "sweep_settings must be some of settings"),
+    ({"further_methods": ["Fine-tun"]}, "further_methods must be one of"),
+    ({"further_methods": ["Fine-tun"]}, "got 'Fine-tun'; did you mean 'Fine-tune'?"),
+    ({"further_methods": ["Fine-tune", "Fine-tune"]}, "further_methods must list each value once"),
+    ({"further_methods": ["PGA"]}, "further_methods must be one of"),  # is there already
+    ({"further_methods": ["Retrain"]}, "further_methods must be one of"),
+    ({"further_methods": ["PDUDT"]}, "further_methods must be one of"),  # not with a server
+]
+
+
+@pytest.mark.parametrize(("change", "says"), REFUSED)
+def test_a_parameter_out_of_range_is_one_error_that_names_it(change, says):
+    with pytest.raises(ConfigError) as info:
+        experiment(**{**EVERYTHING, **change})
+    assert says in str(info.value)
+    assert "\n" not in str(info.value)
+
+
+def test_what_the_refusals_start_from_is_right():
+    assert len(experiment(**EVERYTHING).scenarios()) == 5
+
+
+def test_a_further_method_joins_every_scenario_after_the_papers():
+    for s in experiment(**EVERYTHING, further_methods=["NaiveGA", "Fine-tune"]).scenarios():
+        assert tuple(s.methods) == (*REFERENCES, *METHODS, "NaiveGA", "Fine-tune")
+    assert experiment(**EVERYTHING).methods == METHODS
+
+
+# --- profiles and the notebook ---
+
+
+def test_there_are_three_profiles():
+    assert profiles("puf") == ["laptop", "paper", "quick"]
+
+
+@pytest.mark.parametrize("profile", ["quick", "laptop", "paper"])
+def test_a_profile_gives_every_parameter_and_makes_an_experiment_of_every_kind(profile):
+    assert {*load_profile("puf", profile), "profile"} == set(SCHEMA.model_fields)
+    assert plan("puf", profile, {}).parameters == {"profile": profile}
+    e = Experiment.of(profile)
+    assert dict(e) == load_profile("puf", profile) | {"profile": profile}
+    assert {s.name for s in e.scenarios()} >= {"clients", "long", "samples", "pairs", "segmentation"}
+    assert all(Setting.parse(text).dataset in NAMES for s in e.scenarios() for text in s.settings)
+    keys = [config_key(config) for _, config in e.runs()]
+    assert len(set(keys)) == len(keys)
+
+
+def test_opening_the_notebook_is_making_the_quick_profile():
+    """Its cell of parameters changes nothing; only the sliders and `others` are no parameters of the schema."""
+    (cell,) = code(nbformat.read(notebooks()["puf"], as_version=4), "parameters")
+    defaults = {line.target.id: ast.literal_eval(line.value) for line in ast.parse(cell.source).body}
+    assert set(defaults) == set(declared(notebooks()["puf"]))
+    assert set(defaults) - set(SCHEMA.model_fields) == {"interactive", OTHERS}
+    assert (defaults.pop("profile"), defaults.pop(OTHERS)) == ("quick", {})
+    assert set(defaults.values()) == {None}

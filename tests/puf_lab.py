@@ -1,0 +1,35 @@
+"""Experiments with PUF's parameters for tests: those of the paper, small where they may be, and nothing beside them."""
+
+from fu_papers.parameters import load_profile
+from fu_papers.puf.grid import Experiment
+
+MAIN_BLOCK_ONLY = {
+    "profile": "test",
+    "targets": [0],
+    "seeds": [0],
+    "few_seeds": [0],
+    "n_val": 300,
+    "augmentation": "none",
+    "history_interval": 1,
+    "long_settings": [],
+    "sample_settings": [],
+    "pair_settings": [],
+    "pairs": [[0, 1]],
+    "transformer_settings": [],
+    "transformer_weights": "",
+    "segmentation_settings": [],
+    "segmentation_targets": [0],
+    "segmentation_n_val": 30,
+    "segmentation_special": [2.0],
+    "segmentation_regular": [20.0],
+    "sweep_settings": [],
+    "sweep_special": [1.0, 2.0, 4.0],
+    "sweep_regular": [10.0, 20.0, 40.0],
+    "sweep_epochs_u": [1.0],
+    "flower": False,
+}
+
+
+def experiment(settings, **changes):
+    """One of the main block alone, unless `changes` say otherwise."""
+    return Experiment(**{**load_profile("puf", "paper"), **MAIN_BLOCK_ONLY, "settings": settings, **changes})
