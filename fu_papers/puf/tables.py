@@ -9,12 +9,12 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from fu_core.evaluation.costs import NOMINAL_FLOPS
 from fu_core.unlearning.method import method as registered
 from fu_papers.lab.record import Record
 from fu_papers.look import mean_spread, published
 from fu_papers.problem_figures import spread, title
 from fu_papers.problems import Setting
+from fu_papers.puf.cost_model import NOMINAL_FLOPS
 from fu_papers.puf.grid import PUFS, REFERENCES, Experiment
 from fu_papers.puf.results import Unlearnings, rows_of, unsupported
 

@@ -18,7 +18,6 @@ import torch
 from fu_core.data.datasets import data_dir
 from fu_core.errors import ConfigError, MissingHistory
 from fu_core.evaluation.accuracy import accuracy
-from fu_core.evaluation.costs import Federation, total_cost
 from fu_core.federation.local import train_client
 from fu_core.request import Request
 from fu_core.streams import stream_seed
@@ -32,6 +31,7 @@ from fu_papers.look import style
 from fu_papers.problems import problem
 from fu_papers.puf import figures, results, tables
 from fu_papers.puf import runs as puf
+from fu_papers.puf.cost_model import AppendixA, Workload, rounds_cost, unlearning_cost
 from fu_papers.puf.costs import cost_cells, mismatches
 from fu_papers.puf.grid import METHODS, REFERENCES
 from fu_papers.study import Cell, Study, wide
@@ -507,7 +507,7 @@ def formula(tiny, c, rounds, retained):
     """Tables VII and VIII; F = 1 FLOP per image makes FLOPs images. FedEraser computes `retained` rounds."""
     config = unlearning(c)
     n = sizes(c.setting, c.group)
-    f = Federation(
+    f = Workload(
         tiny.descriptions[c.setting].metrics["parameters"],
         clients=len(n),
         leaving=c.request.count("-"),
@@ -516,10 +516,11 @@ def formula(tiny, c, rounds, retained):
         flops=1,
         classifier=P_C.get(c.setting, 0),
     )
-    return total_cost(
-        c.method, f, recovery_rounds=rounds, epochs_u=TINY.epochs_u, retained_rounds=retained,
+    how = AppendixA(
+        epochs_u=TINY.epochs_u, retained_rounds=retained,
         degradation_rounds=TINY.mode_rounds_d, guidance_rounds=TINY.mode_rounds_m,
     )  # fmt: skip
+    return unlearning_cost(c.method, f, how) + rounds_cost(f, f.remaining, rounds)
 
 
 @pytest.mark.parametrize("scenario", ["clients", "long", "pairs", "segmentation"])
