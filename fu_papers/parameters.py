@@ -20,9 +20,7 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import pandas as pd
 import yaml
-from annotated_types import Len
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails, PydanticCustomError
 
 from fu_core.errors import ConfigError, nearest
 
@@ -31,7 +29,7 @@ T = TypeVar("T")
 
 def _each_once(values: list[Any]) -> list[Any]:
     if any(value in values[:position] for position, value in enumerate(values)):
-        raise PydanticCustomError("each_once", "must list each value once")
+        raise ValueError("must list each value once")
     return values
 
 
@@ -41,7 +39,7 @@ Share = Annotated[float, Field(ge=0, le=1)]  # both ends included
 Inside = Annotated[float, Field(gt=0, lt=1)]  # neither
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
-Distinct = Annotated[list[T], Len(min_length=1), AfterValidator(_each_once)]  # at least one value, each once
+Distinct = Annotated[list[T], Field(min_length=1), AfterValidator(_each_once)]  # at least one value, each once
 Several = Annotated[list[T], AfterValidator(_each_once)]  # the same, or none
 
 
@@ -108,7 +106,7 @@ class Parameters(BaseModel):
         return pd.DataFrame(rows)
 
 
-def _told(error: ErrorDetails, schema: type[Parameters]) -> str:
+def _told(error: Mapping[str, Any], schema: type[Parameters]) -> str:
     """One sentence for pydantic's first complaint."""
     name = str(error["loc"][0]) if error["loc"] else ""
     if error["type"] == "missing":
