@@ -1,4 +1,4 @@
-"""Figures of certified DFL's lemmas, theorems and certificate, from the records of theory.run_theory."""
+"""Figures of certified DFL's lemmas, theorems and certificate, from the records of theory.PLANS."""
 
 from __future__ import annotations
 
