@@ -12,7 +12,7 @@ import html
 import io
 import os
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
@@ -202,6 +202,12 @@ def show_table(frame: pd.DataFrame, source: str, caption: str = "") -> HTML:
     return HTML(styler.to_html(table_uuid=uuid) + below)
 
 
+def keep_table(path: Path, source: str, frame: pd.DataFrame, caption: str = "") -> HTML:
+    """`save_table` and `show_table`."""
+    save_table(frame, path, source)
+    return show_table(frame, source, caption)
+
+
 def show_parameters(experiment: Parameters) -> HTML:
     """All parameters with their values, the paper's and their meaning: a table that unfolds."""
     table = show_table(experiment.table(), f"profile {experiment.profile}, and what was changed above").data
@@ -219,10 +225,12 @@ def published(paper: str, table: str) -> pd.DataFrame:
     return pd.read_csv(io.StringIO((folder / f"{table}.csv").read_text(encoding="utf-8")))
 
 
-def keep_table(path: Path, source: str, frame: pd.DataFrame, caption: str = "") -> HTML:
-    """`save_table` and `show_table`."""
-    save_table(frame, path, source)
-    return show_table(frame, source, caption)
+def published_row(paper: str, table: str, where: Mapping[str, Any], shown: Mapping[str, str]) -> dict[str, Any]:
+    """What a paper prints in the row with the values `where`, by our headings for its columns; {} if it has none."""
+    rows = published(paper, table)
+    for column, value in where.items():
+        rows = rows[rows[column] == value]
+    return {heading: rows[column].iloc[0] for heading, column in shown.items()} if len(rows) else {}
 
 
 def _without_index(frame: pd.DataFrame) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from torch import Tensor
 from fu_core.evaluation.accuracy import accuracy
 from fu_core.federation.decentralised import dpsgd, start
 from fu_core.federation.federation import Federation
-from fu_core.request import Deletion, Request
+from fu_core.request import Deletion, Request, Rows
 from fu_core.unlearning.memory import Memory, PeerHistory
 from fu_core.unlearning.method import Trained
 from fu_core.unlearning.method import method as registered
@@ -44,41 +44,34 @@ def curve(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
     present = f  # who is there when a request comes, with what is left of their data
     for phase, request in enumerate(config["requests"], start=1):
         rest = f.after(Request.parse(request).resolve(f.clients))
-
-        def follow(t: int, W_t: Tensor, phase: int = phase) -> None:
-            context.log(phase=phase, round=t, test=glance(f.model, W_t, test))
-
         if method == "Retrain":
-            W, first, rounds = start(initial_model(config, f.model), len(rest.ids)), 1, config["rounds"]
+            W, before, rounds = start(initial_model(config, f.model), len(rest.ids)), 0, config["rounds"]
         else:  # what follows unlearning goes on where the rounds before it ended
-            first, rounds = config["rounds"] + 1 + (phase - 1) * more, more
+            before, rounds = config["rounds"] + (phase - 1) * more, more
             earlier = config["requests"][phase - 2] if phase > 1 else "none"
-            trained = Trained(present, W, first - 1, memory=memory)
-            W = serve_request(method, trained, newly_asked(request, earlier, f), **config["options"]).model
-        follow(0, W)
-        W = dpsgd(
-            rest,
-            W,
-            rounds,
-            first_round=first,
-            after_round=lambda t, W_t, first=first, log=follow: log(t - first + 1, W_t),
-        )
+            deletion = Deletion.of(present.clients, newly_asked(request, earlier, f))
+            W = serve_request(method, Trained(present, W, before, memory=memory), deletion, **config["options"]).model
+
+        def follow(t: int, W_t: Tensor, phase: int = phase, before: int = before) -> None:
+            context.log(phase=phase, round=t - before, test=glance(f.model, W_t, test))
+
+        follow(before, W)
+        W = dpsgd(rest, W, rounds, first_round=before + 1, after_round=follow)
         present = rest
     return {"test": accuracy(f.model, W.mean(dim=0), *test)}, None
 
 
-def newly_asked(request: str, earlier: str, f: Federation) -> Deletion:
-    """What a cumulative request takes of what an earlier one ("none": there was none) has left."""
+def newly_asked(request: str, earlier: str, f: Federation) -> Rows:
+    """Of what an earlier request ("none": there was none) has left, the rows that a cumulative one takes."""
     labels = {i: y for i, (_, y) in f.clients.items()}
     wanted, gone = (Request.parse(text).rows(labels) for text in (request, earlier))
-    if not gone:
-        return Deletion.of(f.clients, wanted)
     new = {}
     for i, rows in wanted.items():
         asked, kept = torch.zeros(len(labels[i]), dtype=torch.bool), torch.ones(len(labels[i]), dtype=torch.bool)
-        asked[rows], kept[gone[i]] = True, False
+        asked[rows] = True
+        kept[gone.get(i, rows[:0])] = False
         new[i] = asked[kept].nonzero().flatten()
-    return Deletion.of(f.after(Deletion.of(f.clients, gone)).clients, new)
+    return new
 
 
 def _trained(config: Mapping[str, Any], f: Federation, context: RunContext) -> tuple[Tensor, Memory | PeerHistory]:

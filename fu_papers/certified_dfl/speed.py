@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from statistics import median
-from time import perf_counter
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 from fu_core.federation.decentralised import dpsgd
 from fu_core.unlearning.method import Trained
@@ -14,10 +13,8 @@ from fu_papers.certified_dfl.grid import WHOLE_CLIENTS
 from fu_papers.certified_dfl.runs import asked, federation, recorded_training
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.record import run_function
+from fu_papers.lab.timing import Stopwatch
 from fu_papers.problems import data_hash
-
-REPEATS = 3  # timings of everything but a whole training
-T = TypeVar("T")
 
 
 @run_function("certified_dfl.speed", data=data_hash)
@@ -27,31 +24,23 @@ def speed(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
     Retraining is projected from `timed_rounds` rounds; everything else runs as it is, on the model those
     rounds made. All clients' work is added up, as it is in retraining.
     """
-    f, timed = federation(config), config["timed_rounds"]
+    f, timed, watch = federation(config), config["timed_rounds"], Stopwatch()
     deletion = asked(config, f)
     W, history = recorded_training(f, config, timed)
     trained = Trained(f, W, timed, memory=history)
     rest, staying = f.after(deletion), trained.staying(deletion)
-    taken: dict[str, list[float]] = {"round": []}
     for t in range(timed):
-        tuned, seconds = _timed(lambda t=t: dpsgd(rest, staying, 1, first_round=t + 1))
-        taken["round"].append(seconds)
+        watch.time("round", partial(dpsgd, rest, staying, 1, first_round=t + 1))
         for name, options in config["variants"].items():
-            if len(taken.setdefault(name, [])) < REPEATS:
-                taken[name].append(_timed(lambda n=name, o=options: serve_request(n, trained, deletion, **o))[1])
-    assert bool(tuned.isfinite().all())
-    per_round = median(taken["round"])
-    found = {"Retrain": config["rounds"] * per_round, "round": per_round}
-    found |= {name: median(taken[name]) + per_round for name in config["variants"]}
+            if watch.wants(name):
+                watch.time(name, partial(serve_request, name, trained, deletion, **options))
+    medians = watch.medians()
+    per_round = medians["round"]
+    seconds = {"Retrain": config["rounds"] * per_round, "round": per_round}
+    seconds |= {name: medians[name] + per_round for name in config["variants"]}
     if config["pdudt_rounds"]:
-        replay = _timed(lambda: serve_request(WHOLE_CLIENTS, trained, deletion))[1] * config["rounds"] / timed
-        found[WHOLE_CLIENTS] = replay + config["pdudt_rounds"] * per_round
-        found[f"{WHOLE_CLIENTS} replay"] = replay
-    return {"seconds": found, "timed_rounds": timed}, None
-
-
-def _timed(work: Callable[[], T]) -> tuple[T, float]:
-    """What a piece of work gives, and how many seconds it took."""
-    began = perf_counter()
-    made = work()
-    return made, perf_counter() - began
+        watch.time(WHOLE_CLIENTS, partial(serve_request, WHOLE_CLIENTS, trained, deletion))
+        replay = watch.medians()[WHOLE_CLIENTS] * config["rounds"] / timed
+        seconds[WHOLE_CLIENTS] = replay + config["pdudt_rounds"] * per_round
+        seconds[f"{WHOLE_CLIENTS} replay"] = replay
+    return {"seconds": seconds, "timed_rounds": timed}, None

@@ -27,7 +27,7 @@ from fu_papers.certified_dfl.results import (
 )
 from fu_papers.certified_dfl.titles import REQUESTS, SHOWN, dataset_title, timed_title, topology_title
 from fu_papers.lab.record import Record
-from fu_papers.look import published
+from fu_papers.look import published, published_row
 from fu_papers.problem_figures import spread_or_dash
 
 ROWS = ("Original", "Fine-tune", "Retrain", *DU_FORMS)  # the order of every table
@@ -112,13 +112,14 @@ def papers_row(request: str, split: str, topology: str, dataset: str, method: st
     """The paper's accuracies for one row of Tables I to IV; empty where it has none."""
     if (request, split) not in PAPER_TABLES:
         return {}
-    name, graph, theirs = (PAPER_NAMES.get(ours) for ours in (dataset.split("/")[0], topology, method))
-    table = published("certified_dfl", f"table_{PAPER_TABLES[request, split]}")
-    found = table[(table.dataset == name) & (table.topology == graph) & (table.method == theirs)].to_dict("records")
+    names = (PAPER_NAMES.get(ours) for ours in (dataset.split("/")[0], topology, method))
+    where = dict(zip(("dataset", "topology", "method"), names, strict=True))
+    columns = {f"{column}_{part}": f"{column}_{part}" for column in ("test_acc", "mia_acc") for part in ("mean", "std")}
+    row = published_row("certified_dfl", f"table_{PAPER_TABLES[request, split]}", where, columns)
     return {
         heading: f"{row[f'{column}_mean']:.2f} ± {row[f'{column}_std']:.2f}"
-        for row in found
         for heading, column in ((f"paper: {_test_heading(request)}", "test_acc"), ("paper: MIA acc. %", "mia_acc"))
+        if row
     }
 
 

@@ -249,7 +249,9 @@ def risk_figure(records: Sequence[Record]) -> Figure:
             ax.plot(m["share"], m["noise_free"], "-o" if random else "-^", markersize=5,
                     color=STRONG if random else PRINTED, label=label)  # fmt: skip
         m, slopes = chosen[0].metrics, chosen[0].metrics["slopes"]
-        ax.plot(m["share"], m["noise"], "-s", markersize=5, color=colour("Fine-tune"), label=f"noise: {slopes['noise']:.2f}")
+        ax.plot(
+            m["share"], m["noise"], "-s", markersize=5, color=colour("Fine-tune"), label=f"noise: {slopes['noise']:.2f}"
+        )
         for name, dash, text in (("first", "--", "bound, first term"), ("second", ":", "bound, second term")):
             ax.plot(m["share"], m[name], color=LINE, linestyle=dash, label=f"{text}: {slopes[name]:.2f}")
         ax.set(xscale="log", yscale="log", title=rf"$\lambda$ = {l2:g}", xlabel="share deleted, m/n")
