@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import asdict
+from functools import cache
 from typing import Any, NamedTuple
 
 from pydantic import model_validator
@@ -66,6 +67,7 @@ class Place(NamedTuple):
         return cls(f"{name}/{model}", split, cell.condition)
 
 
+@cache
 def granularity(request: str) -> str:
     """What a request takes: "sample", "class" or "client"."""
     return Request.parse(request).kind
