@@ -10,12 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
-from fu_papers.certified_dfl.grid import DU_FORMS, WHOLE_CLIENTS, Experiment, Place
+from fu_papers.certified_dfl.grid import DU_FORMS, WHOLE_CLIENTS, Experiment, Place, granularity
 from fu_papers.certified_dfl.results import (
     Curves,
     Descriptions,
     Speeds,
-    cell_runs,
     phases,
     rounds_to_reach,
     saved_percent,
@@ -54,10 +53,11 @@ def verdicts(
 
 def _cells(e: Experiment, runs: pd.DataFrame, request: str, method: str) -> Iterator[tuple[Place, pd.DataFrame]]:
     """The runs of a method for a request, place by place, where there are any."""
+    here = (runs.group == "tables") & (runs.method == method) & (runs.request.map(granularity) == request)
+    found = dict(list(runs[here].groupby(["setting", "condition"])))
     for place in e.places():
-        found = cell_runs(runs, place, request, method)
-        if len(found):
-            yield place, found
+        if (place.setting, place.topology) in found:
+            yield place, found[place.setting, place.topology]
 
 
 def _worst(e: Experiment, runs: pd.DataFrame, request: str, method: str, column: str) -> str:
