@@ -15,12 +15,13 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from fu_papers.certified_dfl.figures import source, time_table
 from fu_papers.certified_dfl.grid import Experiment
-from fu_papers.certified_dfl.runs import run_descriptions, run_speed
+from fu_papers.certified_dfl.tables import time_table
+from fu_papers.certified_dfl.titles import source
 from fu_papers.lab.provenance import machine
-from fu_papers.lab.reproduce import load_profile
 from fu_papers.lab.store import RecordStore
+from fu_papers.parameters import load_profile
+from fu_papers.study import Study
 
 OUT = Path(__file__).resolve().parent / "certified.csv"
 OF_PAPER = ("rounds", "batch_size", "n_train", "pdudt_rounds")
@@ -32,7 +33,7 @@ def experiment(quick: bool) -> Experiment:
     parameters = laptop | {name: paper[name] for name in OF_PAPER}
     if quick:
         parameters["n_train"] = [2000] * len(laptop["datasets"])
-    return Experiment("bench", **parameters)
+    return Experiment(**parameters, profile="bench")
 
 
 def main() -> None:
@@ -42,9 +43,8 @@ def main() -> None:
     quick = parser.parse_args().quick
     e = experiment(quick)
     with tempfile.TemporaryDirectory(prefix="fu-bench-") as folder:
-        store = RecordStore(Path(folder))
-        table = time_table(e, run_speed(e, store))
-        data = source(run_descriptions(e, store))
+        study = Study(e, RecordStore(Path(folder)))
+        table, data = time_table(e, study.run("timing")), source(study.run("settings"))
     print(table.to_string(index=False))
     if not quick:
         lines = [f"# {data}", f"# {machine()['cpu']}, 1 thread; rounds of training: {e.rounds}"]

@@ -22,12 +22,13 @@ from typing import Any
 import pandas as pd
 import torch
 
-from fu_core.federation.decentralised import dpsgd_round, metropolis, start, topology
-from fu_core.federation.local import ClientOpt
-from fu_core.federation.meter import Meter
+from fu_core.federation import ClientOpt, Federation, Meter, Peers
+from fu_core.federation.decentralised import dpsgd_round, start
+from fu_core.federation.graphs import metropolis, topology
 from fu_core.models import FlatModel, Standardize
 from fu_core.models.linear import softmax_regression
-from fu_core.unlearning.certified import DU, du_release
+from fu_core.request import Deletion
+from fu_core.unlearning.du import DU, du
 from fu_papers.lab.provenance import MIB, PeakMemory, machine
 
 OUT = Path(__file__).resolve().parent / "decentralised.csv"
@@ -45,26 +46,27 @@ def measure(clients: int, graph: str) -> dict[str, Any]:
     g = torch.Generator().manual_seed(0)
     x = torch.randint(0, 256, (clients * SAMPLES, 1, 28, 28), generator=g, dtype=torch.uint8)
     y = torch.randint(0, 10, (len(x),), generator=g)
-    data = list(zip(x.split(SAMPLES), y.split(SAMPLES), strict=True))
+    data = dict(enumerate(zip(x.split(SAMPLES), y.split(SAMPLES), strict=True)))
     scaled = torch.nn.Sequential(
         Standardize(torch.tensor([0.5]), torch.tensor([0.3]), 255.0), softmax_regression(784, 10)
     )
-    model, local = FlatModel(scaled), ClientOpt(lr=0.01, batch_size=10)
-    Q = metropolis(topology(graph, clients, p=min(1.0, 10 / clients)), sparse=True)
-    W = start(model.init(0), clients)
+    links = topology(graph, clients, p=min(1.0, 10 / clients))
+    peers = Peers(links, mixing=metropolis(links, sparse=True))
+    f = Federation(FlatModel(scaled), data, ClientOpt(lr=0.01, batch_size=10), seed=0, exchange=peers)
+    W = start(f.model.init(0), clients)
     matrix = W.numel() * W.element_size() / MIB
     with PeakMemory() as idle:
         pass
     with PeakMemory() as peak:
-        rounds = _seconds(lambda: dpsgd_round(model, W, data, Q, local, seed=0, round=1))
+        rounds = _seconds(lambda: dpsgd_round(f, W, 1))
     row = {"clients": clients, "graph": graph, "round, s": rounds, "round, ms per client": 1000 * rounds / clients}
     row["memory of a round, matrices"] = (peak.mib - idle.mib) / matrix
-    forget = {0: torch.arange(6)}
+    deletion = Deletion.of(data, {0: torch.arange(6)})
     for name, config in FORMS.items():
-        meter = Meter()
-        row[f"request {name}, s"] = _seconds(lambda config=config: du_release(model, W, data, forget, Q, config))
-        du_release(model, W, data, forget, Q, config, meter=meter)
-        row[f"request {name}, vectors sent"] = meter.bytes // (4 * model.d)
+        row[f"request {name}, s"] = _seconds(lambda config=config: du(f, W, deletion, config))
+        counted = f.having(meter=Meter())
+        du(counted, W, deletion, config)
+        row[f"request {name}, vectors sent"] = counted.meter.bytes // (4 * f.model.d)
     return row
 
 

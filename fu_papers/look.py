@@ -12,7 +12,7 @@ import html
 import io
 import os
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
@@ -125,6 +125,13 @@ def show_figure(fig: Figure, path: Path, source: str) -> Image:
     return Image(data=picture, width=round(pixels * SCREEN_DPI / DPI), alt=f"{Path(path).stem}. Data: {source}")
 
 
+def keep_figure(path: Path, source: str, draw: Callable[..., Figure], *of: Any) -> Image:
+    """Draw `draw(*of)` in our style, save it, and give the picture to the notebook."""
+    with style():
+        fig = draw(*of)
+    return show_figure(fig, path, source)
+
+
 def _source_note(fig: Figure, source: str) -> Any:
     """Text just below the drawn part of `fig`, as wide as that; a tight bounding box then includes it."""
     fig.draw_without_rendering()
@@ -195,6 +202,12 @@ def show_table(frame: pd.DataFrame, source: str, caption: str = "") -> HTML:
     return HTML(styler.to_html(table_uuid=uuid) + below)
 
 
+def keep_table(path: Path, source: str, frame: pd.DataFrame, caption: str = "") -> HTML:
+    """`save_table` and `show_table`."""
+    save_table(frame, path, source)
+    return show_table(frame, source, caption)
+
+
 def show_parameters(experiment: Parameters) -> HTML:
     """All parameters with their values, the paper's and their meaning: a table that unfolds."""
     table = show_table(experiment.table(), f"profile {experiment.profile}, and what was changed above").data
@@ -210,6 +223,14 @@ def published(paper: str, table: str) -> pd.DataFrame:
             f"{paper} has no published table {table!r}{nearest(table, known)}. There are: {', '.join(known)}"
         )
     return pd.read_csv(io.StringIO((folder / f"{table}.csv").read_text(encoding="utf-8")))
+
+
+def published_row(paper: str, table: str, where: Mapping[str, Any], shown: Mapping[str, str]) -> dict[str, Any]:
+    """What a paper prints in the row with the values `where`, by our headings for its columns; {} if it has none."""
+    rows = published(paper, table)
+    for column, value in where.items():
+        rows = rows[rows[column] == value]
+    return {heading: rows[column].iloc[0] for heading, column in shown.items()} if len(rows) else {}
 
 
 def _without_index(frame: pd.DataFrame) -> pd.DataFrame:

@@ -187,7 +187,7 @@ def test_an_aim_is_judged_by_the_best_setting_of_a_framework():
 
 def test_certified_dfl_is_timed_at_the_papers_sizes_with_nets_for_a_cpu():
     e = bench_certified.experiment(quick=False)
-    assert [e.of("n_train", dataset) for dataset in e.datasets] == [0, 0, 0]  # all images
-    assert [e.of("rounds", dataset) for dataset in e.datasets] == [200, 100, 100]
+    assert [e.of_dataset("n_train", dataset) for dataset in e.datasets] == [0, 0, 0]  # all images
+    assert [e.of_dataset("rounds", dataset) for dataset in e.datasets] == [200, 100, 100]
     assert e.datasets[-1] == "cifar10/tiny_cnn"
     assert len(e.speeds()) == 9

@@ -49,7 +49,7 @@ from fu_core.unlearning.certificate import (
 from fu_core.unlearning.curvature import Part, mean_gradient, sampled
 from fu_core.unlearning.method import Trained, register
 from fu_core.unlearning.needs import Needs
-from fu_core.unlearning.newton import CURVATURES, Solve, newton_solver
+from fu_core.unlearning.newton import CURVATURES, Newton, Solve, newton_solver
 
 FORMS = ("corrected", "printed")
 OBJECTIVES = ("clients", "samples")
@@ -284,18 +284,8 @@ def _solver(
     groups: dict[int, tuple[Tensor, list[tuple[float, Client]]]] = {}  # one per different point
     for (_, i, _), part in zip(parts, data, strict=True):
         groups.setdefault(id(points[i]), (points[i], []))[1].append(part)
-    return newton_solver(
-        f.model,
-        list(groups.values()),
-        curvature=config.curvature,
-        damping=config.damping,
-        loss_fisher=loss_fisher,
-        dense_up_to=config.dense_up_to,
-        iters=config.iters,
-        tol=config.tol,
-        on_product=on_product,
-        meter=f.meter,
-    )
+    how = Newton(config.curvature, config.damping, loss_fisher, config.dense_up_to, config.iters, config.tol)
+    return newton_solver(f.model, list(groups.values()), how, on_product=on_product, meter=f.meter)
 
 
 def _shrink(correction: Tensor, x: Tensor, cap: float | None) -> float:

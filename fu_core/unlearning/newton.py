@@ -11,6 +11,7 @@ Sec. IV-B to IV-D.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -27,41 +28,53 @@ Group = tuple[Tensor, Sequence[tuple[float, Client]]]  # where the curvature is 
 Solve = Callable[[Tensor], Tensor]  # g (d,) -> A^-1 g (d,)
 
 
+@dataclass(frozen=True)
+class Newton:
+    """Which curvature to solve with, and how.
+
+    The Fisher variants use the data term's gradients and add l2, as the Hessian does; `loss_fisher` uses the
+    gradients of the regularised loss and adds nothing, as Eq. (7) reads. Conjugate gradient, beyond `dense_up_to`
+    parameters, stops at the relative residual `tol` or after `iters` steps.
+    """
+
+    curvature: str = "hessian"
+    damping: float = 0.0
+    loss_fisher: bool = False
+    dense_up_to: int = 5000
+    iters: int = 200
+    tol: float = 1e-10
+
+    def __post_init__(self) -> None:
+        check_choice("curvature", self.curvature, CURVATURES)
+
+
 def newton_solver(
     model: FlatModel,
     groups: Sequence[Group],
+    how: Newton,
     *,
-    curvature: str = "hessian",
-    damping: float = 0.0,
-    loss_fisher: bool = False,
-    dense_up_to: int = 5000,
-    iters: int = 200,
-    tol: float = 1e-10,
     on_product: Callable[[int], None] | None = None,
     meter: Meter | None = None,
 ) -> Solve:
-    """A function that solves `(sum_k weight_k A_k(w_k) + damping I) v = g`, with A_k as `curvature` says.
+    """A function that solves `(sum_k weight_k A_k(w_k) + damping I) v = g`, with A_k and damping as `how` says.
 
-    The Fisher variants use the data term's gradients and add l2, as the Hessian does; `loss_fisher` uses the
-    gradients of the regularised loss and adds nothing, as Eq. (7) reads. Conjugate gradient stops at the
-    relative residual `tol` or after `iters` steps. `on_product(vectors)` hears how many vectors (d,) each client
-    has to share for the others to know A: one per product of CG, d for a matrix, its gradients, or one diagonal.
-    Deterministic. The solver raises NumericalFailure for a singular system or negative curvature, and names damping.
+    `on_product(vectors)` hears how many vectors (d,) each client has to share for the others to know A: one per
+    product of CG, d for a matrix, its gradients, or one diagonal. Deterministic. The solver raises NumericalFailure
+    for a singular system or negative curvature, and names damping.
     """
-    check_choice("curvature", curvature, CURVATURES)
     meter = meter or Meter()
     share = on_product or (lambda vectors: None)
-    if curvature == "fisher":
+    if how.curvature == "fisher":
         share(max(len(y) for _, parts in groups for _, (_, y) in parts))
-        return _woodbury(model, groups, damping, loss_fisher, meter)
-    if curvature == "diagonal_fisher":
+        return _woodbury(model, groups, how.damping, how.loss_fisher, meter)
+    if how.curvature == "diagonal_fisher":
         share(1)
-        return _diagonal(model, groups, damping, loss_fisher, meter)
-    if model.d <= dense_up_to:
+        return _diagonal(model, groups, how.damping, how.loss_fisher, meter)
+    if model.d <= how.dense_up_to:
         share(model.d)
-        return _dense(model, groups, curvature, damping, meter)
+        return _dense(model, groups, how.curvature, how.damping, meter)
     products = [
-        curvature_product(model, w, parts, matrix=curvature, batch_size=512, count=meter.differentiate)
+        curvature_product(model, w, parts, matrix=how.curvature, batch_size=512, count=meter.differentiate)
         for w, parts in groups
     ]
 
@@ -70,7 +83,7 @@ def newton_solver(
         return torch.stack([one(v) for one in products]).sum(dim=0)
 
     def by_cg(g: Tensor) -> Tensor:
-        return solve(product, g, iters=iters, damping=damping, tol=tol).v
+        return solve(product, g, iters=how.iters, damping=how.damping, tol=how.tol).v
 
     return by_cg
 

@@ -10,18 +10,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
-from fu_papers.certified_dfl.figures import (
-    SHOWN,
+from fu_papers.certified_dfl.grid import DU_FORMS, WHOLE_CLIENTS, Experiment, Place, granularity
+from fu_papers.certified_dfl.results import (
     Curves,
     Descriptions,
     Speeds,
-    cell_runs,
-    dataset_title,
     phases,
     rounds_to_reach,
     saved_percent,
 )
-from fu_papers.certified_dfl.grid import DU_FORMS, WHOLE_CLIENTS, Experiment, Place
+from fu_papers.certified_dfl.titles import SHOWN, dataset_title
 from fu_papers.lab.record import Record
 from fu_papers.look import mean_spread
 from fu_papers.verdicts import ClaimResult, judge, lowered
@@ -29,13 +27,13 @@ from fu_papers.verdicts import ClaimResult, judge, lowered
 POINT, CIFAR_POINTS, REMOVED_POINTS = 1.0, 5.0, 5.0
 AUC_SLACK, SAVED = 0.02, 97.0
 JUDGED = ("Original", *DU_FORMS)
-Theory = Mapping[str, Sequence[Record]]  # of certified_dfl_theory.run_theory, by kind
+Theory = Mapping[str, Sequence[Record]]  # of `Study.theory`, by kind
 
 
 def verdicts(
     e: Experiment, descriptions: Descriptions, runs: pd.DataFrame, curves: Curves, speeds: Speeds, theory: Theory
 ) -> list[ClaimResult]:
-    """One result per claim D1-D13. `runs`: of certified_dfl_figures.tidy."""
+    """One result per claim D1-D13. `runs`: of results.of_runs, wide."""
     return [
         _sample_wise(e, runs),
         _class_wise(e, runs),
@@ -55,10 +53,11 @@ def verdicts(
 
 def _cells(e: Experiment, runs: pd.DataFrame, request: str, method: str) -> Iterator[tuple[Place, pd.DataFrame]]:
     """The runs of a method for a request, place by place, where there are any."""
+    here = (runs.group == "tables") & (runs.method == method) & (runs.request.map(granularity) == request)
+    found = dict(list(runs[here].groupby(["setting", "condition"])))
     for place in e.places():
-        found = cell_runs(runs, place, request, method)
-        if len(found):
-            yield place, found
+        if (place.setting, place.topology) in found:
+            yield place, found[place.setting, place.topology]
 
 
 def _worst(e: Experiment, runs: pd.DataFrame, request: str, method: str, column: str) -> str:
@@ -259,14 +258,14 @@ def _risk(theory: Theory) -> ClaimResult:
 
 def _storage(descriptions: Descriptions, runs: pd.DataFrame) -> ClaimResult:
     """D12: what DU keeps with a Fisher matrix is d numbers; PDUDT's k N_c d is the paper's formula."""
-    size = {place.dataset: 4 * record.metrics["parameters"] for place, record in descriptions.items()}
+    size = {place.setting: 4 * record.metrics["parameters"] for place, record in descriptions.items()}
     fisher = runs[runs.curvature.isin(["fisher", "diagonal_fisher"])]
-    ratios = {str(kind): list(r.kept / r.dataset.map(size)) for kind, r in fisher.groupby("curvature")}
+    ratios = {str(kind): list(r.kept / r.setting.map(size)) for kind, r in fisher.groupby("curvature")}
     met = [all(ratio <= 1 for ratio in found) for found in ratios.values()]
     shown = {"fisher": "the full Fisher matrix (by samples, in float64)", "diagonal_fisher": "its diagonal"}
     ours = "; ".join(f"{shown[kind]} keeps {max(found):.3g} d numbers" for kind, found in ratios.items())
     pdudt = runs[runs.method == WHOLE_CLIENTS]
-    factors, counted = pdudt.published / pdudt.dataset.map(size), pdudt.kept / pdudt.dataset.map(size)
+    factors, counted = pdudt.published / pdudt.setting.map(size), pdudt.kept / pdudt.setting.map(size)
     ours += f"; PDUDT k N_c d = {factors.min():.0f} to {factors.max():.0f} d, our reconstruction {counted.max():.0f} d"
     keys = [*fisher.record, *pdudt.record]
     return judge(

@@ -1,7 +1,7 @@
 """Certified DFL's lemmas, theorems and certificate as numbers, where the retrained model is known exactly.
 
 Optima by Newton's method with the dense Hessian, D-PSGD where it comes to rest; the algorithm itself is always
-`fu_core.unlearning.du`. `run_theory` keeps everything as records; theory_figures and theory_tables show it. The numbers
+`fu_core.unlearning.du`. `PLANS` says what is run; theory_figures and theory_tables show the records. The numbers
 stand beside errata D1 to D13.
 
     theory_problems     ridge and logistic regression among ten peers
@@ -14,8 +14,6 @@ stand beside errata D1 to D13.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from fu_papers.certified_dfl.theory_audit import audit
@@ -24,54 +22,41 @@ from fu_papers.certified_dfl.theory_fisher import fisher
 from fu_papers.certified_dfl.theory_mixing import fixed_point, mixing
 from fu_papers.certified_dfl.theory_noise import calibration, noise_scale
 from fu_papers.certified_dfl.theory_problems import SPLITS
-from fu_papers.convex import data_hash
-from fu_papers.lab.pool import map_kinds
-from fu_papers.lab.record import Record
-from fu_papers.lab.store import RecordStore
+from fu_papers.lab.record import RunFunction
 
 EPSILON, DELTA = 1.0, 1e-5
 TOPOLOGIES = {"ring": 10, "erdos_renyi": 10, "complete": 10, "star": 10, "torus": 12}
-
-
-def run_theory(store: RecordStore, jobs: int | None = None) -> dict[str, list[Record]]:
-    """All of the above, by the name of the run function; about 20 seconds on one core."""
-    certified = {"epsilon": EPSILON, "delta": DELTA, "seed": 0}
-    plans: dict[Any, list[dict[str, Any]]] = {
-        mixing: [
-            {"topology": name, "clients": n, "p": 0.4, "steps": 100, "seed": 0} for name, n in TOPOLOGIES.items()
-        ],
-        fixed_point: [{"gamma": gamma, "heterogeneity": 0.7, "seeds": 5} for gamma in (0.05, 0.01, 0.001)],
-        exactness: [
-            {"heterogeneity": h, "seeds": 20, "growth": [2, 4, 8, 16], "growth_seeds": 10} for h in (0.0, 0.3, 0.7)
-        ],
-        bounds: [
-            {"loss": loss, "split": split, "l2": l2, "deleted": [1, 2, 4, 8], "seed": 0}
-            for loss in ("logistic", "ridge")
-            for split in SPLITS
-            for l2 in (0.01, 0.1, 1.0, 10.0)
-        ],
-        calibration: [{"l2": l2, "m": 4, "draws": 200, **certified} for l2 in (0.001, 0.01, 0.1, 0.3, 1.0)],
-        noise_scale: [{"clients": n, "epsilons": [0.5, 1.0, 3.0], "delta": DELTA} for n in (10, 100)],
-        audit: [
-            {"l2": l2, "m": m, "budget": budget, "models": models, "gamma": gamma, "split": "dirichlet",
-             "draws": 4000, "accuracy_draws": 200, **certified}
-            for l2, m, budget in ((0.001, 8, 0.3), (0.01, 4, 0.01))
-            for models, gamma in (("consensus", 0.0), ("dpsgd", 0.1), ("dpsgd", 1.0))
-        ],
-        risk: [
-            {"l2": l2, "who": who, "subsets": subsets, "deleted": list(range(1, 9)), "draws": 100, **certified}
-            for l2 in (0.1, 1.0)
-            for who, subsets in (("random", 4), ("one class", 1))
-        ],
-        fisher: [
-            *({"problem": name, "draws": 1, "seed": 0} for name in ("well specified", "labels flipped")),
-            {"problem": "breast cancer", "draws": 10, "seed": 0},
-            *({"problem": "least squares", "scale": s, "draws": 1, "seed": 0} for s in (0.1, 1.0, 3.0)),
-        ],
-    }  # fmt: skip
-    return map_kinds(plans, store=store, jobs=jobs, data_hash=lambda fn: partial(_hash_of, fn.__name__))
-
-
-def _hash_of(kind: str, config: Mapping[str, Any]) -> str:
-    on_breast_cancer = kind in ("bounds", "calibration", "audit", "risk") or config.get("problem") == "breast cancer"
-    return data_hash("breast_cancer" if on_breast_cancer else "")
+CERTIFIED = {"epsilon": EPSILON, "delta": DELTA, "seed": 0}
+PLANS: dict[RunFunction, list[dict[str, Any]]] = {  # what is checked, by run function; about 20 seconds on one core
+    mixing: [
+        {"topology": name, "clients": n, "p": 0.4, "steps": 100, "seed": 0} for name, n in TOPOLOGIES.items()
+    ],
+    fixed_point: [{"gamma": gamma, "heterogeneity": 0.7, "seeds": 5} for gamma in (0.05, 0.01, 0.001)],
+    exactness: [
+        {"heterogeneity": h, "seeds": 20, "growth": [2, 4, 8, 16], "growth_seeds": 10} for h in (0.0, 0.3, 0.7)
+    ],
+    bounds: [
+        {"loss": loss, "split": split, "l2": l2, "deleted": [1, 2, 4, 8], "seed": 0}
+        for loss in ("logistic", "ridge")
+        for split in SPLITS
+        for l2 in (0.01, 0.1, 1.0, 10.0)
+    ],
+    calibration: [{"l2": l2, "m": 4, "draws": 200, **CERTIFIED} for l2 in (0.001, 0.01, 0.1, 0.3, 1.0)],
+    noise_scale: [{"clients": n, "epsilons": [0.5, 1.0, 3.0], "delta": DELTA} for n in (10, 100)],
+    audit: [
+        {"l2": l2, "m": m, "budget": budget, "models": models, "gamma": gamma, "split": "dirichlet",
+         "draws": 4000, "accuracy_draws": 200, **CERTIFIED}
+        for l2, m, budget in ((0.001, 8, 0.3), (0.01, 4, 0.01))
+        for models, gamma in (("consensus", 0.0), ("dpsgd", 0.1), ("dpsgd", 1.0))
+    ],
+    risk: [
+        {"l2": l2, "who": who, "subsets": subsets, "deleted": list(range(1, 9)), "draws": 100, **CERTIFIED}
+        for l2 in (0.1, 1.0)
+        for who, subsets in (("random", 4), ("one class", 1))
+    ],
+    fisher: [
+        *({"problem": name, "draws": 1, "seed": 0} for name in ("well specified", "labels flipped")),
+        {"problem": "breast cancer", "draws": 10, "seed": 0},
+        *({"problem": "least squares", "scale": s, "draws": 1, "seed": 0} for s in (0.1, 1.0, 3.0)),
+    ],
+}  # fmt: skip

@@ -24,6 +24,7 @@ from fu_papers.certified_dfl.theory_problems import (
     CLIENTS,
     HELD,
     Problem,
+    breast_cancer,
     first,
     kept_by,
     on_a_ring,
@@ -128,7 +129,7 @@ class Claim(NamedTuple):
     worlds: Worlds
 
 
-@run_function("certified_dfl.audit")
+@run_function("certified_dfl.audit", data=breast_cancer)
 def audit(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """Claim D10: can the worlds be told apart better than the certificate allows? Methods 6.6.
 

@@ -22,7 +22,9 @@ from fu_papers.certified_dfl.theory_problems import (
     CLIENTS,
     HELD,
     SAMPLES,
+    breast_cancer,
     first,
+    generated,
     kept_by,
     on_a_ring,
     ridge_clients,
@@ -54,7 +56,7 @@ READINGS: dict[str, tuple[str, dict[str, Any]]] = {  # name -> who deletes, fiel
 }
 
 
-@run_function("certified_dfl.exactness")
+@run_function("certified_dfl.exactness", data=generated)
 def exactness(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """Errata D2 and D4 on ridge regression, where M = 0 promises the retrained model itself.
 
@@ -89,7 +91,7 @@ def exactness(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str,
 # --- Lemmas 2 and 3 --------------------------------------------------------------------------------------------------
 
 
-@run_function("certified_dfl.bounds")
+@run_function("certified_dfl.bounds", data=breast_cancer)
 def bounds(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """Lemmas 2 and 3 under their own assumptions: ten clients of 40, each deletes m, the optimum reached exactly.
 
@@ -130,7 +132,7 @@ def bounds(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, An
 # --- Theorem 2 -------------------------------------------------------------------------------------------------------
 
 
-@run_function("certified_dfl.risk")
+@run_function("certified_dfl.risk", data=breast_cancer)
 def risk(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """Theorem 2: f(x~) - f(x*) of the printed algorithm on all data, the deleted included, against m/n.
 

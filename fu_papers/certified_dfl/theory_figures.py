@@ -1,4 +1,4 @@
-"""Figures of certified DFL's lemmas, theorems and certificate, from the records of theory.run_theory."""
+"""Figures of certified DFL's lemmas, theorems and certificate, from the records of theory.PLANS."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PRINTED, CORRECTED, LINE = colour("DU printed"), colour("DU"), "#555555"
 STRONG = "#c8643c"  # the colour of printed forms, for small marks
 TOPOLOGY_NAMES = {"ring": "ring", "erdos_renyi": "Erdős–Rényi 0.4", "complete": "complete", "star": "star",
                   "torus": "torus 3 × 4"}  # fmt: skip
-TOPOLOGY_COLOURS = dict(zip(TOPOLOGY_NAMES, map(colour, ("DU", "PDUDT", "Retrain", "FedEraser", "CVFU")),
+TOPOLOGY_COLOURS = dict(zip(TOPOLOGY_NAMES, map(colour, ("DU", "PDUDT", "Retrain", "FedEraser", "Fine-tune")),
                             strict=True))  # fmt: skip
 GENERATED = "graphs and ridge regressions, generated"  # of the first kinds: mixing, fixed_point, exactness
 OUTPUT_MARKERS = dict(zip(OUTPUTS, "os^", strict=True))
@@ -249,7 +249,9 @@ def risk_figure(records: Sequence[Record]) -> Figure:
             ax.plot(m["share"], m["noise_free"], "-o" if random else "-^", markersize=5,
                     color=STRONG if random else PRINTED, label=label)  # fmt: skip
         m, slopes = chosen[0].metrics, chosen[0].metrics["slopes"]
-        ax.plot(m["share"], m["noise"], "-s", markersize=5, color=colour("CVFU"), label=f"noise: {slopes['noise']:.2f}")
+        ax.plot(
+            m["share"], m["noise"], "-s", markersize=5, color=colour("Fine-tune"), label=f"noise: {slopes['noise']:.2f}"
+        )
         for name, dash, text in (("first", "--", "bound, first term"), ("second", ":", "bound, second term")):
             ax.plot(m["share"], m[name], color=LINE, linestyle=dash, label=f"{text}: {slopes[name]:.2f}")
         ax.set(xscale="log", yscale="log", title=rf"$\lambda$ = {l2:g}", xlabel="share deleted, m/n")

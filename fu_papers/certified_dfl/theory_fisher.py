@@ -13,20 +13,21 @@ from fu_core.federation.local import Client
 from fu_core.models.flat import FlatModel
 from fu_core.streams import stream
 from fu_core.unlearning.curvature import dense_curvature, mean_gradient
-from fu_core.unlearning.newton import newton_solver
+from fu_core.unlearning.newton import Newton, newton_solver
+from fu_papers.certified_dfl.theory_problems import data_of
 from fu_papers.convex import OneLogit, convex_clients, convex_model, optimum
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.record import run_function
 
-STEPS: dict[str, dict[str, Any]] = {
-    "full Fisher, Eq. (7) as printed": {"curvature": "fisher", "loss_fisher": True},
-    "full Fisher, data term plus L2": {"curvature": "fisher"},
-    "diagonal Fisher, as printed": {"curvature": "diagonal_fisher", "loss_fisher": True},
-    "diagonal Fisher, data term plus L2": {"curvature": "diagonal_fisher"},
+STEPS = {
+    "full Fisher, Eq. (7) as printed": Newton("fisher", loss_fisher=True),
+    "full Fisher, data term plus L2": Newton("fisher"),
+    "diagonal Fisher, as printed": Newton("diagonal_fisher", loss_fisher=True),
+    "diagonal Fisher, data term plus L2": Newton("diagonal_fisher"),
 }
 
 
-@run_function("certified_dfl.fisher")
+@run_function("certified_dfl.fisher", data=data_of)
 def fisher(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """Errata D5: a random tenth of the samples leaves, with the Fisher matrix for the Hessian, at the optimum.
 
@@ -50,7 +51,7 @@ def fisher(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, An
         g = m / len(kept[1]) * mean_gradient(model, w, gone)  # 1 / (n - m) sum over U
         newton = torch.linalg.solve(H, g)
         moves = {"Hessian (Newton)": newton, "diagonal Hessian": g / H.diagonal()}
-        moves |= {name: newton_solver(model, [(w, parts)], **how)(g) for name, how in STEPS.items()}
+        moves |= {name: newton_solver(model, [(w, parts)], how)(g) for name, how in STEPS.items()}
         for name, v in moves.items():
             row = steps.setdefault(name, {"retraining": [], "error": [], "cosine": [], "length": []})
             row["retraining"].append(float((w + v - w_r).norm() / (w - w_r).norm()))

@@ -16,6 +16,7 @@ from fu_core.federation.graphs import eigenvalues, metropolis, mixing_error, rho
 from fu_papers.certified_dfl.theory_problems import (
     SAMPLES,
     first,
+    generated,
     kept_by,
     on_a_ring,
     ridge_clients,
@@ -26,7 +27,7 @@ from fu_papers.lab.context import RunContext
 from fu_papers.lab.record import run_function
 
 
-@run_function("certified_dfl.mixing")
+@run_function("certified_dfl.mixing", data=generated)
 def mixing(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """Lemma 1: |Q^k - 11'/N|^2 against rho^k. For a symmetric Q both are equal, so rounding needs its 1e-15."""
     graph = topology(config["topology"], config["clients"], p=config["p"], seed=config["seed"])
@@ -64,7 +65,7 @@ def at_rest(f: Federation, near: Tensor) -> Tensor:
     raise NumericalFailure(f"no fixed point of D-PSGD found: a residual of {float(residual.norm()):.2g} is left")
 
 
-@run_function("certified_dfl.fixed_point")
+@run_function("certified_dfl.fixed_point", data=generated)
 def fixed_point(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """Errata D6 and D1 on ridge regression, a ring of ten, a list entry per seed.
 

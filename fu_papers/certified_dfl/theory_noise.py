@@ -15,7 +15,9 @@ from fu_core.unlearning.du import DU, Release, du, du_release
 from fu_core.unlearning.gaussian_mechanism import gaussian_delta, gaussian_epsilon, gaussian_sigma
 from fu_papers.certified_dfl.theory_problems import (
     CLIENTS,
+    breast_cancer,
     first,
+    generated,
     kept_by,
     standard_normal,
     unit_constants,
@@ -33,7 +35,7 @@ def noisy_accuracy(models: Tensor, sigma: float, test: Client, noise: Tensor) ->
     return float(((logits > 0) == (y > 0)[:, None, None]).double().mean())
 
 
-@run_function("certified_dfl.calibration")
+@run_function("certified_dfl.calibration", data=breast_cancer)
 def calibration(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """Errata D9: what noise the printed calibration asks for when ten clients each delete a tenth, and its price.
 
@@ -77,7 +79,7 @@ def calibration(config: Mapping[str, Any], context: RunContext) -> tuple[dict[st
     }, None
 
 
-@run_function("certified_dfl.noise_scale")
+@run_function("certified_dfl.noise_scale", data=generated)
 def noise_scale(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """Errata D3: what the noise that r requesters add really certifies, with Lemma 3's bound as the sensitivity.
 

@@ -5,9 +5,9 @@ Ridge regression on generated clients, L2-regularised logistic regression on bre
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,12 +21,27 @@ from fu_core.models.flat import FlatModel
 from fu_core.request import Deletion
 from fu_core.streams import numpy_stream, stream
 from fu_core.unlearning.certificate import Constants, softmax_constants
-from fu_papers.convex import OneLogit, convex_clients
+from fu_papers.convex import OneLogit, convex_clients, data_hash
 
 CLIENTS = 10  # N
 FEATURES, SAMPLES, L2 = 6, 100, 0.1  # ridge regression: d, n, lambda
 HELD = 40  # n of a breast cancer client: ten of them leave 169 of 569 rows for testing
 SPLITS = ("iid", "dirichlet")
+
+
+def generated(config: Mapping[str, Any]) -> str:
+    """The data hash of runs on generated problems."""
+    return data_hash("")
+
+
+def breast_cancer(config: Mapping[str, Any]) -> str:
+    """The data hash of runs on breast cancer."""
+    return data_hash("breast_cancer")
+
+
+def data_of(config: Mapping[str, Any]) -> str:
+    """The data hash of runs on the problem that their config names."""
+    return (breast_cancer if config["problem"] == "breast cancer" else generated)(config)
 
 
 def on_a_ring(model: FlatModel, clients: Sequence[Client], gamma: float = 0.1) -> Federation:

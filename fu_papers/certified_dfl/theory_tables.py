@@ -1,4 +1,4 @@
-"""Tables of certified DFL's lemmas, theorems and certificate, from the records of theory.run_theory."""
+"""Tables of certified DFL's lemmas, theorems and certificate, from the records of theory.PLANS."""
 
 from __future__ import annotations
 

@@ -29,6 +29,7 @@ from fu_papers.look import colour, linestyle
 
 SAMPLES, L2 = 12, 0.1
 WHAT = ("some of its samples", "everything: it leaves")
+SOURCE = "generated: ridge regression, two coefficients"
 FORMS = {"DU": "corrected", "DU printed": "printed"}
 
 

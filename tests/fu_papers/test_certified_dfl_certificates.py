@@ -11,17 +11,19 @@ from fu_core.federation.decentralised import start
 from fu_core.unlearning.certificate import Privacy
 from fu_core.unlearning.du import DU, du_release
 from fu_core.unlearning.gaussian_mechanism import gaussian_epsilon
-from fu_papers.certified_dfl import theory, theory_audit
+from fu_papers.certified_dfl import theory_audit
 from fu_papers.certified_dfl import theory_problems as problems
 from fu_papers.certified_dfl.theory_audit import OUTPUTS, Worlds, largest_harmless_sigma
 from fu_papers.certified_dfl.theory_mixing import at_rest
 from fu_papers.certified_dfl.theory_noise import noisy_accuracy
+from fu_papers.study import Study
+from tests.certified_dfl_lab import experiment
 from tests.fu_papers.test_certified_dfl_theory import only
 
 
 @pytest.fixture(scope="module")
 def records(theory_store):
-    return theory.run_theory(theory_store, jobs=1)
+    return Study(experiment(), theory_store, jobs=1).theory()
 
 
 # --- noise ---

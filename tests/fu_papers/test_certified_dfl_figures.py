@@ -8,40 +8,40 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from fu_papers.certified_dfl import figures as figures
-from fu_papers.certified_dfl import runs as certified_dfl
-from fu_papers.certified_dfl.grid import CHOICES, Cell, Experiment, Place
+from fu_papers.certified_dfl import figures, results, tables, titles
+from fu_papers.certified_dfl.grid import CHOICES, Place, granularity
 from fu_papers.lab.store import RecordStore
 from fu_papers.lab.task import single_threaded
 from fu_papers.look import mean_spread, published, show_table, style
+from fu_papers.problem_figures import spread_or_dash
+from fu_papers.study import Cell, Study, wide
+from tests.certified_dfl_lab import CONVEX, NET, cell, experiment
 
-CONVEX, NET = "digits/unit_softmax", "digits/mlp"
-TINY = Experiment(
-    "test", [CONVEX, NET], ["iid"], ["ring", "erdos_renyi"], seeds=[0, 1], n_train=[200, 200],
-    n_test=[100, 100], rounds=[6, 4], lr=[3.0, 0.05], lr_decay=[1.0, 1.0], momentum=[0.0, 0.0], batch_size=[20, 20],
-    epochs=[1.0, 1.0], l2=[0.01, 0.0], curvature=["hessian", "ggn"], printed_curvature=["diagonal_fisher"] * 2,
-    damping=[0.01, 0.01], curvature_samples=[0, 20], clients=4, edge_probability=0.6, budget=1.0, epsilons=[1.0, 10.0],
-    pdudt_rounds=2, timed_rounds=2,
+TINY = experiment(
+    splits=["iid"], seeds=[0, 1], lr_decay=[1.0, 1.0], printed_curvature=["diagonal_fisher"] * 2, damping=[0.01, 0.01],
+    edge_probability=0.6, epsilons=[1.0, 10.0],
 )  # fmt: skip
-NAMES = [figures.SHOWN[method] for method in ("Original", "Fine-tune", "Retrain", "DU printed", "DU")]
+REQUESTS = TINY.requests()
+NAMES = [titles.SHOWN[method] for method in ("Original", "Fine-tune", "Retrain", "DU printed", "DU")]
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    store = RecordStore(tmp_path_factory.mktemp("certified_dfl"))
+    study = Study(TINY, RecordStore(tmp_path_factory.mktemp("certified_dfl")), jobs=1)
     with single_threaded():
-        made = SimpleNamespace(descriptions=certified_dfl.run_descriptions(TINY, store))
-        certified_dfl.run_training(TINY, store, 1)
-        made.unlearnings = certified_dfl.run_unlearning(TINY, store, 1)
-        made.curves = certified_dfl.run_curves(TINY, store, 1)
-        made.speeds = certified_dfl.run_speed(TINY, store)
-        made.certificates = certified_dfl.run_certificates(TINY, store, 1)
-    made.runs = figures.tidy(made.unlearnings)
+        made = SimpleNamespace(
+            descriptions=study.run("settings"),
+            unlearnings=study.run("unlearning"),
+            curves=study.run("curves"),
+            speeds=study.run("timing"),
+            certificates=list(study.run("certificates").values()),
+        )
+    made.runs = wide(results.of_runs(made.unlearnings))
     return made
 
 
 def metric(tiny, place, request, method, name):
-    return [tiny.unlearnings[Cell("tables", request, place, seed, method)].metrics[name] for seed in TINY.seeds]
+    return [tiny.unlearnings[cell(place, seed, REQUESTS[request], method)].metrics[name] for seed in TINY.seeds]
 
 
 def shown(values, digits=1):
@@ -55,12 +55,12 @@ def test_differences_are_to_the_retrain_of_the_same_place_request_and_seed(tiny)
     assert len(tiny.runs) == len(tiny.unlearnings)
     assert tiny.runs.test_retrain.notna().all()
     for row in tiny.runs.itertuples():
-        place = Place(row.dataset, row.split, row.topology)
-        retrain = tiny.unlearnings[Cell("tables", row.request, place, row.seed, "Retrain")].metrics
+        retrained = Cell("tables", row.setting, row.seed, row.request, "Retrain", condition=row.condition)
+        retrain = tiny.unlearnings[retrained].metrics
         assert row.test_retrain == retrain["test"]
         assert row.delta_forget == pytest.approx(abs(row.forget - retrain["forget"]))
         assert row.delta_auc_off == pytest.approx(abs(abs(row.auc - 0.5) - abs(retrain["auc"] - 0.5)))
-        if row.request == "class":
+        if row.request == REQUESTS["class"]:
             assert row.delta_removed == pytest.approx(abs(row.removed - retrain["removed"]))
         else:
             assert np.isnan(row.delta_removed)
@@ -69,8 +69,26 @@ def test_differences_are_to_the_retrain_of_the_same_place_request_and_seed(tiny)
 def test_the_ablation_is_compared_with_the_sample_wise_retraining(tiny):
     choices = tiny.runs[tiny.runs.group == "choices"]
     assert set(choices.label) == set(CHOICES)
-    assert set(choices.request) == {"sample"}
+    assert set(choices.request) == {REQUESTS["sample"]}
     assert choices.test_retrain.notna().all()
+
+
+def test_only_du_has_a_curvature(tiny):
+    assert set(tiny.runs[tiny.runs.curvature.notna()].method) == {"DU", "DU printed"}
+    assert set(tiny.runs[tiny.runs.method == "PDUDT"].curvature) == {None}  # its own is another thing
+
+
+def test_what_is_saved_names_places_granularities_and_a_label_for_every_row(tiny):
+    saved = results.saved(tiny.runs)
+    head = ["group", "request", "label", "method", "dataset", "split", "topology", "seed", "curvature"]
+    assert list(saved)[:9] == head
+    assert "record" not in saved
+    for (c, record), row in zip(tiny.unlearnings.items(), saved.itertuples(), strict=True):
+        assert Place(row.dataset, row.split, row.topology) == Place.of(c)
+        assert (row.group, row.request, row.seed) == (c.group, granularity(c.request), c.seed)
+        assert row.label == (c.label if c.group == "choices" else c.method)
+        assert row.test == record.metrics["test"]
+    assert list(saved)[-1] == "delta_auc_off"
 
 
 # --- tables ---
@@ -79,7 +97,7 @@ def test_the_ablation_is_compared_with_the_sample_wise_retraining(tiny):
 def test_tables_1_to_4_have_both_ends_and_the_spread_of_their_own_runs(tiny):
     for request in ("sample", "class"):
         for split in TINY.splits:
-            table = figures.tables_1_to_4(TINY, tiny.runs, request, split)
+            table = tables.tables_1_to_4(TINY, tiny.runs, request, split)
             assert table["method"].tolist() == NAMES * 4
             assert not any(name.startswith("paper: ") for name in table)  # digits is none of the paper's sets
             assert ("removed class %" in table) == (request == "class")
@@ -94,26 +112,27 @@ def test_tables_1_to_4_have_both_ends_and_the_spread_of_their_own_runs(tiny):
 
 
 def test_what_does_not_exist_is_a_dash(tiny):
-    table = figures.tables_1_to_4(TINY, tiny.runs, "sample", "iid").set_index("method")
+    table = tables.tables_1_to_4(TINY, tiny.runs, "sample", "iid").set_index("method")
     for method in ("do nothing (Original)", "Retrain"):  # no round of fine-tuning, no step
         assert set(table.loc[method, "before fine-tuning"]) == {"–"}
         assert set(table.loc[method, "length of the step / of the model"]) == {"–"}
-    assert figures.spread_or_dash(pd.Series([1.0, np.nan])) == "–"
-    assert figures.few(pd.Series([], dtype=float)) == "–"
-    assert "nan" not in show_table(figures.tables_1_to_4(renamed(), mnist(tiny), "class", "iid"), "s").data
+    assert spread_or_dash(pd.Series([1.0, np.nan])) == "–"
+    assert tables.few(pd.Series([], dtype=float)) == "–"
+    assert "nan" not in show_table(tables.tables_1_to_4(renamed(), mnist(tiny), "class", "iid"), "s").data
 
 
 def mnist(tiny):
     """The runs, as if the convex data set had been MNIST."""
-    return tiny.runs.replace({"dataset": {CONVEX: "mnist/unit_softmax"}})
+    convex = {p.setting: p._replace(dataset="mnist/unit_softmax").setting for p in TINY.places() if p.dataset == CONVEX}
+    return tiny.runs.replace({"setting": convex})
 
 
 def renamed():
-    return replace(TINY, datasets=["mnist/unit_softmax", NET])
+    return TINY.changed(datasets=["mnist/unit_softmax", NET])
 
 
 def test_the_papers_numbers_stand_beside_ours_where_the_data_are_the_papers(tiny):
-    table = figures.tables_1_to_4(renamed(), mnist(tiny), "class", "iid")
+    table = tables.tables_1_to_4(renamed(), mnist(tiny), "class", "iid")
     columns = list(table)
     ours = "test acc. %, all classes"
     assert columns[columns.index(ours) + 1] == f"paper: {ours}"
@@ -125,8 +144,8 @@ def test_the_papers_numbers_stand_beside_ours_where_the_data_are_the_papers(tiny
 
 def test_every_published_row_is_found_and_nothing_else():
     found = [
-        figures.papers_row(request, split, topology, f"{dataset}/tiny_cnn", method)
-        for request, split in figures.PAPER_TABLES
+        tables.papers_row(request, split, topology, f"{dataset}/tiny_cnn", method)
+        for request, split in tables.PAPER_TABLES
         for topology in ("ring", "erdos_renyi")
         for dataset in ("mnist", "fashion_mnist", "cifar10")
         for method in ("Retrain", "DU printed")
@@ -137,15 +156,15 @@ def test_every_published_row_is_found_and_nothing_else():
     assert means == pytest.approx(sorted(wanted.mia_acc_mean))
     here = ("sample", "iid", "ring", "mnist/unit_softmax", "Retrain")
     for place, wrong in ((0, "client"), (1, "dirichlet-0.1"), (2, "star"), (3, "digits/mlp"), (4, "DU")):
-        assert figures.papers_row(*here[:place], wrong, *here[place + 1 :]) == {}
+        assert tables.papers_row(*here[:place], wrong, *here[place + 1 :]) == {}
 
 
 def test_client_and_choices_tables(tiny):
-    client = figures.client_table(TINY, tiny.runs)
-    assert client["method"].tolist() == [*NAMES, figures.SHOWN["PDUDT"]] * 2
+    client = tables.client_table(TINY, tiny.runs)
+    assert client["method"].tolist() == [*NAMES, titles.SHOWN["PDUDT"]] * 2
     forgotten = metric(tiny, TINY.main(NET), "client", "DU printed", "forget")
     assert client["forgotten data %"].iloc[-3] == shown(forgotten)
-    choices = figures.choices_table(TINY, tiny.runs)
+    choices = tables.choices_table(TINY, tiny.runs)
     assert choices["variant"].tolist()[:4] == ["do nothing (Original)", "Retrain", "DU, as printed", "DU, corrected"]
     assert len(choices) == 3 + len(CHOICES)
     assert choices["distance to Retrain (do nothing: 1)"][1] == "0.00 ± 0.00"
@@ -168,23 +187,23 @@ def test_curves_have_a_panel_per_data_set_and_request_and_a_line_per_method(tiny
     assert fig.axes[0].get_xlim() == (0, 4 * K)
     (legend,) = fig.legends
     labels = [text.get_text() for text in legend.get_texts()]
-    assert {figures.SHOWN[m] for m in ("Original", "Retrain", "DU printed", "DU", "PDUDT")} <= set(labels)
+    assert {titles.SHOWN[m] for m in ("Original", "Retrain", "DU printed", "DU", "PDUDT")} <= set(labels)
 
 
 def test_curves_table_says_when_retrains_accuracy_is_reached(tiny):
-    table = figures.curves_table(TINY, tiny.curves)
+    table = tables.curves_table(TINY, tiny.curves)
     assert len(table) == 2 * (4 + 5)
     row = table[(table["method"] == "Retrain")].iloc[0]
     assert row["rounds run"] == "6"
-    path = figures.phases(tiny.curves[CONVEX, "sample", "Retrain"])
+    path = results.phases(tiny.curves[CONVEX, "sample", "Retrain"])
     assert [len(phase) for phase in path] == [6, 7, 7, 7]
     assert row["after these rounds %"].split(" / ")[-1] == f"{path[3][-1][1]:.1f}"
     points = [(0, 10.0), (1, 88.9), (2, 89.0)]
-    assert figures.rounds_to_reach(points, 90) == 2
-    assert figures.rounds_to_reach(points, 95) is None
-    assert figures._needed(points, 95) == "not within 2"
-    assert figures._listed(["1", "0", "0"]) == "1 / 0 / 0"
-    assert figures._listed(["5", "5"]) == "5"
+    assert results.rounds_to_reach(points, 90) == 2
+    assert results.rounds_to_reach(points, 95) is None
+    assert tables._needed(points, 95) == "not within 2"
+    assert tables._listed(["1", "0", "0"]) == "1 / 0 / 0"
+    assert tables._listed(["5", "5"]) == "5"
 
 
 # --- Fig. 2 ---
@@ -197,7 +216,7 @@ def test_times_are_written_on_the_bars_and_compared_with_the_papers(tiny):
     assert all(ax.get_xscale() == "log" for ax in fig.axes)
     seconds = tiny.speeds[CONVEX, "sample"].metrics["seconds"]
     assert fig.axes[0].texts[0].get_text() == figures._seconds(seconds["Retrain"])
-    table = figures.time_table(TINY, tiny.speeds)
+    table = tables.time_table(TINY, tiny.speeds)
     assert len(table) == 2 * 6
     row = table[table["method"] == "DU, as printed"].iloc[0]
     assert row["paper: saved %"] == "97"
@@ -211,12 +230,12 @@ def test_times_are_written_on_the_bars_and_compared_with_the_papers(tiny):
 
 
 def test_certificates_show_noise_accuracy_and_refusals(tiny):
-    table = figures.certificate_table(TINY, tiny.certificates, tiny.runs)
+    table = tables.certificate_table(TINY, tiny.certificates, tiny.runs)
     assert len(table) == 4 + 2 * len(TINY.epsilons)
     assert table["model"].tolist()[:2] == ["do nothing (Original)", "Retrain"]
     printed = table[(table["model"] == "DU, as printed") & (table["ε"] == "1")].iloc[0]
     assert printed["released"] == "2 of 2"
-    frame = figures.releases(tiny.certificates)
+    frame = results.releases(tiny.certificates)
     assert len(frame) == 2 * 2 * len(TINY.epsilons)
     one = frame[frame.form == "printed"].iloc[0]
     assert one.ratio == pytest.approx(one.sigma * np.sqrt(640) / tiny.certificates[0].metrics["length"])
@@ -230,7 +249,7 @@ def test_a_refusal_has_no_noise_and_no_accuracy(tiny):
         replace(record, rounds=[refuse(x) if x["form"] == "corrected" else x for x in record.rounds])
         for record in tiny.certificates
     ]
-    table = figures.certificate_table(TINY, refused, tiny.runs)
+    table = tables.certificate_table(TINY, refused, tiny.runs)
     rows = table[table["model"].str.startswith("DU, corrected") & (table["ε"] != "no noise")]
     assert set(rows["released"]) == {"refused"}
     assert set(rows["test acc. %"]) == set(rows["noise σ"]) == {"–"}
@@ -241,34 +260,34 @@ def test_a_refusal_has_no_noise_and_no_accuracy(tiny):
 
 
 def test_numbers_of_any_size_keep_two_digits():
-    assert figures.few(pd.Series([0.05, 0.06])) == "0.055 ± 0.007"
-    assert figures.few(pd.Series([3.0])) == "3.0"
-    assert figures.few(pd.Series([8.5e7, 8.5e7])) == "(8.5 ± 0.0) · 10⁷"
-    assert figures.few(pd.Series([2e-6])) == "2.0 · 10⁻⁶"
-    assert figures.few(pd.Series([0.0, 0.0])) == "0.0 ± 0.0"
+    assert tables.few(pd.Series([0.05, 0.06])) == "0.055 ± 0.007"
+    assert tables.few(pd.Series([3.0])) == "3.0"
+    assert tables.few(pd.Series([8.5e7, 8.5e7])) == "(8.5 ± 0.0) · 10⁷"
+    assert tables.few(pd.Series([2e-6])) == "2.0 · 10⁻⁶"
+    assert tables.few(pd.Series([0.0, 0.0])) == "0.0 ± 0.0"
 
 
 # --- storage, graphs ---
 
 
 def test_storage_by_formula_is_what_was_counted(tiny):
-    table = figures.storage_table(TINY, tiny.descriptions, tiny.runs)
+    table = tables.storage_table(TINY, tiny.descriptions, tiny.runs)
     convex = table[table["data set, net"] == "Digits, softmax regression"].set_index("what is kept")
     for kind in ("Hessian (DU)", "diagonal Fisher (DU)"):
         assert convex.loc[kind, "by formula"] == convex.loc[kind, "counted in our runs"]
     assert convex.loc["Hessian (DU)", "models' worth"] == "640"
     assert convex.loc["nothing (do nothing, Retrain)", "counted in our runs"] == "0 B"
-    degree = figures.graph_of(tiny.descriptions[TINY.main(CONVEX)], 4).degree[TINY.leaving]
+    degree = results.graph_of(tiny.descriptions[TINY.main(CONVEX)], 4).degree[TINY.leaving]
     assert convex.loc["models and gradients (PDUDT)", "models' worth"] == str(TINY.rounds[0] * degree)
     # models and gradients of everybody, every round
-    assert convex.loc["models and gradients (PDUDT)", "counted in our runs"] == figures.in_bytes(
+    assert convex.loc["models and gradients (PDUDT)", "counted in our runs"] == tables.in_bytes(
         2 * TINY.rounds[0] * 4 * 640 * 4
     )
-    assert [figures.in_bytes(size) for size in (0, 2560, 4.99e14)] == ["0 B", "2.56 kB", "499 TB"]
+    assert [tables.in_bytes(size) for size in (0, 2560, 4.99e14)] == ["0 B", "2.56 kB", "499 TB"]
 
 
 def test_traffic_is_what_was_counted_and_retraining_is_rounds_times_links(tiny):
-    table = figures.traffic_table(TINY, tiny.descriptions, tiny.runs).set_index(["data set, net", "request"])
+    table = tables.traffic_table(TINY, tiny.descriptions, tiny.runs).set_index(["data set, net", "request"])
     here = table.loc[("Digits, softmax regression", "client-wise")]
     links = tiny.descriptions[TINY.main(CONVEX)].metrics["links"]
     assert here["Retrain"] == str(TINY.rounds[0] * links)
@@ -285,5 +304,5 @@ def test_networks_and_labels_are_those_described(tiny):
     assert fig.axes[0].get_title() == "ring, 4 links"
     assert len(labels.axes) == 2 * len(TINY.splits)  # with a colour bar each
     assert isinstance(labels, Figure)
-    assert figures.source(tiny.descriptions).count("net: ") == 2
-    assert figures.source(tiny.descriptions, [NET]).endswith("net: mlp")
+    assert titles.source(tiny.descriptions).count("net: ") == 2
+    assert titles.source(tiny.descriptions, [NET]).endswith("net: mlp")

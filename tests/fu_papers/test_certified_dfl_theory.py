@@ -8,17 +8,19 @@ from matplotlib.figure import Figure
 
 from fu_core.federation.decentralised import dpsgd_round, start
 from fu_core.federation.graphs import metropolis, ring
-from fu_papers.certified_dfl import theory, theory_exactness, theory_mixing
+from fu_papers.certified_dfl import theory_exactness, theory_mixing
 from fu_papers.certified_dfl import theory_figures as figures
 from fu_papers.certified_dfl import theory_problems as problems
 from fu_papers.certified_dfl import theory_tables as tables
 from fu_papers.convex import optimum, pooled
 from fu_papers.look import save_figure, save_table
+from fu_papers.study import Study
+from tests.certified_dfl_lab import experiment
 
 
 @pytest.fixture(scope="module")
 def records(theory_store):
-    return theory.run_theory(theory_store, jobs=1)
+    return Study(experiment(), theory_store, jobs=1).theory()
 
 
 def only(records, **config):

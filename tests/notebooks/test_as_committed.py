@@ -131,7 +131,8 @@ def test_the_sections_of_the_house_come_in_order_and_are_numbered(paper, noteboo
 
 
 def test_every_figure_and_table_names_its_data(notebook):
-    shown = calls(code(notebook), "save_figure", "show_figure", "save_table", "show_table")
+    names = ("save_figure", "show_figure", "keep_figure", "save_table", "show_table", "keep_table")
+    shown = calls(code(notebook), *names)
     assert len(shown) >= 10
     for call in shown:
         function = getattr(report, ast.unparse(call.func).rpartition(".")[2])

@@ -1,0 +1,37 @@
+"""Certified DFL's stages, in the order of its notebook."""
+
+from __future__ import annotations
+
+from fu_papers.certified_dfl import runs
+from fu_papers.certified_dfl.certify import certify
+from fu_papers.certified_dfl.curve import curve
+from fu_papers.certified_dfl.grid import Experiment, Place
+from fu_papers.certified_dfl.speed import speed
+from fu_papers.certified_dfl.theory import PLANS
+from fu_papers.study import Config, Stage, theory_stages
+
+
+def descriptions(e: Experiment) -> dict[Place, Config]:
+    """Every place."""
+    return {place: e.training(place, e.seeds[0]) for place in e.places()}
+
+
+def trainings(e: Experiment) -> dict[tuple[str, str, int, str], Config]:
+    """What the tables' runs need, by (setting, topology, seed, request); "none" is the original model's."""
+    found: dict[tuple[str, str, int, str], Config] = {}
+    for cell, config in e.cells().items():
+        needed = runs.needs(config)
+        for request, name in (("none", "original"), (cell.request, "retrained")):
+            found[cell.setting, cell.condition, cell.seed, request] = needed[name][1]
+    return found
+
+
+STAGES = (
+    Stage("settings", runs.describe, descriptions, alone=True),
+    *theory_stages(PLANS),
+    Stage("training", runs.train, trainings),
+    Stage("unlearning", runs.unlearn, lambda e: e.cells(), needs=("training",)),
+    Stage("curves", curve, lambda e: e.curves(), needs=("training",)),
+    Stage("timing", speed, lambda e: e.speeds(), alone=True),
+    Stage("certificates", certify, lambda e: e.certificates(), needs=("training",)),
+)

@@ -1,0 +1,53 @@
+"""What certified DFL's data sets, graphs, requests and methods are called for readers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fu_papers import problem_figures
+from fu_papers.certified_dfl.grid import Experiment, Place
+from fu_papers.lab.record import Record
+from fu_papers.problems import DATASET_TITLES
+
+SHOWN = {
+    "Original": "do nothing (Original)",
+    "Fine-tune": "do nothing, 1 round more",
+    "Retrain": "Retrain",
+    "DU printed": "DU, as printed",
+    "DU": "DU, corrected",
+    "PDUDT": "PDUDT (reconstruction)",
+}
+NET_TITLES = {
+    "unit_softmax": "softmax regression",
+    "softmax_regression": "softmax regression",
+    "mlp": "MLP",
+    "tiny_cnn": "tiny CNN",
+    "lenet": "LeNet",
+    "simple_cnn": "CNN",
+    "small_resnet": "small ResNet",
+    "resnet18": "ResNet-18",
+}
+TOPOLOGY_TITLES = {"ring": "ring", "erdos_renyi": "Erdős–Rényi"}
+REQUESTS = {"sample": "sample-wise", "class": "class-wise", "client": "client-wise"}
+
+
+def dataset_title(dataset: str) -> str:
+    """The heading of a data set with its net: "Digits, MLP"."""
+    name, net = dataset.split("/")
+    return f"{DATASET_TITLES.get(name, name)}, {NET_TITLES.get(net, net)}"
+
+
+def topology_title(topology: str) -> str:
+    """The heading of a graph."""
+    return TOPOLOGY_TITLES.get(topology, topology)
+
+
+def source(descriptions: Mapping[Place, Record], datasets: Sequence[str] | None = None) -> str:
+    """The line under every table and figure: which data, which net. `datasets`: only those (default: all)."""
+    shown = {p.setting: r for p, r in descriptions.items() if datasets is None or p.dataset in datasets}
+    return problem_figures.source(shown)
+
+
+def timed_title(e: Experiment, method: str) -> str:
+    """A method's name where seconds are shown: PDUDT's depend on how many rounds follow its replay."""
+    return f"PDUDT (reconstruction), {e.pdudt_rounds} rounds" if method == "PDUDT" else SHOWN[method]
