@@ -61,7 +61,9 @@ def judged(changes=None, passes=None, times=None, floor=(0.2, 0.3), **theory):
         for where, change in (changes or {}).items():
             if all(a in (None, b) for a, b in zip(where, place, strict=True)):
                 values |= change
-        rows.append(dict(zip(("group", "setting", "method", "label"), place, strict=True)) | values | {"record": f"k{i}"})
+        rows.append(
+            dict(zip(("group", "setting", "method", "label"), place, strict=True)) | values | {"record": f"k{i}"}
+        )
     speeds = {what: timed(what, passes or {}, times or {}) for what in GAINS}
     found = claims.verdicts(E, pd.DataFrame(rows), speeds, [record({"kl": kl}) for kl in floor], checks(**theory))
     return {result.id: result for result in found}
@@ -213,7 +215,10 @@ def test_h9_asks_for_less_work_and_not_for_a_lucky_clock(printed, corrected, ver
     ],
 )
 def test_h10_asks_for_one_point_at_every_alpha(nothing, printed, corrected, verdict):
-    changes = {("alpha", None, None, "1"): {"delta_test": 0.1}, ("alpha", None, NOTHING, "0.1"): {"delta_test": nothing}}
+    changes = {
+        ("alpha", None, None, "1"): {"delta_test": 0.1},
+        ("alpha", None, NOTHING, "0.1"): {"delta_test": nothing},
+    }
     changes |= of_forms("delta_test", printed, corrected, "alpha", label="0.1")
     assert judged(changes)["H10"].verdict == verdict
 

@@ -130,8 +130,14 @@ def test_options_are_whole_and_those_of_our_parameters():
     assert e.options("NaiveGA") == {"epochs": 7.0, "lr": None, "batch_size": None, "until_explosion": True}
     assert e.options("FedEraser") == {"calibration": 0.25, "norm_scope": "layer", "released_schedule": False}
     assert e.options("SISA") == {"shards": 2}
-    assert [e.options("HF-KCU")[name] for name in ("iters", "beta", "matrix", "form")] == [3, 0.5, "fisher", "corrected"]
-    assert [e.options("HF-KCU printed")[name] for name in ("iters", "matrix", "form")] == [3, "hessian", "printed"]
+    assert [e.options("HF-KCU")[name] for name in ("iters", "beta", "matrix", "form")] == [
+        3,
+        0.5,
+        "fisher",
+        "corrected",
+    ]
+    printed = e.options("HF-KCU printed")
+    assert [printed[name] for name in ("iters", "beta", "matrix", "form")] == [3, 0.5, "hessian", "printed"]
     assert all(registered(method).configured(**e.options(method)) is not None for method in OPTIONS)
     assert "FedAU" not in OPTIONS
     assert e.options("FedAU") == vars(registered("FedAU").configured())
