@@ -1,8 +1,8 @@
 """HF-KCU's experiments as runs: from a flat config to a record.
 
 `train` makes original, retrained, poisoned and shard models; `shadow_federation` the attacker's own; `unlearn` lets one
-method forget client 0 and evaluates; `speed` times methods against retraining in one process. Everything shown is read
-from their records.
+method forget client 0 and evaluates; `fu_papers.hf_kcu.speed` times methods against retraining. Everything shown is
+read from their records.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fu_core.evaluation.accuracy import accuracy, outputs_accuracy
 from fu_core.evaluation.backdoor import Trigger, attack_success, poison
 from fu_core.evaluation.equivalence import logit_mse, logits_kl, parameter_gap, prediction_agreement
 from fu_core.evaluation.membership import Attack, fit_attack, shadow
-from fu_core.federation import Federation, Meter, fedavg
+from fu_core.federation import Federation, Meter
 from fu_core.request import Deletion, Request
 from fu_core.streams import stream
 from fu_core.unlearning.baselines.sisa import Ensemble, shard_clients
@@ -36,7 +36,6 @@ from fu_papers.lab.context import RunContext
 from fu_papers.lab.device import device
 from fu_papers.lab.record import Config, Needs, run_function
 from fu_papers.lab.store import RecordStore
-from fu_papers.lab.timing import REPEATS, Stopwatch
 from fu_papers.problems import (
     PROBLEM_KEYS,
     TRAINING_FIELDS,
@@ -210,7 +209,7 @@ class Case:
         """Read the trainings that the config needs; they are run if need be."""
         p = problem(config)
         f, request = federation(config, p), Request.parse(config["request"])
-        original, retrained = (_model(context, name) for name in ("original", "retrained"))
+        original, retrained = (model_of(context, name) for name in ("original", "retrained"))
         return cls(p, f, request.resolve(f.clients), request.resolve(p.clients), original, retrained)
 
     def served(self, config: Config, context: RunContext) -> Unlearned:
@@ -227,7 +226,8 @@ class Case:
         return found
 
 
-def _model(context: RunContext, name: str) -> Tensor:
+def model_of(context: RunContext, name: str) -> Tensor:
+    """The final model (d,) of a training that a run needs."""
     return context.needed(name, ["w"])["w"].to(device())
 
 
@@ -252,16 +252,17 @@ def _shards(config: Config, context: RunContext) -> tuple[dict[tuple[int, ...], 
     spent = {"images": 0, "bytes": 0}
     if "shards" not in config["options"]:
         return models, spent
-    with_target = next(group for group in _groups(config) if TARGET in group)
+    with_target = next(group for group in groups_of(config) if TARGET in group)
     for staying in _staying(config):
-        models[tuple(staying)] = _model(context, _shard(staying))
+        models[tuple(staying)] = model_of(context, _shard(staying))
         if set(staying) < set(with_target):
             record = context.needed_record(_shard(staying))
             spent = {name: record.metrics[name] for name in spent}
     return models, spent
 
 
-def _groups(config: Config) -> list[list[int]]:
+def groups_of(config: Config) -> list[list[int]]:
+    """SISA's client groups."""
     return shard_clients(config["clients"], config["options"]["shards"], seed=config["seed"])
 
 
@@ -332,7 +333,7 @@ def two_retrainings(config: Config) -> Needs:
 def noise_floor(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """Two retrainings that differ in nothing but the seed, `config["pair"]`: how far apart are they?"""
     p = problem(config)
-    first, second = (_model(context, str(seed)) for seed in config["pair"])
+    first, second = (model_of(context, str(seed)) for seed in config["pair"])
     a, b = (p.model.predict(w, p.test[0]) for w in (first, second))
     return {
         "kl": (logits_kl(a, b) + logits_kl(b, a)) / 2,
@@ -353,7 +354,7 @@ def the_original(config: Config) -> Needs:
 def residuals(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """CG on a trained net's own damped Hessians, those of clients 1 and 2: relative residual per step."""
     p = problem(config)
-    w = _model(context, "original")
+    w = model_of(context, "original")
     curves = {}
     for matrix in ("hessian", "ggn"):
         for i in RESIDUAL_CLIENTS:
@@ -363,53 +364,3 @@ def residuals(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str,
             norms = [norm / found.residual_norms[0] for norm in found.residual_norms]
             curves[f"{matrix}/{i}"] = {"residuals": norms, "negative": found.negative_steps}
     return {"curves": curves}, None
-
-
-# --- speed -----------------------------------------------------------------------------------------------------------
-
-
-@run_function("hf_kcu.speed", data=data_hash, needs=the_original)
-def speed(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
-    """Seconds and gradient passes of retraining and of every method, one after the other in this process.
-
-    `timed_rounds` rounds of retraining are run and timed; where these are fewer than `schedule_rounds` of
-    `schedule_epochs` epochs, "retrain" is projected from them. `variants` are timed several times in turn, `baselines`
-    once; both by name: {"method", "options"}.
-    """
-    p = problem(config)
-    f, w = federation(config, p), _model(context, "original")
-    deletion = Request.parse(config["request"]).resolve(f.clients)
-    watch = Stopwatch()
-    _retrain(config, context, f.after(deletion), watch)
-    per_round = sum(watch.laps["round"]) / config["timed_rounds"] * config["schedule_epochs"] / f.local.epochs
-    seconds = {"retrain": per_round * config["schedule_rounds"]}
-
-    def served(name: str, timed: Config) -> Meter:
-        own = {**config, **timed, "rounds": config["schedule_rounds"]}
-        # SISA trains the shard of client 0 again, whatever its model was, and leaves the others alone
-        shards = {tuple(group): w for group in _groups(own)} if "shards" in own["options"] else {}
-        trained = trained_with(own, context, f, w, shards)
-        return watch.time(name, partial(serve_request, own["method"], trained, deletion, **own["options"])).cost
-
-    counted: dict[str, list[int]] = {name: [] for name in config["variants"]}
-    for _ in range(REPEATS):
-        for name, timed in config["variants"].items():
-            if watch.wants(name):
-                counted[name].append(served(name, timed).gradient_passes)
-    passes: dict[str, float] = {name: sum(counts) / len(counts) for name, counts in counted.items()}
-    passes |= {name: served(name, timed).gradient_passes for name, timed in config["baselines"].items()}
-    passes["retrain"] = config["schedule_rounds"] * config["schedule_epochs"] * len(deletion.retain[1])
-    medians = watch.medians()
-    seconds |= {name: medians[name] for name in (*config["variants"], *config["baselines"])}
-    return {"seconds": seconds, "passes": passes, "timed_rounds": config["timed_rounds"]}, None
-
-
-def _retrain(config: Config, context: RunContext, rest: Federation, watch: Stopwatch) -> None:
-    """`timed_rounds` rounds of retraining by those who stay, each a lap and a row of the record."""
-
-    def after_round(t: int, *_: object) -> None:
-        context.log(round=t, seconds=watch.lap("round"))
-        watch.start()
-
-    watch.start()
-    fedavg(rest, initial_model(config, rest.model), config["timed_rounds"], after_round=after_round)

@@ -6,6 +6,7 @@ import itertools
 
 from fu_papers.hf_kcu import runs, theory
 from fu_papers.hf_kcu.grid import REQUEST, Experiment
+from fu_papers.hf_kcu.speed import speed
 from fu_papers.lab.record import RunFunction, config_key
 from fu_papers.problems import PROBLEM_KEYS
 from fu_papers.study import Config, Stage, theory_stages
@@ -42,5 +43,5 @@ STAGES = (
     Stage("shadow models", runs.shadow_federation, lambda e: needed(e, runs.shadow_federation)),
     Stage("unlearning", runs.unlearn, lambda e: e.runs(), needs=("training", "shadow models")),
     Stage("noise floor", runs.noise_floor, noise_floor, needs=("training",)),
-    Stage("timing", runs.speed, lambda e: e.speeds(), needs=("training",), alone=True),
+    Stage("timing", speed, lambda e: e.speeds(), needs=("training",), alone=True),
 )
