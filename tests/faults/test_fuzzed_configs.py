@@ -24,7 +24,6 @@ from fu_papers.fedora import grid as fedora_experiment
 from fu_papers.fedora import runs as fedora
 from fu_papers.hf_kcu import grid as hf_kcu_experiment
 from fu_papers.hf_kcu import runs as hf_kcu
-from fu_papers.hf_kcu import stages as hf_kcu_stages
 from fu_papers.lab import reproduce
 from fu_papers.lab.pool import map_runs
 from fu_papers.lab.record import run_key
@@ -65,9 +64,9 @@ def puf_configs(e):
 
 def hf_kcu_configs(e):  # without `speed`, see DEFECTS
     return [
-        *((hf_kcu.train, config) for config in hf_kcu_stages.needed(e, hf_kcu.train).values()),
-        *((hf_kcu.unlearn, config) for config in e.runs().values()),
-        *((hf_kcu.residuals, config) for config in hf_kcu_stages.residuals(e).values()),
+        *((hf_kcu.train, config) for config in e.trainings()),
+        *((hf_kcu.unlearn, config) for config in e.cells().values()),
+        *((hf_kcu.residuals, e.training(e.main, seed) | {"damping": float(e.damping)}) for seed in e.sweep_seeds),
     ]
 
 

@@ -3,15 +3,26 @@
 import ast
 import inspect
 import re
+from dataclasses import fields
 
 import nbformat
 import pytest
 
 from fu_papers import look as report
-from fu_papers.lab.notebooks import OTHERS, declared, notebooks
+from fu_papers.certified_dfl import grid as certified_dfl_experiment
+from fu_papers.fedora import grid as fedora_experiment
+from fu_papers.hf_kcu import grid as hf_kcu_experiment
+from fu_papers.lab.reproduce import declared_parameters, notebooks
+from fu_papers.puf import grid as puf_experiment
 from tests.notebook_lab import ABSOLUTE_PATH, code, outputs
 
 TITLES = {"puf": "# PUF: ", "hf_kcu": "# HF-KCU: ", "certified_dfl": "# Certified DFL: ", "fedora": "# FedORA: "}
+EXPERIMENTS = {
+    "puf": puf_experiment.Experiment,
+    "hf_kcu": hf_kcu_experiment.Experiment,
+    "certified_dfl": certified_dfl_experiment.Experiment,
+    "fedora": fedora_experiment.Experiment,
+}
 HOUSE = ("Try it", "Claims", "Closing checks", "Exercises", "Where things are")  # how every notebook ends
 SECTIONS = {
     "puf": ("Parameters", "Setting", "Training", "request", "PUF", "Recovery", "Table III", "Two readings", *HOUSE),
@@ -80,21 +91,22 @@ def test_it_is_a_valid_notebook(notebook):
 
 def test_it_has_one_parameters_cell_of_typed_and_commented_literals(paper, notebook):
     (cell,) = code(notebook, "parameters")
-    names = declared(notebooks()[paper])  # refuses anything but typed literals
+    declared = declared_parameters(notebooks()[paper])  # refuses anything but typed literals
     lines = cell.source.splitlines()
-    assert len(lines) == len(names)
-    for line, name in zip(lines, names, strict=True):
+    assert len(lines) == len(declared)
+    for line, name in zip(lines, declared, strict=True):
         assert re.fullmatch(rf"{name}: .+ = .+  # .+", line)
 
 
-def test_the_experiment_gets_every_parameter_under_its_own_name(paper, notebook):
-    """Two swapped numbers would pass every check of range and type."""
-    (call,) = calls(code(notebook), "of")
-    assert [ast.unparse(argument) for argument in (call.func, *call.args)] == ["Experiment.of", "profile"]
-    given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
-    assert given.pop(None) == OTHERS  # **others
-    assert given == {name: name for name in given}
-    assert set(declared(notebooks()[paper])) == {"profile", *given, OTHERS, "interactive"}
+def test_the_experiment_gets_every_parameter_in_its_place(paper, notebook):
+    """Twenty or more arguments by position: two swapped numbers would pass every check of range and type."""
+    (call,) = calls(code(notebook), "Experiment")
+    names = [f.name for f in fields(EXPERIMENTS[paper])]
+    given = dict(zip(names, map(ast.unparse, call.args), strict=False))
+    given |= {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+    assert given == {name: name for name in names}
+    others = {"interactive", "flower"} if paper == "puf" else {"interactive"}
+    assert set(declared_parameters(notebooks()[paper])) == {*names, *others}
 
 
 def test_one_cell_is_checked_by_nbval_and_its_output_is_kept(notebook):

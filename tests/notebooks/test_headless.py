@@ -7,16 +7,17 @@ import pandas as pd
 import pytest
 
 from fu_papers.certified_dfl import grid as certified_dfl_experiment
+from fu_papers.certified_dfl import theory as certified_dfl_theory
 from fu_papers.fedora import grid as fedora_experiment
+from fu_papers.fedora import theory as fedora_theory
 from fu_papers.hf_kcu import grid as hf_kcu_experiment
 from fu_papers.hf_kcu import theory as hf_kcu_theory
-from fu_papers.lab.notebooks import notebooks
-from fu_papers.lab.pool import map_runs
+from fu_papers.lab.reproduce import notebooks
 from fu_papers.lab.store import RecordStore
-from fu_papers.study import stages_of
 from tests.notebook_lab import ABSOLUTE_PATH, DIGITS, Lab, code, outputs
 
 NOISY = "mnist/iid/softmax_regression"
+THEORY = {"hf_kcu": hf_kcu_theory, "certified_dfl": certified_dfl_theory, "fedora": fedora_theory}
 PARAMETERS = {
     "hf_kcu": {
         "settings": [DIGITS, NOISY],
@@ -104,9 +105,7 @@ def paper(request):
 def tiny(paper, tmp_path_factory, data, theory_store):
     """The notebook, run from beginning to end in one process; the numerical checks are those of its paper's tests."""
     lab = Lab(tmp_path_factory.mktemp("tiny"), data, paper, PARAMETERS[paper])
-    for stage in stages_of(paper):
-        if stage.name.startswith("theory: "):
-            map_runs(stage.fn, stage.cells(None).values(), store=theory_store, jobs=1, label=stage.name)
+    THEORY[paper].run_theory(theory_store, jobs=1)
     RecordStore(lab.runs / "records").merge(theory_store.root)
     done = lab.reproduce("--jobs", "1")
     assert done.returncode == 0, done.stderr
