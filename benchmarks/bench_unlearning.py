@@ -21,10 +21,9 @@ from torch import Tensor
 
 from fu_core import partition
 from fu_core.data import load
-from fu_core.federation.horizontal import fedavg
-from fu_core.federation.local import ClientOpt
-from fu_core.federation.meter import Meter
+from fu_core.federation import ClientOpt, Federation, Meter, fedavg
 from fu_core.models import build
+from fu_core.request import Request
 from fu_core.unlearning.hf_kcu import HFKCU, hf_kcu_step
 from fu_papers.lab.provenance import machine
 from fu_papers.lab.task import single_threaded
@@ -46,8 +45,10 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     data = load("cifar10")
     parts = partition.dirichlet(data.y_train, 10, alpha=0.5, seed=0, min_size=10)
-    clients = [(data.x_train[part], data.y_train[part]) for part in parts]
-    model, local = build("simple_cnn", data), ClientOpt(lr=0.01, epochs=EPOCHS, batch_size=64)
+    clients = {i: (data.x_train[part], data.y_train[part]) for i, part in enumerate(parts)}
+    f = Federation(build("simple_cnn", data), clients, ClientOpt(lr=0.01, epochs=EPOCHS, batch_size=64))
+    deletion = Request.parse("client-0").resolve(clients)
+    rest = f.after(deletion)
     taken: dict[str, list[float]] = {name: [] for name in VARIANTS}
     passes: dict[str, int] = {}
     laps: list[float] = []
@@ -55,21 +56,21 @@ def main() -> None:
     def unlearn(w: Tensor) -> None:
         for name, config in VARIANTS.items():
             meter, start = Meter(), time.perf_counter()
-            hf_kcu_step(model, w, clients, 0, config, meter=meter)
+            hf_kcu_step(f.having(meter=meter), w, deletion, config)
             taken[name].append(time.perf_counter() - start)
             passes[name] = max(passes.get(name, 0), meter.gradient_passes)  # CG may end early on a Hessian
 
-    w = model.init(0)
+    w = f.model.init(0)
     with single_threaded():
         for t in range(1, rounds + 1):
             start = time.perf_counter()
-            w = fedavg(model, w, clients, rounds=1, local=local, seed=0, exclude=[0], first_round=t)
+            w = fedavg(rest, w, 1, first_round=t)
             laps.append(time.perf_counter() - start)
             if t % EVERY == 1 or t == rounds:
                 unlearn(w)
             print(f"round {t} of {rounds}: {laps[-1]:.0f} s", flush=True)
     retrain = ROUNDS * statistics.median(laps)  # a busy moment of the machine must not count for us
-    retained = sum(len(y) for _, y in clients[1:])
+    retained = len(deletion.retain[1])
     rows = [
         {
             "what": "retraining",

@@ -36,6 +36,7 @@ def _each_once(values: list[Any]) -> list[Any]:
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]  # both ends included
+Part = Annotated[float, Field(gt=0, le=1)]  # some of it, or all
 Inside = Annotated[float, Field(gt=0, lt=1)]  # neither
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]

@@ -1,15 +1,14 @@
 """HF-KCU's formulas and theorems as numbers, on convex problems whose retrained model is known exactly.
 
 The problems are those of `fu_papers.convex`, curvature solves are done by `torch.linalg`, so that the only thing on
-trial is the formula. `run_theory` keeps everything as records; theory_figures draws it. The numbers stand beside
+trial is the formula. PLANS names the runs; theory_figures draws their records. The numbers stand beside
 errata H1 and H5 to H10.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -37,14 +36,17 @@ from fu_papers.convex import (
     share_of,
 )
 from fu_papers.lab.context import RunContext
-from fu_papers.lab.pool import map_kinds
-from fu_papers.lab.record import Record, run_function
-from fu_papers.lab.store import RecordStore
+from fu_papers.lab.record import Config, RunFunction, run_function
 
 SEEDS = tuple(range(10))
 SPLITS = ("iid", "dirichlet")
 LEAVING = 0
 CONVERGED: dict[str, Any] = {"iters": 500, "damping": 0.0, "tol": 1e-14, "batch_size": 1000}
+
+
+def on(table: str = "") -> Callable[[Config], str]:
+    """The hash of the data behind a check: of the config's own table, else of `table`, else of none."""
+    return lambda config: data_hash(config.get("data", table))
 
 
 def _asked(model: FlatModel, clients: Sequence[Client], forget: Forget) -> tuple[Federation, Deletion]:
@@ -56,7 +58,7 @@ def _asked(model: FlatModel, clients: Sequence[Client], forget: Forget) -> tuple
 # --- the sign and the weights ----------------------------------------------------------------------------------------
 
 
-@run_function("hf_kcu.exactness")
+@run_function("hf_kcu.exactness", data=on())
 def exactness(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """Errata H1: how far each reading of the update lands from exact retraining without client 0.
 
@@ -100,7 +102,7 @@ def exactness(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str,
     }, None
 
 
-@run_function("hf_kcu.partial_deletion")
+@run_function("hf_kcu.partial_deletion", data=on("diabetes"))
 def partial_deletion(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """Errata H6: a tenth of client 0's samples leaves. Relative error of three right-hand sides under objective (2),
     which keeps the client's weight, and of ours under FedAvg's, which weighs by what is left."""
@@ -131,7 +133,7 @@ def partial_deletion(config: Mapping[str, Any], context: RunContext) -> tuple[di
     }, None
 
 
-@run_function("hf_kcu.local_curvature")
+@run_function("hf_kcu.local_curvature", data=on())
 def local_curvature(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """Errata H7: ridge regression, clients with features on scales of their own; whose Hessian is inverted?"""
     seed, clients = config["seed"], config["clients"]
@@ -153,7 +155,7 @@ def local_curvature(config: Mapping[str, Any], context: RunContext) -> tuple[dic
     return errors, None
 
 
-@run_function("hf_kcu.several_clients")
+@run_function("hf_kcu.several_clients", data=on("diabetes"))
 def several_clients(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """Errata H8: q clients leave, everything exact but the causal weights alpha, which sum to 1 over them."""
     q = config["leaving"]
@@ -180,7 +182,7 @@ def several_clients(config: Mapping[str, Any], context: RunContext) -> tuple[dic
 # --- conjugate gradient ----------------------------------------------------------------------------------------------
 
 
-@run_function("hf_kcu.cg_convergence")
+@run_function("hf_kcu.cg_convergence", data=on())
 def cg_convergence(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """Theorem 3 on a spectrum from 1 to kappa: energy-norm error per step against the bound.
 
@@ -208,7 +210,7 @@ def cg_convergence(config: Mapping[str, Any], context: RunContext) -> tuple[dict
     return {"errors": errors, "bounds": bounds, "violations": sum(e > b for e, b in met), "checked": len(met)}, None
 
 
-@run_function("hf_kcu.client_residuals")
+@run_function("hf_kcu.client_residuals", data=on("breast_cancer"))
 def client_residuals(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """The appendix figure (a): CG on the damped Hessians of clients 1 and 2, logistic regression at its optimum."""
     model = convex_model("breast_cancer")
@@ -223,7 +225,7 @@ def client_residuals(config: Mapping[str, Any], context: RunContext) -> tuple[di
     return {"curves": curves}, None
 
 
-@run_function("hf_kcu.condition_number")
+@run_function("hf_kcu.condition_number", data=on())
 def condition_number(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """Corollary 4: CG steps to a relative residual of 1e-4, on kappa's spectrum, and on a badly scaled matrix with
     and without the Jacobi preconditioner. Large enough (d = 20,000) that CG does not end by exhausting it."""
@@ -262,7 +264,7 @@ def _steps_to(target: float, product: Any, g: Tensor, **how: Any) -> int:
 # --- theorems 1 and 5 ------------------------------------------------------------------------------------------------
 
 
-@run_function("hf_kcu.perturbation")
+@run_function("hf_kcu.perturbation", data=on())
 def perturbation(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """Theorem 1 and Corollary 2: error over bound for random symmetric E with |E| = eps < mu and |e| = rho."""
     d, mu = 20, 0.5
@@ -307,7 +309,7 @@ def first(k: int, iterates: Iterable[Iterate]) -> list[Tensor]:
     return [step.v for _, step in zip(range(k), iterates, strict=False)]
 
 
-@run_function("hf_kcu.error_terms")
+@run_function("hf_kcu.error_terms", data=on("breast_cancer"))
 def error_terms(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """Theorem 5's error, taken apart on logistic regression: from exact retraining to Algorithm 1 as printed.
 
@@ -348,29 +350,19 @@ def error_terms(config: Mapping[str, Any], context: RunContext) -> tuple[dict[st
 
 # --- everything ------------------------------------------------------------------------------------------------------
 
-
-def run_theory(store: RecordStore, jobs: int | None = None) -> dict[str, list[Record]]:
-    """All of the above, by the name of the run function; seconds in all."""
-    plans: dict[Any, list[dict[str, Any]]] = {
-        exactness: [
-            {"data": data, "split": split, "clients": 10, "seed": seed}
-            for data in CONVEX
-            for split in SPLITS
-            for seed in SEEDS
-        ],
-        partial_deletion: [{"seed": seed} for seed in SEEDS],
-        local_curvature: [{"clients": n, "seed": seed} for n in (5, 10, 20, 50, 100, 200) for seed in SEEDS],
-        several_clients: [{"leaving": q, "seed": seed} for q in (1, 2, 3, 5) for seed in SEEDS],
-        cg_convergence: [{"kappa": kappa, "steps": 100, "seed": 0} for kappa in (10.0, 100.0, 1000.0)],
-        client_residuals: [{"steps": 30, "seed": 0}],
-        condition_number: [{"kappa": 10.0**exponent, "seed": 0} for exponent in (1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5)],
-        perturbation: [{"draws": 1000, "seed": 0}],
-        error_terms: [{"clients": n, "seed": seed} for n in (10, 20, 100, 569) for seed in SEEDS[:5]],
-    }
-    on: dict[Any, str] = {partial_deletion: "diabetes", several_clients: "diabetes"}
-    on |= dict.fromkeys((client_residuals, error_terms), "breast_cancer")
-    return map_kinds(plans, store=store, jobs=jobs, data_hash=lambda fn: partial(_hash_of, on.get(fn, "")))
-
-
-def _hash_of(data: str, config: Mapping[str, Any]) -> str:
-    return data_hash(config.get("data", data))
+PLANS: dict[RunFunction, list[dict[str, Any]]] = {
+    exactness: [
+        {"data": data, "split": split, "clients": 10, "seed": seed}
+        for data in CONVEX
+        for split in SPLITS
+        for seed in SEEDS
+    ],
+    partial_deletion: [{"seed": seed} for seed in SEEDS],
+    local_curvature: [{"clients": n, "seed": seed} for n in (5, 10, 20, 50, 100, 200) for seed in SEEDS],
+    several_clients: [{"leaving": q, "seed": seed} for q in (1, 2, 3, 5) for seed in SEEDS],
+    cg_convergence: [{"kappa": kappa, "steps": 100, "seed": 0} for kappa in (10.0, 100.0, 1000.0)],
+    client_residuals: [{"steps": 30, "seed": 0}],
+    condition_number: [{"kappa": 10.0**exponent, "seed": 0} for exponent in (1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5)],
+    perturbation: [{"draws": 1000, "seed": 0}],
+    error_terms: [{"clients": n, "seed": seed} for n in (10, 20, 100, 569) for seed in SEEDS[:5]],
+}

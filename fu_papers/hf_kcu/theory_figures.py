@@ -1,4 +1,4 @@
-"""Figures and tables of HF-KCU's formulas and theorems, drawn from the records of hf_kcu_theory.run_theory."""
+"""Figures and tables of HF-KCU's formulas and theorems, drawn from the records of its checks."""
 
 from __future__ import annotations
 

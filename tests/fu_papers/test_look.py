@@ -170,6 +170,17 @@ def test_published_numbers():
         report.published("puf", "tabel_iii")
 
 
+def test_a_published_row_comes_under_our_headings_or_not_at_all():
+    shown = {"paper: ×": "speedup", "paper: acc. %": "unlearned_acc_pct"}
+    table = report.published("hf_kcu", "table_7").set_index("total_clients")
+    row = report.published_row("hf_kcu", "table_7", {"total_clients": 100}, shown)
+    assert list(row) == list(shown)
+    assert row == {"paper: ×": table.speedup[100], "paper: acc. %": table.unlearned_acc_pct[100]}
+    assert report.published_row("hf_kcu", "table_7", {"total_clients": 7}, shown) == {}
+    both = {"dataset": "MNIST", "model": "no such net"}
+    assert report.published_row("hf_kcu", "table_2", both, {"paper: ×": "speedup"}) == {}
+
+
 # --- claims ---
 
 

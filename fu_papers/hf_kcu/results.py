@@ -1,0 +1,90 @@
+"""The tidy frame of HF-KCU's runs, and how its rows are found."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any
+
+import pandas as pd
+
+from fu_papers.hf_kcu.grid import REFERENCES, Experiment
+from fu_papers.hf_kcu.metrics import causal_faithfulness
+from fu_papers.lab.record import Record
+from fu_papers.study import Cell, tidy
+
+Unlearnings = Mapping[Cell, Record]
+Speeds = Mapping[str, Record]
+
+SHOWN = {"Original": "do nothing (Original)", "HF-KCU": "HF-KCU, corrected", "HF-KCU printed": "HF-KCU, as printed"}
+COMPARED = ("test", "forget", "retain", "mia", "asr", "asr_included")  # with the same training's Retrain and Original
+DERIVED = [f"{name}_{reference.lower()}" for reference in REFERENCES for name in COMPARED]
+DERIVED += [*(f"delta_{name}" for name in COMPARED), "cf", "cf_defined"]
+
+
+def shown(method: str) -> str:
+    """A method's name in tables."""
+    return SHOWN.get(method, method)
+
+
+def of_runs(unlearnings: Unlearnings) -> pd.DataFrame:
+    """Every metric of every run, with differences to the retrained model of the same training and seed.
+
+    `cf` is causal faithfulness, missing where undefined (`cf_defined`). Accuracies in percent.
+    """
+    references: dict[Hashable, dict[str, Any]] = {}
+    for cell, record in unlearnings.items():
+        if cell.method in REFERENCES:
+            references.setdefault((cell.method, *_training(cell, record)), record.metrics)
+
+    def measure(cell: Cell, record: Record) -> Iterator[dict[str, Any]]:
+        config, m = record.config, record.metrics
+        found = {"clients": config["clients"], "rounds": config["rounds"], "poisoned": bool(config["poison"]), **m}
+        of = {reference: references[(reference, *_training(cell, record))] for reference in REFERENCES}
+        for reference, values in of.items():
+            found |= {f"{name}_{reference.lower()}": values[name] for name in COMPARED if name in values}
+        both = [name for name in COMPARED if name in m and name in of["Retrain"]]
+        found |= {f"delta_{name}": abs(m[name] - of["Retrain"][name]) for name in both}
+        cf = causal_faithfulness(m["test"], of["Retrain"]["test"], of["Original"]["test"], n_test=m["n_test"])
+        yield found | {"cf": cf.value, "cf_defined": cf.defined}
+
+    return tidy(unlearnings, measure)
+
+
+def _training(cell: Cell, record: Record) -> tuple[Any, ...]:
+    """What a run shares with its Retrain."""
+    return (cell.setting, cell.seed, *(record.config[name] for name in ("clients", "rounds", "poison")))
+
+
+def rows_of(runs: pd.DataFrame, group: str, method: str, label: str | None = None) -> pd.DataFrame:
+    """The rows of a block and method; `label`: None for whichever."""
+    here = (runs.group == group) & (runs.method == method)
+    return runs[here if label is None else here & (runs.label == label)]
+
+
+def on_setting(e: Experiment, runs: pd.DataFrame, setting: str, method: str) -> pd.DataFrame:
+    """A method's rows on one of the settings or nets."""
+    r = rows_of(runs, "nets" if setting in e.nets else "methods", method)
+    return r[r.setting == setting]
+
+
+def main_runs(e: Experiment, runs: pd.DataFrame, method: str) -> pd.DataFrame:
+    """A method's runs on the main setting, those of Table 1."""
+    return on_setting(e, runs, e.main, method)
+
+
+def timed(e: Experiment, speeds: Speeds, setting: str) -> dict[str, Any]:
+    """What was measured on one of the settings or nets: seconds and passes by method."""
+    return speeds["main" if setting == e.main else setting].metrics
+
+
+def asr_reduction(r: pd.DataFrame) -> pd.Series:
+    """By how many percent attack success (other classes) fell from the poisoned model's."""
+    return 100 * (1 - r.asr / r.asr_original)
+
+
+def saved(runs: pd.DataFrame) -> pd.DataFrame:
+    """The wide frame as HF-KCU's CSV file has it: a label for every row, what is derived after what was measured."""
+    places = ["group", "label", "setting", "seed", "method"]
+    labelled = runs.assign(label=runs.label.where(runs.label != "", runs.method))
+    measured = [name for name in runs if name not in (*places, *DERIVED, "request", "condition", "record")]
+    return labelled[[*places, *measured, *(name for name in DERIVED if name in runs)]]

@@ -1,0 +1,47 @@
+"""HF-KCU's stages, in the order of its notebook."""
+
+from __future__ import annotations
+
+import itertools
+
+from fu_papers.hf_kcu import runs, theory
+from fu_papers.hf_kcu.grid import REQUEST, Experiment
+from fu_papers.hf_kcu.speed import speed
+from fu_papers.lab.record import RunFunction, config_key
+from fu_papers.problems import PROBLEM_KEYS
+from fu_papers.study import Config, Stage, theory_stages
+
+
+def descriptions(e: Experiment) -> dict[str, Config]:
+    """Every setting and net, by its text."""
+    configs = {s: e.training(s, 0) for s in e.settings} | {s: e.for_nets().training(s, 0) for s in e.nets}
+    return {text: {key: config[key] for key in PROBLEM_KEYS} for text, config in configs.items()}
+
+
+def needed(e: Experiment, fn: RunFunction) -> dict[str, Config]:
+    """What the tables' runs need of `fn`, each once, SISA's shards and the attacker's federations included."""
+    wanted = (need for config in e.runs().values() for need in runs.needs(config).values())
+    return {config_key(config): config for made_by, config in wanted if made_by is fn}
+
+
+def noise_floor(e: Experiment) -> dict[tuple[int, int], Config]:
+    """Every pair of retrainings of the main setting."""
+    training = e.training(e.main, 0) | {"request": REQUEST}
+    return {pair: {**training, "pair": list(pair)} for pair in itertools.combinations(e.seeds, 2)}
+
+
+def residuals(e: Experiment) -> dict[int, Config]:
+    """CG curves on the trained nets of the main setting, by seed."""
+    return {seed: {**e.training(e.main, seed), "damping": float(e.damping)} for seed in e.sweep_seeds}
+
+
+STAGES = (
+    Stage("settings", runs.describe, descriptions, alone=True),
+    *theory_stages(theory.PLANS),
+    Stage("training", runs.train, lambda e: needed(e, runs.train)),
+    Stage("CG residuals", runs.residuals, residuals, needs=("training",)),
+    Stage("shadow models", runs.shadow_federation, lambda e: needed(e, runs.shadow_federation)),
+    Stage("unlearning", runs.unlearn, lambda e: e.runs(), needs=("training", "shadow models")),
+    Stage("noise floor", runs.noise_floor, noise_floor, needs=("training",)),
+    Stage("timing", speed, lambda e: e.speeds(), needs=("training",), alone=True),
+)

@@ -1,0 +1,299 @@
+"""HF-KCU's tables, from run records only: Tables 1 to 9, and what stands beside them.
+
+Every function takes the experiment and records or the wide frame of `results`; nothing here trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from fu_papers.hf_kcu.grid import FORMS, METHODS, REFERENCES, Experiment
+from fu_papers.hf_kcu.metrics import causal_faithfulness
+from fu_papers.hf_kcu.results import Speeds, asr_reduction, main_runs, on_setting, rows_of, shown, timed
+from fu_papers.lab.record import Record
+from fu_papers.look import published, published_row
+from fu_papers.problem_figures import spread, title
+from fu_papers.problems import Setting
+
+PAPER_NAMES = {"Original": "FedAvg (trained)", "Retrain": "Retrained", "HF-KCU printed": "HF-KCU"}
+NETS = {"simple_cnn": "SimpleCNN", "vit_lite": "ViT-Lite", "resnet18": "ResNet-18"}
+DATASETS = {"mnist": "MNIST", "fashion_mnist": "FMNIST", "cifar10": "CIFAR-10"}
+# the paper's column under our heading; which table has which
+ACCURACY = {"paper: acc. %": "acc_pct"}
+AFTER = {"paper: acc. %": "unlearned_acc_pct", "paper: Retrain": "retrained_acc_pct"}
+FASTER = {"paper: ×": "speedup"}
+
+
+def table_1(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
+    """Table 1: every method on the main setting, with the paper's numbers and its CF recomputed from them."""
+    rows: list[dict[str, Any]] = []
+    for method in (*REFERENCES, *METHODS):
+        r = main_runs(e, runs, method)
+        row: dict[str, Any] = {
+            "method": shown(method),
+            "test acc. %": spread(r.test),
+            "forget acc. %": spread(r.forget),
+            "Δ forget": "–" if method == "Retrain" else spread(r.delta_forget),
+            "CF": _cf(r),
+            "MIA": spread(r.mia, 3),
+            "Δ MIA": "–" if method == "Retrain" else spread(r.delta_mia, 3),
+            "step / |w|": "–" if r.step.isna().any() else f"{r.step.mean():.2g}",
+            **_gains(timed(e, speeds, e.main), method),
+        }
+        if method != "HF-KCU":  # the paper has the printed form
+            where = {"method": PAPER_NAMES.get(method, method)}
+            row |= published_row("hf_kcu", "table_1", where, ACCURACY | {"paper: CF": "cf"})
+            row["CF by its formula"] = _paper_cf(row["paper: acc. %"], method)
+            row |= published_row("hf_kcu", "table_1", where, {"paper: MIA": "mia"} | FASTER)
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def table_2(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
+    """Table 2: other data sets and nets; accuracy after unlearning against Retrain's, both forms and doing nothing."""
+    beside = {"paper: acc. after": "acc_after_pct", "paper: Retrain": "acc_retrain_pct", "paper: CF": "cf", **FASTER}
+    rows: list[dict[str, Any]] = []
+    for setting in (*e.settings, *e.nets):
+        s = Setting.parse(setting)
+        for method in ("Original", *FORMS):
+            r = on_setting(e, runs, setting, method)
+            row: dict[str, Any] = {
+                "data / net": f"{title(setting)}, {NETS.get(s.model, s.model)}",
+                "method": shown(method),
+                "test acc. %": spread(r.test),
+                "Retrain's": spread(r.test_retrain),
+                "Δ test": spread(r.delta_test),
+                "forget acc. %": spread(r.forget),
+                "Retrain's forget": spread(r.forget_retrain),
+                "CF": _cf(r),
+                **_gains(timed(e, speeds, setting), method),
+                "runs": len(r),
+            }
+            if method == "HF-KCU printed":
+                where = {"dataset": DATASETS.get(s.dataset, ""), "model": NETS.get(s.model)}
+                row |= published_row("hf_kcu", "table_2", where, beside)
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def table_3(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
+    """Table 3: the backdoor. ASR reduction is relative, as in the paper."""
+    names = {"Original": "Poisoned Model", "HF-KCU printed": "HF-KCU", "Retrain": "Oracle Retrain"}
+    beside = {"paper: clean acc. %": "clean_acc_pct", "paper: ASR %": "asr_pct"}
+    beside |= {"paper: reduction %": "asr_reduction_pct", **FASTER}
+    rows: list[dict[str, Any]] = []
+    for method in ("Original", *FORMS, "Retrain"):
+        r = rows_of(runs, "backdoor", method)
+        row: dict[str, Any] = {
+            "model": "poisoned (do nothing)" if method == "Original" else shown(method),
+            "clean acc. %": spread(r.test),
+            "change of clean acc.": spread(r.test - r.test_original),
+            "ASR % (other classes)": spread(r.asr),
+            "ASR reduction %": "–" if method == "Original" else spread(asr_reduction(r)),
+            "ASR % (all images)": spread(r.asr_included),
+            **_gains(timed(e, speeds, e.main), method),
+        }
+        rows.append(row | published_row("hf_kcu", "table_3", {"method": names.get(method)}, beside))
+    return pd.DataFrame(rows)
+
+
+def table_4(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
+    """Table 4: Algorithm 1 as printed with one component removed, beside the paper's row and doing nothing."""
+    names = {
+        "full, with decay 0.9 (our reading)": "HF-KCU (full)",
+        "w/o influence decay (= Algorithm 1)": "w/o influence decay",
+        "uniform influence (our reading)": "uniform influence",
+    }
+    beside = {**ACCURACY, "paper: gap": "parameter_gap", "paper: MIA": "mia"}
+    r = runs[runs.group == "ablation"]
+    rows = _reference_rows(e, runs)
+    for label in r.label.unique():
+        row = _variant_row(label, r[r.label == label])
+        rows.append(row | published_row("hf_kcu", "table_4", {"variant": names.get(label, label)}, beside))
+    return pd.DataFrame(rows)
+
+
+def choices_table(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
+    """The corrected form with one choice changed at a time: sign, clip, whose curvature, which matrix."""
+    r = runs[runs.group == "choice"]
+    return pd.DataFrame(
+        _reference_rows(e, runs) + [_variant_row(label, r[r.label == label]) for label in r.label.unique()]
+    )
+
+
+def table_5(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
+    """Table 5: damping. With k fixed it cannot change the time; negative curvature may end CG early."""
+    seconds = timed(e, speeds, e.main)["seconds"]
+    rows: list[dict[str, Any]] = []
+    for method in REFERENCES:
+        r = main_runs(e, runs, method)
+        accuracies = {"test acc. %": spread(r.test), "forget acc. %": spread(r.forget)}
+        rows.append({"damping": "–", "method": shown(method), **accuracies, "CF": _cf(r)})
+    for damping in e.dampings:
+        for method in FORMS:
+            r = rows_of(runs, "damping", method, f"{damping:g}")
+            row: dict[str, Any] = {
+                "damping": f"{damping:g}",
+                "method": shown(method),
+                "test acc. %": spread(r.test),
+                "forget acc. %": spread(r.forget),
+                "CF": _cf(r),
+                "CG residual": f"{r.residual.mean():.2g}",
+                "steps with negative curvature": str(int(r.negative.sum())),
+                "× faster": _gain(seconds["retrain"], seconds[f"{method}, damping {damping:g}"]),
+            }
+            if method == "HF-KCU printed":
+                beside = {"paper: acc. %": "accuracy_fraction", "paper: CF": "cf", **FASTER}
+                printed = published_row("hf_kcu", "table_5", {"lambda": damping}, beside)
+                row |= printed | {name: 100 * printed[name] for name in ACCURACY if name in printed}
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def table_6(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
+    """Table 6: heterogeneity alpha."""
+    labels = [f"{alpha:g}" for alpha in e.alphas]
+    return _sweep_table(runs, speeds, "alpha", labels, ("table_6", "dirichlet_alpha"))
+
+
+def table_7(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
+    """Table 7: number of clients."""
+    labels = [str(count) for count in e.client_counts]
+    return _sweep_table(runs, speeds, "clients", labels, ("table_7", "total_clients"))
+
+
+def _sweep_table(
+    runs: pd.DataFrame, speeds: Speeds, group: str, labels: Sequence[str], printed: tuple[str, str]
+) -> pd.DataFrame:
+    """One row per value and method. printed: the paper's table, and its column with the values."""
+    rows: list[dict[str, Any]] = []
+    for label in labels:
+        for method in ("Original", *FORMS):
+            r = rows_of(runs, group, method, label)
+            row: dict[str, Any] = {
+                group: label,
+                "method": shown(method),
+                "test acc. %": spread(r.test),
+                "Retrain's": spread(r.test_retrain),
+                "Δ test": spread(r.delta_test),
+                "forget acc. %": spread(r.forget),
+                "Retrain's forget": spread(r.forget_retrain),
+                **_gains(speeds[f"{group} {label}"].metrics, method),
+                "runs": len(r),
+            }
+            if method == "HF-KCU printed":
+                row |= published_row("hf_kcu", printed[0], {printed[1]: float(label)}, AFTER | FASTER)
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def table_8(e: Experiment, speeds: Speeds, parameters: Mapping[str, int]) -> pd.DataFrame:
+    """Table 8: seconds by model size. `parameters`: setting -> d. Retraining is projected where not run in full."""
+    rows: list[dict[str, Any]] = []
+    for setting in (e.main, *e.nets):
+        model = NETS.get(Setting.parse(setting).model, Setting.parse(setting).model)
+        measured = timed(e, speeds, setting)
+        seconds = measured["seconds"]
+        row: dict[str, Any] = {
+            "model": model,
+            "parameters": parameters[setting],
+            "Retrain, s": seconds["retrain"],
+            "retraining timed": "in full"
+            if setting == e.main
+            else f"projected from {measured['timed_rounds']} round(s)",
+            "HF-KCU corrected, s": seconds["HF-KCU"],
+            "HF-KCU printed, s": seconds["HF-KCU printed"],
+            "corrected, ×": _gain(seconds["retrain"], seconds["HF-KCU"]),
+            "printed, ×": _gain(seconds["retrain"], seconds["HF-KCU printed"]),
+        }
+        beside = {"paper: HF-KCU, s": "hf_kcu_s", "paper: Retrain, s": "retrain_s"}
+        if printed := published_row("hf_kcu", "table_8", {"model": model}, beside):
+            retrain_s = float(str(printed["paper: Retrain, s"]).replace(",", ""))
+            row |= {**printed, "paper: Retrain, s": retrain_s}
+            row["paper: ×"] = _gain(retrain_s, float(printed["paper: HF-KCU, s"]))
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def table_9(e: Experiment, runs: pd.DataFrame, floor: Sequence[Record]) -> pd.DataFrame:
+    """Table 9: functional equivalence to Retrain, with two retrainings of different seeds as the noise floor."""
+    metrics = {
+        "kl": ("output KL (nats)", 4, 0.0023),
+        "logit_mse": ("logit MSE", 3, 0.087),
+        "logit_mse_centred": ("logit MSE, centred", 3, None),
+        "agreement": ("same prediction %", 1, None),
+        "delta_test": ("test accuracy gap", 2, 0.37),
+        "mia": ("MIA", 3, 0.499),
+        "delta_mia": ("privacy gap", 3, None),
+        "gap": ("parameter gap", 3, None),
+    }
+    rows: list[dict[str, Any]] = []
+    for name, (heading, digits, paper) in metrics.items():
+        row: dict[str, Any] = {"metric": heading}
+        for method in ("Original", *FORMS):
+            row[shown(method)] = spread(main_runs(e, runs, method)[name], digits)
+        key = "test" if name == "delta_test" else name
+        known = [record.metrics[key] for record in floor if key in record.metrics]
+        row["two retrainings (floor)"] = spread(pd.Series(known), digits) if known else "–"
+        row["paper's HF-KCU"] = "–" if paper is None else f"{paper:g}"
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+# --- cells and rows --------------------------------------------------------------------------------------------------
+
+
+def _variant_row(label: str, r: pd.DataFrame) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "variant": label,
+        "test acc. %": spread(r.test),
+        "forget acc. %": spread(r.forget),
+        "parameter gap": spread(r.gap, 3),
+        "MIA": spread(r.mia, 3),
+        "KL": spread(r.kl, 3),
+        "step / |w|": f"{r.step.mean():.2g}",
+    }
+    if "residual" in r and r.residual.notna().all():
+        row |= {"CG residual": f"{r.residual.mean():.2g}", "passes": f"{r.passes.mean():.3g}"}
+    return row
+
+
+def _reference_rows(e: Experiment, runs: pd.DataFrame) -> list[dict[str, Any]]:
+    return [_variant_row(shown(method), main_runs(e, runs, method)) for method in REFERENCES]
+
+
+def _cf(r: pd.DataFrame) -> str:
+    """Mean causal faithfulness over the seeds where it is defined, and how many those are."""
+    known = r.cf[r.cf_defined]
+    if not len(known):
+        return "undefined"
+    return f"{known.mean():.2f}" + (f" ({len(known)} of {len(r)})" if len(known) < len(r) else "")
+
+
+def _paper_cf(accuracy: float, method: str) -> float | None:
+    """CF by its own formula from the paper's accuracies: what the CF column should say (errata H3)."""
+    if method in REFERENCES:
+        return None
+    paper = published("hf_kcu", "table_1").set_index("method").acc_pct
+    found = causal_faithfulness(accuracy, paper["Retrained"], paper["FedAvg (trained)"], n_test=10_000)
+    return round(found.value, 3)
+
+
+def _gains(measured: Mapping[str, Any], method: str) -> dict[str, str]:
+    """Seconds and gradient passes against retraining; nothing for doing nothing."""
+    if method == "Original":
+        return {"× faster": "–", "× fewer passes": "–"}
+    name = "retrain" if method == "Retrain" else method
+    seconds, passes = measured["seconds"], measured["passes"]
+    return {
+        "× faster": _gain(seconds["retrain"], seconds[name]),
+        "× fewer passes": _gain(passes["retrain"], passes[name]),
+    }
+
+
+def _gain(retrain: float, taken: float) -> str:
+    """How many times less. FedEraser's first stored round is replayed as it is, without one gradient pass."""
+    return f"{retrain / taken:.3g}" if taken else "∞"

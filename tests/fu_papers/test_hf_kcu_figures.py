@@ -1,0 +1,224 @@
+"""HF-KCU's figures and tables, from planted records: what they show is what the records hold."""
+
+from itertools import pairwise
+
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from fu_papers.hf_kcu import figures, results, tables
+from fu_papers.hf_kcu.grid import ABLATIONS, CHOICES, FORMS, METHODS, REFERENCES
+from fu_papers.lab.record import Record
+from fu_papers.look import published, style
+from fu_papers.study import wide
+from tests.hf_kcu_lab import experiment
+
+MAIN, OTHER = "cifar10/dirichlet-0.5/simple_cnn", "mnist/dirichlet-0.5/simple_cnn"
+NET = "cifar10/dirichlet-0.5/resnet18"
+E = experiment(settings=[MAIN, OTHER], nets=[NET], seeds=[0, 1])
+TEST = {"Original": 72.0, "Retrain": 70.0, "NaiveGA": 10.0, "FedEraser": 60.0, "SISA": 55.0, "HF-KCU": 71.5}
+FORGET = {"Original": 90.0, "Retrain": 50.0, "HF-KCU": 80.0}
+PASSES = {"retrain": 1000.0, "NaiveGA": 10.0, "FedEraser": 0.0, "SISA": 250.0, "HF-KCU": 20.0, "HF-KCU printed": 25.0}
+SECONDS = {"retrain": 60.0, "NaiveGA": 1.0, "FedEraser": 30.0, "SISA": 20.0, "HF-KCU": 2.0, "HF-KCU printed": 3.0}
+
+
+def record(key, config, metrics):
+    return Record("f", key, config, "", "0", metrics, [], None, {})
+
+
+def planted(cell, config):
+    """What a run is said to have measured: its method decides, and seed 1 is a point better on test data."""
+    test, forget = TEST.get(cell.method, 72.0) + cell.seed, FORGET.get(cell.method, 90.0)
+    found = {"n_test": 10_000, "test": test, "forget": forget, "retain": 80.0, "kl": 0.1, "logit_mse": 0.2}
+    found |= {"logit_mse_centred": 0.1, "agreement": 95.0}
+    if cell.method != "SISA":
+        found |= {"gap": 0.5, "step": 0.01}
+    if config["poison"]:
+        found |= {"asr": {"Original": 80.0, "HF-KCU": 60.0}.get(cell.method, 72.0), "asr_included": 90.0}
+    if config["attack"]:
+        found |= {"mia": 0.6 if cell.method == "Original" else 0.5, "mia_fraction": 0.5, "mia_auc": 0.5}
+    if cell.method in FORMS:
+        found |= {"residual": 0.125, "negative": 0, "cg_steps": 10, "scale": 0.5}
+    return found | {"images": 1, "products": 2, "bytes": 3, "passes": 5}
+
+
+RECORDS = {c: record(f"k{i}", config, planted(c, config)) for i, (c, config) in enumerate(E.runs().items())}
+RUNS = wide(results.of_runs(RECORDS))
+DAMPED = [f"{method}, damping {damping:g}" for method in FORMS for damping in E.dampings]
+TIMED = {"seconds": SECONDS | dict.fromkeys(DAMPED, 2.0), "passes": PASSES, "timed_rounds": 2}
+SPEEDS = {what: record(what, {}, TIMED) for what in E.speeds()}
+FLOOR = [record("pair", {}, {"kl": 0.3, "logit_mse": 0.4, "logit_mse_centred": 0.2, "agreement": 90.0, "test": 1.0})]
+
+
+def row(table, **where):
+    for column, value in where.items():
+        table = table[table[column] == value]
+    assert len(table) == 1
+    return table.iloc[0]
+
+
+# --- the frame ---
+
+
+def test_the_frame_has_a_row_per_run_with_its_differences_to_retrain():
+    assert len(RUNS) == len(RECORDS)
+    ours = RUNS[(RUNS.group == "methods") & (RUNS.setting == MAIN) & (RUNS.method == "HF-KCU")]
+    assert list(ours.test) == [71.5, 72.5]
+    assert list(ours.delta_test) == [1.5, 1.5]
+    assert list(ours.delta_forget) == [30.0, 30.0]
+    assert list(ours.test_original) == [72.0, 73.0]
+    # 1 - |71.5 - 70| / |72 - 70|; two points are more than an accuracy on 10,000 images is off by
+    assert list(ours.cf) == [0.25, 0.25]
+    assert ours.cf_defined.all()
+    assert set(ours.record) <= {r.key for r in RECORDS.values()}
+    assert RUNS[RUNS.group == "backdoor"].poisoned.all()
+    assert not RUNS[RUNS.group == "methods"].poisoned.any()
+    assert RUNS[RUNS.group == "methods"].asr.isna().all()
+
+
+def test_the_csv_file_has_a_label_for_every_row_and_what_is_derived_last():
+    saved = results.saved(RUNS)
+    assert list(saved.columns[:8]) == ["group", "label", "setting", "seed", "method", "clients", "rounds", "poisoned"]
+    assert list(saved.columns[-2:]) == ["cf", "cf_defined"]
+    assert not {"request", "condition", "record"} & set(saved)
+    assert (saved.label[saved.group == "methods"] == saved.method[saved.group == "methods"]).all()
+    assert set(saved.label[saved.group == "damping"]) == {f"{damping:g}" for damping in E.dampings}
+    derived = [list(saved.columns).index(name) for name in results.DERIVED]
+    assert all(a < b for a, b in pairwise(derived))
+    assert max(derived) == len(saved.columns) - 1
+    assert min(derived) > list(saved.columns).index("asr_included")
+
+
+# --- tables ---
+
+
+def test_table_1_has_every_method_beside_the_papers_and_its_cf_by_its_own_formula():
+    table = tables.table_1(E, RUNS, SPEEDS)
+    assert list(table.method) == [results.shown(method) for method in (*REFERENCES, *METHODS)]
+    ours = row(table, method="HF-KCU, corrected")
+    assert ours["test acc. %"] == "72.0 ± 0.7"  # 71.5 and 72.5
+    assert (ours["CF"], ours["× faster"], ours["× fewer passes"]) == ("0.25", "30", "50")
+    assert ours["Δ forget"] == "30.0 ± 0.0"
+    assert pd.isna(ours["paper: acc. %"])  # the paper has the printed form
+    assert row(table, method="FedEraser")["× fewer passes"] == "∞"
+    assert row(table, method="SISA")["step / |w|"] == "–"  # an ensemble is no vector
+    by_formula = table["CF by its formula"]
+    assert by_formula.dropna().tolist() == pytest.approx([-61.67, -0.309, -2.082, 0.619], abs=5e-3)
+    printed = published("hf_kcu", "table_1").set_index("method")
+    assert row(table, method="HF-KCU, as printed")["paper: MIA"] == printed.mia["HF-KCU"]
+
+
+def test_table_2_has_three_rows_per_setting_and_the_papers_where_it_has_the_net():
+    table = tables.table_2(E, RUNS, SPEEDS)
+    assert len(table) == 3 * 3
+    beside = table[table["paper: ×"].notna()]
+    assert set(beside.method) == {"HF-KCU, as printed"}
+    printed = published("hf_kcu", "table_2")
+    place = printed[(printed.dataset == "MNIST") & (printed.model == "SimpleCNN")].iloc[0]
+    ours = beside[beside["data / net"] == "MNIST, Dirichlet 0.5, SimpleCNN"].iloc[0]
+    assert ours["paper: acc. after"] == place.acc_after_pct
+    assert list(table.runs) == [2, 2, 2, 2, 2, 2, 1, 1, 1]
+
+
+def test_table_3_tells_relative_reductions():
+    table = tables.table_3(E, RUNS, SPEEDS)
+    assert list(table["paper: ASR %"].dropna()) == [84.35, 71.37, 9.64]
+    assert row(table, model="HF-KCU, corrected")["ASR reduction %"] == "25.0 ± 0.0"  # from 80 to 60
+    assert row(table, model="HF-KCU, corrected")["change of clean acc."] == "-0.5 ± 0.0"
+    assert row(table, model="poisoned (do nothing)")["ASR reduction %"] == "–"
+
+
+def test_the_ablations_stand_below_both_references_with_the_papers_gap():
+    table = tables.table_4(E, RUNS)
+    assert list(table.variant) == [*map(results.shown, REFERENCES), *ABLATIONS]
+    printed = published("hf_kcu", "table_4").set_index("variant")
+    ours = row(table, variant="w/o causal weighting")
+    assert ours["paper: gap"] == printed.parameter_gap["w/o causal weighting"]
+    assert ours["CG residual"] == "0.12"
+    assert list(tables.choices_table(E, RUNS).variant) == [*map(results.shown, REFERENCES), *CHOICES]
+
+
+def test_table_5_gives_the_papers_fraction_in_percent():
+    table = tables.table_5(E, RUNS, SPEEDS)
+    assert len(table) == 2 + 2 * len(E.dampings)
+    printed = published("hf_kcu", "table_5").set_index("lambda")
+    ours = row(table, damping="0.01", method="HF-KCU, as printed")
+    assert ours["paper: acc. %"] == pytest.approx(100 * printed.accuracy_fraction[0.01])
+    assert ours["× faster"] == "30"
+
+
+@pytest.mark.parametrize(
+    ("make", "count", "name", "column"),
+    [(tables.table_6, 3, "table_6", "dirichlet_alpha"), (tables.table_7, 3, "table_7", "total_clients")],
+)
+def test_sweeps_have_three_rows_per_value_and_the_papers(make, count, name, column):
+    table = make(E, RUNS, SPEEDS)
+    assert len(table) == 3 * count
+    printed = published("hf_kcu", name)
+    assert list(table["paper: acc. %"].dropna()) == list(printed.unlearned_acc_pct)
+    assert len(printed[column]) == count
+
+
+def test_table_8_says_what_was_projected_and_computes_the_papers_speed_up():
+    table = tables.table_8(E, SPEEDS, {MAIN: 1000, NET: 2000})
+    assert table["retraining timed"].tolist() == ["in full", "projected from 2 round(s)"]
+    assert table.parameters.tolist() == [1000, 2000]
+    assert table["corrected, ×"].tolist() == ["30", "30"]
+    printed = published("hf_kcu", "table_8").set_index("model").loc["ResNet-18"]
+    retrain_s = float(str(printed.retrain_s).replace(",", ""))
+    assert row(table, model="ResNet-18")["paper: ×"] == f"{retrain_s / float(printed.hf_kcu_s):.3g}"
+
+
+def test_table_9_has_the_noise_floor_where_two_retrainings_tell_it():
+    table = tables.table_9(E, RUNS, FLOOR).set_index("metric")
+    assert table["two retrainings (floor)"]["output KL (nats)"] == "0.3000"
+    assert table["two retrainings (floor)"]["test accuracy gap"] == "1.00"
+    assert table["two retrainings (floor)"]["MIA"] == "–"
+    assert table["paper's HF-KCU"]["output KL (nats)"] == "0.0023"
+    assert table["HF-KCU, corrected"]["test accuracy gap"] == "1.50 ± 0.00"
+
+
+# --- figures ---
+
+
+def texts(fig):
+    """Everything written in a figure's axes: titles, labels, ticks, notes."""
+    found = [t.get_text() for ax in fig.axes for t in (ax.title, ax.xaxis.label, *ax.texts)]
+    return [*found, *(t.get_text() for ax in fig.axes for t in ax.get_yticklabels())]
+
+
+def test_every_figure_draws():
+    curve = {"residuals": [1.0, 0.5, 0.1], "negative": 3}
+    curves = {f"{matrix}/{client}": curve for matrix in ("hessian", "ggn") for client in (1, 2)}
+    with style():
+        drawn = [
+            figures.forgetting_figure(E, RUNS),
+            figures.pareto_figure(E, RUNS, SPEEDS),
+            figures.backdoor_figure(E, RUNS),
+            figures.sweeps_figure(E, RUNS),
+            figures.residual_figure([record("r", {}, {"curves": curves})]),
+        ]
+    assert all(isinstance(figure, Figure) for figure in drawn)
+    labels = [t.get_text() for t in drawn[-1].axes[0].get_legend().get_texts()]
+    assert labels == [f"client {i}, negative curvature in 3 steps" for i in (1, 2)]
+
+
+def test_a_collapsed_method_leaves_the_frame_and_is_named():
+    with style():
+        left, right = figures.forgetting_figure(E, RUNS).axes
+    assert "NaiveGA at test 10 %" in left.get_xlabel()
+    assert "NaiveGA" in right.get_xlabel()
+    assert min(point[1] for dots in left.collections for point in dots.get_offsets()) > 50
+
+
+def test_the_cost_figure_tells_seconds_and_speed_up_of_every_method():
+    with style():
+        fig = figures.pareto_figure(E, RUNS, SPEEDS)
+    assert "2 s, 30×" in texts(fig)
+    assert {results.shown(method) for method in ("Retrain", *METHODS)} <= set(texts(fig))
+
+
+def test_backdoor_bars_are_the_means():
+    with style():
+        left, _ = figures.backdoor_figure(E, RUNS).axes
+    assert [bar.get_height() for bar in left.patches] == [80.0, 72.0, 60.0, 72.0]

@@ -1,0 +1,158 @@
+"""HF-KCU's grid: configs name exactly the runs that are needed, and what is changed is what a row says."""
+
+import json
+
+import pytest
+
+from fu_core.errors import ConfigError
+from fu_core.unlearning.method import method as registered
+from fu_papers.hf_kcu import runs, stages
+from fu_papers.hf_kcu.grid import (
+    ABLATIONS,
+    CHOICES,
+    FORMS,
+    METHODS,
+    OPTIONS,
+    REFERENCES,
+    REQUEST,
+    shards_without_target,
+)
+from fu_papers.lab.record import config_key
+from fu_papers.problems import Setting
+from fu_papers.study import Cell
+from tests.hf_kcu_lab import experiment
+
+MAIN, OTHER, NET = "digits/dirichlet-0.5/mlp", "digits/iid/mlp", "digits/iid/tiny_cnn"
+E = experiment(
+    settings=[MAIN, OTHER], nets=[NET], seeds=[0, 1], clients=6, n_train=120, n_attacker=100, alphas=[0.5, 1.0],
+    client_counts=[6, 9], curvature_samples=20, nets_n_train=60, nets_rounds=2, nets_epochs=1.0,
+    nets_curvature_samples=10,
+)  # fmt: skip
+TRAININGS = stages.needed(E, runs.train).values()
+
+
+def test_an_unknown_method_is_named():
+    with pytest.raises(ConfigError, match="HF-KUC"):
+        E.unlearning(MAIN, 0, "HF-KUC")
+
+
+def test_configs_are_plain_json_and_2_and_2_point_0_name_the_same_run():
+    for config in (*E.runs().values(), *TRAININGS, *E.speeds().values()):
+        assert json.loads(json.dumps(config)) == config
+    whole, floating = (E.changed(epochs=epochs, lr=lr).training(MAIN, 0) for epochs, lr in ((2, 1), (2.0, 1.0)))
+    assert config_key(whole) == config_key(floating)
+
+
+def test_updates_are_stored_only_where_fed_eraser_is_run():
+    assert E.training(MAIN, 0)["history"] == 2
+    assert E.training(MAIN, 0, REQUEST)["history"] == 0
+    assert E.training(OTHER, 0)["history"] == 0
+    assert E.training(MAIN, 0, clients=9)["history"] == 0
+    assert E.training(MAIN, 0, **E.poisoned())["history"] == 0
+
+
+def test_the_trainings_are_those_of_the_cells_and_none_comes_twice():
+    trained = [config_key(config) for config in TRAININGS]
+    assert len(set(trained)) == len(trained)
+    needed = set()
+    for config in E.runs().values():
+        own = {key: config[key] for key in runs.TRAINING_KEYS}
+        needed.add(config_key(own | {"request": "none"}))
+        needed.add(config_key(own | {"request": "client-0", "poison": 0.0, "trigger": [], "history": 0}))
+    shards = set(trained) - needed
+    assert needed <= set(trained)
+    assert len(shards) == 3 * len(E.seeds)
+    assert all(config["request"].count("-") > 1 for config in TRAININGS if config_key(config) in shards)
+
+
+def test_a_shard_is_trained_without_everybody_else():
+    """Six clients in three groups of two: client 0's partner alone, and two pairs without the four others."""
+    config = E.unlearning(MAIN, 0, "SISA")
+    shards = {name: need[1] for name, need in runs.needs(config).items() if name.startswith("shard ")}
+    groups = shards_without_target(6, 3, 0)
+    assert sorted(len(group) for group in groups) == [1, 2, 2]
+    assert 0 not in {i for group in groups for i in group}
+    for group in groups:
+        gone = "-".join(str(i) for i in range(6) if i not in group)
+        assert shards[f"shard {'-'.join(map(str, group))}"]["request"] == f"client-{gone}"
+    assert len(shards) == 3
+
+
+def test_nobody_retrains_poisoned_or_with_a_history():
+    for config in TRAININGS:
+        if config["request"] != "none":
+            assert not config["poison"]
+            assert not config["history"]
+
+
+def test_the_attackers_federations_are_the_same_for_every_method_and_seed():
+    assert [config["seed"] for config in stages.needed(E, runs.shadow_federation).values()] == [0, 1, 2, 3]
+    attacked = [config for config in E.runs().values() if config["attack"]]
+    assert {Setting(*(c[n] for n in ("dataset", "split", "alpha", "model"))) for c in attacked} == {Setting.parse(MAIN)}
+    assert not any(config["poison"] for config in attacked)
+
+
+def test_a_sweeps_middle_names_the_runs_of_the_main_table():
+    keys = {cell: config_key(config) for cell, config in E.runs().items()}
+    for method in (*REFERENCES, *FORMS):
+        main = Cell("methods", MAIN, 0, REQUEST, method)
+        assert keys[main._replace(group="alpha", label="0.5")] == keys[main]
+        assert keys[main._replace(group="clients", label="6")] == keys[main]
+    for method in FORMS:
+        main = Cell("methods", MAIN, 0, REQUEST, method)
+        for group, label in (("damping", "0.01"), ("iters", "10"), ("beta", "0.01")):
+            assert keys[main._replace(group=group, label=label)] == keys[main]
+    corrected, printed = (Cell("methods", MAIN, 0, REQUEST, method) for method in ("HF-KCU", "HF-KCU printed"))
+    assert keys[corrected._replace(group="choice", label="corrected")] == keys[corrected]
+    assert keys[printed._replace(group="ablation", label="w/o influence decay (= Algorithm 1)")] == keys[printed]
+
+
+def test_retrain_and_do_nothing_are_in_every_group_with_trainings_of_its_own():
+    cells = E.runs()
+    for group in ("methods", "backdoor", "alpha", "clients", "nets"):
+        assert {*REFERENCES, *FORMS} <= {cell.method for cell in cells if cell.group == group}
+    assert {cell.method for cell in cells if cell.setting == MAIN} >= {*REFERENCES, *METHODS}
+
+
+def test_every_ablation_and_choice_changes_what_it_says():
+    for changes, method in ((ABLATIONS, "HF-KCU printed"), (CHOICES, "HF-KCU")):
+        base = E.options(method)
+        for change in changes.values():
+            assert E.options(method, **change) == base | change
+    assert E.options("HF-KCU printed")["curvature_samples"] is None  # Algorithm 1 uses all of the client's data
+    assert E.options("HF-KCU")["curvature_samples"] == 20
+    assert E.changed(curvature_samples=0).options("HF-KCU")["curvature_samples"] is None
+
+
+def test_options_are_whole_and_those_of_our_parameters():
+    """A method without a line in OPTIONS has what it registers."""
+    e = E.changed(ga_epochs=7, calibration=0.25, shards=2, iters=3, beta=0.5, matrix="fisher")
+    assert e.options("NaiveGA") == {"epochs": 7.0, "lr": None, "batch_size": None, "until_explosion": True}
+    assert e.options("FedEraser") == {"calibration": 0.25, "norm_scope": "layer", "released_schedule": False}
+    assert e.options("SISA") == {"shards": 2}
+    assert [e.options("HF-KCU")[name] for name in ("iters", "beta", "matrix", "form")] == [
+        3,
+        0.5,
+        "fisher",
+        "corrected",
+    ]
+    printed = e.options("HF-KCU printed")
+    assert [printed[name] for name in ("iters", "beta", "matrix", "form")] == [3, 0.5, "hessian", "printed"]
+    assert all(registered(method).configured(**e.options(method)) is not None for method in OPTIONS)
+    assert "FedAU" not in OPTIONS
+    assert e.options("FedAU") == vars(registered("FedAU").configured())
+
+
+def test_every_table_with_a_speed_up_has_its_timing():
+    speeds = E.speeds()
+    assert speeds["main"]["timed_rounds"] == E.rounds
+    assert set(speeds["main"]["baselines"]) == {"NaiveGA", "FedEraser", "SISA"}
+    assert {OTHER, NET, "alpha 0.5", "alpha 1", "clients 6", "clients 9"} < set(speeds)
+    for damping in E.dampings:
+        variant = speeds["main"]["variants"][f"HF-KCU printed, damping {damping:g}"]
+        assert (variant["method"], variant["options"]["damping"]) == ("HF-KCU printed", damping)
+    net = speeds[NET]
+    assert (net["timed_rounds"], net["schedule_rounds"], net["schedule_epochs"]) == (1, 20, 5.0)
+    assert (net["rounds"], net["epochs"]) == (2, 1.0)
+    assert net["variants"]["HF-KCU"]["options"]["curvature_samples"] == 10
+    assert Setting.parse(NET).model == net["model"]
