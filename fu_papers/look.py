@@ -12,7 +12,7 @@ import html
 import io
 import os
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
@@ -210,6 +210,14 @@ def published(paper: str, table: str) -> pd.DataFrame:
             f"{paper} has no published table {table!r}{nearest(table, known)}. There are: {', '.join(known)}"
         )
     return pd.read_csv(io.StringIO((folder / f"{table}.csv").read_text(encoding="utf-8")))
+
+
+def published_row(paper: str, table: str, where: Mapping[str, Any], shown: Mapping[str, str]) -> dict[str, Any]:
+    """What a paper prints in the row with the values `where`, by our headings for its columns; {} if it has none."""
+    rows = published(paper, table)
+    for column, value in where.items():
+        rows = rows[rows[column] == value]
+    return {heading: rows[column].iloc[0] for heading, column in shown.items()} if len(rows) else {}
 
 
 def _without_index(frame: pd.DataFrame) -> pd.DataFrame:

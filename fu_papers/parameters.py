@@ -38,6 +38,7 @@ def _each_once(values: list[Any]) -> list[Any]:
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]  # both ends included
+Part = Annotated[float, Field(gt=0, le=1)]  # some of it, or all
 Inside = Annotated[float, Field(gt=0, lt=1)]  # neither
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
@@ -116,6 +117,8 @@ def _told(error: ErrorDetails, schema: type[Parameters]) -> str:
     if error["type"] == "extra_forbidden":
         known = [known for known in schema.model_fields if known != "profile"]
         return f"{schema.paper} has no parameter {name!r}{nearest(name, known)}; it has: {', '.join(known)}"
+    if error["type"] == "too_short":
+        return f"{name} must list at least one value, got {error['input']!r}"
     said = error["msg"].removeprefix("Value error, ")
     said = re.sub(r"^(Input|List) should ", "must ", said)
     return f"{name} {said}, got {error['input']!r}" if name else said

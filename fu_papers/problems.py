@@ -93,7 +93,7 @@ class Problem:
 
     def federation(self, config: Mapping[str, Any]) -> Federation:
         """Everybody, with the local training and the seed of a run's config."""
-        return Federation(self.model, self.clients, client_opt(config), config["seed"])
+        return Federation(self.model, dict(enumerate(self.clients)), client_opt(config), config["seed"])
 
 
 def problem(config: Mapping[str, Any]) -> Problem:

@@ -1,4 +1,4 @@
-"""Figures and tables of thresholds and of Theorem 1 on breast cancer, from the records of theory.run_theory."""
+"""Figures and tables of thresholds and of Theorem 1 on breast cancer, from the records of theory.PLANS."""
 
 from __future__ import annotations
 
