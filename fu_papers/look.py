@@ -195,6 +195,12 @@ def show_table(frame: pd.DataFrame, source: str, caption: str = "") -> HTML:
     return HTML(styler.to_html(table_uuid=uuid) + below)
 
 
+def keep_table(frame: pd.DataFrame, path: Path, source: str, caption: str = "") -> HTML:
+    """`save_table` and `show_table`: what `show_figure` is for figures."""
+    save_table(frame, path, source)
+    return show_table(frame, source, caption)
+
+
 def show_parameters(experiment: Parameters) -> HTML:
     """All parameters with their values, the paper's and their meaning: a table that unfolds."""
     table = show_table(experiment.table(), f"profile {experiment.profile}, and what was changed above").data
