@@ -35,6 +35,7 @@ from fu_core.unlearning.fedora import Iteration, entropy_share
 from fu_core.unlearning.method import Trained, Unlearned
 from fu_core.unlearning.method import method as registered
 from fu_core.unlearning.method import unlearn as serve_request
+from fu_papers.fedora.grid import REFERENCES
 from fu_papers.fedora.problem import BACKDOOR, DATA_KEYS, LOCAL, PARTIES, VerticalProblem, data_hash, triggered
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.device import device
@@ -114,17 +115,21 @@ def trained_parties(p: VerticalProblem, context: RunContext, name: str) -> Parti
 
 @run_function("fedora.unlearn", data=data_hash, needs=needs)
 def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
-    """One method serves one request; logs FedORA's dual variable, residual and step sizes per iteration."""
-    p = VerticalProblem.of(config)
+    """One method serves one request; logs FedORA's dual variable, residual and step sizes per iteration.
+
+    "Original" and "Retrain" are evaluated as they are.
+    """
+    p, method = VerticalProblem.of(config), config["method"]
     original, retrained = (trained_parties(p, context, name) for name in ("original", "retrained"))
 
     def log(iteration: Iteration) -> None:
         context.log(**{name: value for name, value in asdict(iteration).items() if not _missing(value)})
 
-    result, cost = retrained, Meter()
-    if config["method"] != "Retrain":
+    if method in REFERENCES:
+        result, cost = original if method == "Original" else retrained, Meter()
+    else:
         f = p.federation(config, "unlearning", original)
-        result, cost, _ = served(p, f, config["method"], config["options"], log)
+        result, cost, _ = served(p, f, method, config["options"], log)
     costs = {"images": cost.images, "up": cost.bytes_up, "down": cost.bytes_down, "kept": cost.storage}
     return {**evaluate(p, result, original, retrained), **costs, "poison": bool(config["poison"])}, None
 
