@@ -12,7 +12,7 @@ import html
 import io
 import os
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
@@ -125,6 +125,13 @@ def show_figure(fig: Figure, path: Path, source: str) -> Image:
     return Image(data=picture, width=round(pixels * SCREEN_DPI / DPI), alt=f"{Path(path).stem}. Data: {source}")
 
 
+def keep_figure(path: Path, source: str, draw: Callable[..., Figure], *of: Any) -> Image:
+    """Draw `draw(*of)` in our style, save it, and give the picture to the notebook."""
+    with style():
+        fig = draw(*of)
+    return show_figure(fig, path, source)
+
+
 def _source_note(fig: Figure, source: str) -> Any:
     """Text just below the drawn part of `fig`, as wide as that; a tight bounding box then includes it."""
     fig.draw_without_rendering()
@@ -195,8 +202,8 @@ def show_table(frame: pd.DataFrame, source: str, caption: str = "") -> HTML:
     return HTML(styler.to_html(table_uuid=uuid) + below)
 
 
-def keep_table(frame: pd.DataFrame, path: Path, source: str, caption: str = "") -> HTML:
-    """`save_table` and `show_table`: what `show_figure` is for figures."""
+def keep_table(path: Path, source: str, frame: pd.DataFrame, caption: str = "") -> HTML:
+    """`save_table` and `show_table`."""
     save_table(frame, path, source)
     return show_table(frame, source, caption)
 

@@ -3,26 +3,15 @@
 import ast
 import inspect
 import re
-from dataclasses import fields
 
 import nbformat
 import pytest
 
 from fu_papers import look as report
-from fu_papers.certified_dfl import grid as certified_dfl_experiment
-from fu_papers.fedora import grid as fedora_experiment
-from fu_papers.hf_kcu import grid as hf_kcu_experiment
-from fu_papers.lab.reproduce import declared_parameters, notebooks
-from fu_papers.puf import grid as puf_experiment
+from fu_papers.lab.notebooks import OTHERS, declared, notebooks, schema_of
 from tests.notebook_lab import ABSOLUTE_PATH, code, outputs
 
 TITLES = {"puf": "# PUF: ", "hf_kcu": "# HF-KCU: ", "certified_dfl": "# Certified DFL: ", "fedora": "# FedORA: "}
-EXPERIMENTS = {
-    "puf": puf_experiment.Experiment,
-    "hf_kcu": hf_kcu_experiment.Experiment,
-    "certified_dfl": certified_dfl_experiment.Experiment,
-    "fedora": fedora_experiment.Experiment,
-}
 HOUSE = ("Try it", "Claims", "Closing checks", "Exercises", "Where things are")  # how every notebook ends
 SECTIONS = {
     "puf": ("Parameters", "Setting", "Training", "request", "PUF", "Recovery", "Table III", "Two readings", *HOUSE),
@@ -91,22 +80,24 @@ def test_it_is_a_valid_notebook(notebook):
 
 def test_it_has_one_parameters_cell_of_typed_and_commented_literals(paper, notebook):
     (cell,) = code(notebook, "parameters")
-    declared = declared_parameters(notebooks()[paper])  # refuses anything but typed literals
+    names = declared(notebooks()[paper])  # refuses anything but typed literals
     lines = cell.source.splitlines()
-    assert len(lines) == len(declared)
-    for line, name in zip(lines, declared, strict=True):
+    assert len(lines) == len(names)
+    for line, name in zip(lines, names, strict=True):
         assert re.fullmatch(rf"{name}: .+ = .+  # .+", line)
 
 
-def test_the_experiment_gets_every_parameter_in_its_place(paper, notebook):
-    """Twenty or more arguments by position: two swapped numbers would pass every check of range and type."""
-    (call,) = calls(code(notebook), "Experiment")
-    names = [f.name for f in fields(EXPERIMENTS[paper])]
-    given = dict(zip(names, map(ast.unparse, call.args), strict=False))
-    given |= {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
-    assert given == {name: name for name in names}
-    others = {"interactive", "flower"} if paper == "puf" else {"interactive"}
-    assert set(declared_parameters(notebooks()[paper])) == {*names, *others}
+def test_the_experiment_gets_every_parameter_of_the_cell_under_its_own_name(paper, notebook):
+    """Two swapped numbers would pass every check of range and type."""
+    (call,) = (call for call in calls(code(notebook), "of") if ast.unparse(call.func) == "Experiment.of")
+    assert list(map(ast.unparse, call.args)) == ["profile"]
+    given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+    assert given.pop(None) == OTHERS
+    assert given == {name: name for name in given}
+    names = declared(notebooks()[paper])
+    assert set(names) == {"profile", OTHERS, "interactive", *given}
+    assert set(given) <= set(schema_of(paper).model_fields)
+    assert len(given) <= 15  # what a reader changes; the others have no line
 
 
 def test_one_cell_is_checked_by_nbval_and_its_output_is_kept(notebook):
@@ -140,7 +131,8 @@ def test_the_sections_of_the_house_come_in_order_and_are_numbered(paper, noteboo
 
 
 def test_every_figure_and_table_names_its_data(notebook):
-    shown = calls(code(notebook), "save_figure", "show_figure", "save_table", "show_table")
+    names = ("save_figure", "show_figure", "keep_figure", "save_table", "show_table", "keep_table")
+    shown = calls(code(notebook), *names)
     assert len(shown) >= 10
     for call in shown:
         function = getattr(report, ast.unparse(call.func).rpartition(".")[2])

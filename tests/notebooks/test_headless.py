@@ -7,17 +7,15 @@ import pandas as pd
 import pytest
 
 from fu_papers.certified_dfl import grid as certified_dfl_experiment
-from fu_papers.certified_dfl import theory as certified_dfl_theory
 from fu_papers.fedora import grid as fedora_experiment
-from fu_papers.fedora import theory as fedora_theory
 from fu_papers.hf_kcu import grid as hf_kcu_experiment
 from fu_papers.hf_kcu import theory as hf_kcu_theory
-from fu_papers.lab.reproduce import notebooks
+from fu_papers.lab.notebooks import notebooks
 from fu_papers.lab.store import RecordStore
+from fu_papers.study import Study, experiment_of
 from tests.notebook_lab import ABSOLUTE_PATH, DIGITS, Lab, code, outputs
 
 NOISY = "mnist/iid/softmax_regression"
-THEORY = {"hf_kcu": hf_kcu_theory, "certified_dfl": certified_dfl_theory, "fedora": fedora_theory}
 PARAMETERS = {
     "hf_kcu": {
         "settings": [DIGITS, NOISY],
@@ -105,7 +103,7 @@ def paper(request):
 def tiny(paper, tmp_path_factory, data, theory_store):
     """The notebook, run from beginning to end in one process; the numerical checks are those of its paper's tests."""
     lab = Lab(tmp_path_factory.mktemp("tiny"), data, paper, PARAMETERS[paper])
-    THEORY[paper].run_theory(theory_store, jobs=1)
+    Study(experiment_of(paper).of("quick"), theory_store, jobs=1).theory()
     RecordStore(lab.runs / "records").merge(theory_store.root)
     done = lab.reproduce("--jobs", "1")
     assert done.returncode == 0, done.stderr
@@ -129,8 +127,10 @@ def test_every_record_carries_the_overridden_parameters(paper, tiny):
             ("mnist", "cnn", 1),
             ("digits", "mlp", 2),
         }
-        assert {c["fedora"]["iterations"] for c in federated if "fedora" in c} == {3}
-        methods = {*fedora_experiment.REFERENCES, *fedora_experiment.METHODS, "all"}
+        forms = [c["options"] for c in federated if c.get("method") in fedora_experiment.FORMS]
+        forms += [c["methods"]["FedORA"] for c in federated if "methods" in c]
+        assert {options["iterations"] for options in forms} == {3}
+        methods = {*fedora_experiment.REFERENCES, *fedora_experiment.METHODS}
     else:
         assert {(c["dataset"], c["model"], c["rounds"]) for c in federated} == {
             ("digits", "unit_softmax", 3),
