@@ -39,17 +39,20 @@ from fu_papers.lab.store import RecordStore, open_store
 from fu_papers.look import save_figure, save_table, style
 from fu_papers.puf import claims as puf_claims
 from fu_papers.puf import figures as puf_figures
-from fu_papers.puf import runs as puf
-from fu_papers.puf.grid import Experiment
+from fu_papers.puf import results as puf_results
+from fu_papers.puf import tables as puf_tables
+from fu_papers.study import Study, wide
 from fu_papers.verdicts import write_claims
 from tests import toy_runs
 from tests.notebook_lab import Lab, results
+from tests.puf_lab import experiment
 
 SETTING = "mnist/iid/softmax_regression"  # `mnist` has a cache; what is in it is ours
-TINY = Experiment(
-    "quick", [SETTING], targets=[0], seeds=[0], clients=3, n_train=90, n_val=30, n_test=60, rounds=2, batch_size=20,
+TINY = experiment(
+    [SETTING], profile="quick", clients=3, n_train=90, n_val=30, n_test=60, rounds=2, batch_size=20,
     recovery_cap=2, mode_rounds_d=1, mode_rounds_m=1, fed_au_epochs=1,
 )  # fmt: skip
+ASKED = ("settings", "training", "unlearning and recovery", "printed costs", "Regular against Special")
 DISKS = (100, 170, 260, 330, 4000)  # kB; a reproduction needs about 500
 HANGS = 60  # seconds after which a reproduction of about one second is given up
 
@@ -58,53 +61,39 @@ HANGS = 60  # seconds after which a reproduction of about one second is given up
 
 
 def compute():
-    """The records behind everything shown, by kind of run; what is there is read, the rest computed."""
-    store = open_store("quick", "puf")
+    """The records behind everything shown, by stage, and their study; what is there is read, the rest computed."""
     problems._problem.cache_clear()  # a notebook has a kernel of its own
-    descriptions = puf.run_descriptions(TINY, store)
-    return {
-        "descriptions": descriptions,
-        "trainings": puf.run_training(TINY, store, 1),
-        "unlearnings": puf.run_unlearning(TINY, store, 1),
-        "equivalence": puf.run_equivalence(TINY, store, 1),
-        "costs": {"": puf.run_costs(store)},
-    }
+    study = Study(TINY, jobs=1)
+    return {stage: study.run(stage) for stage in ASKED}, study
 
 
 def write_tables(found):
     """Tables and claims from records."""
-    runs = puf_figures.tidy(found["unlearnings"], found["trainings"])
-    source = problem_figures.source(found["descriptions"])
+    descriptions, trainings, unlearnings, costs, equivalence = (found[stage] for stage in ASKED)
+    runs = wide(puf_results.of_runs(unlearnings, trainings))
+    source = problem_figures.source(descriptions)
     out = figures_dir("quick", "puf")
-    save_table(puf_figures.settings_table(TINY, found["descriptions"]), out / "table_ii.csv", source)
-    save_table(runs.drop(columns="record"), out / "runs.csv", source)
-    kinds = (found[kind] for kind in ("unlearnings", "equivalence", "descriptions"))
-    verdicts = puf_claims.verdicts(TINY, runs, runs.iloc[:0], *kinds, found["costs"][""])
+    save_table(puf_tables.settings_table(TINY, descriptions), out / "table_ii.csv", source)
+    save_table(puf_results.saved(runs), out / "runs.csv", source)
+    shown = (unlearnings, equivalence, descriptions, costs["costs"])
+    verdicts = puf_claims.verdicts(TINY, runs, runs.iloc[:0], *shown)
     write_claims(verdicts, "puf", figures_dir("quick"))
 
 
 def draw(found):
     """One figure from records."""
     with style():
-        fig = puf_figures.training_curves(TINY, found["trainings"])
-        save_figure(fig, figures_dir("quick", "puf") / "training.png", problem_figures.source(found["descriptions"]))
+        fig = puf_figures.training_curves(TINY, found["training"])
+        save_figure(fig, figures_dir("quick", "puf") / "training.png", problem_figures.source(found["settings"]))
     plt.close(fig)
-
-
-def export(found):
-    """The records beside the figures."""
-    keys = sorted({record.key for kind in found.values() for record in kind.values()})
-    store = open_store("quick", "puf")
-    if not store.read_only:
-        store.export(keys, figures_dir("quick", "puf"))
 
 
 def reproduce():
     """Everything, as a notebook does it."""
-    found = compute()
+    found, study = compute()
     write_tables(found)
     draw(found)
-    export(found)
+    study.export()
 
 
 def walk():

@@ -30,7 +30,8 @@ class Shown:
         with inside(lab, **settings), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
-                write_tables(found := compute())
+                found, _ = compute()
+                write_tables(found)
                 self.numbers = results(
                     {record.key: vars(record) for kind in found.values() for record in kind.values()}
                 )
