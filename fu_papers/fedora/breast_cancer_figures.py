@@ -1,4 +1,4 @@
-"""Figures and tables of thresholds and of Theorem 1 on breast cancer, from the records of theory.run_theory."""
+"""Figures and tables of thresholds and of Theorem 1 on breast cancer, from the records of theory.PLANS."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fu_papers.look import colour
 from fu_papers.problem_figures import axes_row
 
 BOUNDS: dict[str, tuple[str, str, Any]] = {
-    "printed": (r"printed, $\rho^T e_0 + b/(1-\rho)$", colour("Certified"), "--"),
+    "printed": (r"printed, $\rho^T e_0 + b/(1-\rho)$", colour("DU"), "--"),
     "squared": ("the recursion before the root", colour("CVFU"), "-."),
     "direct": ("triangle inequality", colour("FedEraser"), ":"),
 }

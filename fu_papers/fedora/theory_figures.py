@@ -1,4 +1,4 @@
-"""Figures and tables of FedORA's small problems and of its unlearning loss, from the records of theory.run_theory."""
+"""Figures and tables of FedORA's small problems and of its unlearning loss, from the records of theory.PLANS."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from fu_core.federation.local import ClientOpt
 from fu_core.federation.vertical import Boundary, Parties, Vectors, VerticalFederation, deal, forward, train
 from fu_core.streams import stream
 from fu_core.unlearning.fedora import entropies, uncertainty_loss
+from fu_papers.fedora.theory_small import data_hash
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.record import run_function
 
@@ -43,7 +44,7 @@ def digits_parties(epochs: int) -> Parties:
     return trained.having([w_k.double() for w_k in trained.w])
 
 
-@run_function("fedora.one_force")
+@run_function("fedora.one_force", data=data_hash("digits"))
 def one_force(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """Errata F2 and claim F12: the terms of the unlearning loss as gradients of a trained vertical model, digits.
 

@@ -7,7 +7,7 @@ numbers stand beside errata F5 and F6.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,12 +16,18 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
+from fu_core.data import load
 from fu_core.federation.vertical import Vectors
 from fu_core.unlearning.fedora import FedORA, Iteration, primal_dual
 from fu_papers.lab.context import RunContext
-from fu_papers.lab.record import run_function
+from fu_papers.lab.record import Config, run_function
 
 PLAIN: dict[str, Any] = {"mu": 0.0, "adaptive": False, "patience": False}  # the iteration the proofs are about
+
+
+def data_hash(dataset: str = "") -> Callable[[Config], str]:
+    """For a check on a data set, or on numbers generated for it."""
+    return lambda config: load(dataset).sha256 if dataset else "generated"
 
 
 @dataclass
@@ -104,7 +110,7 @@ def saddle_path(*, epsilon: float, weight: float, sigma: float, tau: float, mu: 
                       tau * sigma * scale**2, condat_vu(tau, sigma, scale, 1 + mu))  # fmt: skip
 
 
-@run_function("fedora.saddle")
+@run_function("fedora.saddle", data=data_hash())
 def saddle(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """`saddle_path` for the record: everything it returns, as numbers and lists."""
     path = saddle_path(**config)
@@ -121,7 +127,7 @@ def sigmoid_entropy(theta: np.ndarray) -> np.ndarray:
     return np.logaddexp(0, theta) - theta / (1 + np.exp(-theta))
 
 
-@run_function("fedora.duality_gap")
+@run_function("fedora.duality_gap", data=data_hash())
 def duality_gap(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """Errata F5: minimise (theta - a)^2 / 2 subject to H(sigmoid(theta)) >= H(sigmoid(edge)), 0 < edge < a.
 
@@ -184,7 +190,7 @@ def duality_gap(config: Mapping[str, Any], context: RunContext) -> tuple[dict[st
 # --- step sizes ------------------------------------------------------------------------------------------------------
 
 
-@run_function("fedora.steps")
+@run_function("fedora.steps", data=data_hash())
 def steps(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """Errata F6: L_r = L (theta - 1)^2 / 2, score K theta >= K / 2, from theta = 0. The saddle point is (1, 0).
 

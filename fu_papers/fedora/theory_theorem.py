@@ -18,7 +18,7 @@ from fu_core.federation.vertical import Vectors
 from fu_core.partition import vertical
 from fu_core.streams import stream
 from fu_core.unlearning.fedora import FedORA, primal_dual
-from fu_papers.fedora.theory_small import PLAIN, Known
+from fu_papers.fedora.theory_small import PLAIN, Known, data_hash
 from fu_papers.fedora.theory_threshold import DELETED, mean_entropy, steepest, table, thinned
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.record import run_function
@@ -149,7 +149,7 @@ def gradient_variance(problem: Ridge, models: Tensor) -> float:
     return float((squares - means).max())
 
 
-@run_function("fedora.theorem_1")
+@run_function("fedora.theorem_1", data=data_hash("breast_cancer"))
 def theorem_1(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """Claim F13 and errata F7: FedORA and retraining side by side on ridge regression, same step, several seeds.
 
@@ -205,7 +205,7 @@ def theorem_1(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str,
     }, None
 
 
-@run_function("fedora.limits")
+@run_function("fedora.limits", data=data_hash())
 def limits(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """Errata F7: what the bounds tend to, per step size, for unit constants; c = 2."""
     unit = Constants(eta=1.0, mu=config["mu"], noise=config["noise"], G=1.0, Lambda=config["pressure"])

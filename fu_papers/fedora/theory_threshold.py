@@ -27,7 +27,7 @@ from fu_core.partition import vertical
 from fu_core.streams import stream
 from fu_core.unlearning.fedora import FedORA, primal_dual
 from fu_papers.convex import OneLogit, optimum
-from fu_papers.fedora.theory_small import PLAIN, Known, condat_vu
+from fu_papers.fedora.theory_small import PLAIN, Known, condat_vu, data_hash
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.record import run_function
 
@@ -174,7 +174,7 @@ def lagrangian_hessian(which: Divided, at: Constrained) -> Tensor:
     return logistic_hessian(at.w, which.retained) - at.dual * entropy_hessian(at.w, which.forgotten[0])
 
 
-@run_function("fedora.forbidden")
+@run_function("fedora.forbidden", data=data_hash("breast_cancer"))
 def forbidden(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """Errata F1, exactly: what a threshold on the entropy of the deleted samples costs in distance to retraining.
 
@@ -256,7 +256,7 @@ def accumulate(
     return theta
 
 
-@run_function("fedora.iterated")
+@run_function("fedora.iterated", data=data_hash("breast_cancer"))
 def iterated(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """Errata F1 and F3: where the iteration ends on logistic regression, from the original model on, full batches.
 

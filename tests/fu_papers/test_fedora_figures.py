@@ -1,7 +1,6 @@
 """What FedORA's figures and tables show: joins and formulas on planted records, all of them on tiny runs."""
 
 import math
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,48 +8,58 @@ import pandas as pd
 import pytest
 from scipy.stats import norm
 
-from fu_papers.fedora import figures as figures
-from fu_papers.fedora import runs as fedora
-from fu_papers.fedora.grid import ABLATIONS, FORMS, METHODS, READINGS, REFERENCES, Cell, Experiment, Task
+from fu_papers.fedora import figures, results, tables
+from fu_papers.fedora.grid import ABLATIONS, FORMS, METHODS, READINGS, REFERENCES, Task, has_backdoor, twin
+from fu_papers.fedora.results import SHOWN, shown
 from fu_papers.lab.record import Record
 from fu_papers.lab.store import RecordStore
 from fu_papers.lab.task import single_threaded
 from fu_papers.look import mean_spread, published, show_table, style
+from fu_papers.problem_figures import spread_or_dash
+from fu_papers.study import Study, wide
+from tests.fedora_lab import experiment
 
 DIGITS, CIFAR = "digits/mlp", "cifar10/resnet18"
-TINY = Experiment(
-    "test", [DIGITS], seeds=[0], classes=[[2, 1]], percents=[[50, 25]], n_train=[200], n_val=[100], n_test=[100],
+TINY = experiment(
+    datasets=[DIGITS], seeds=[0], classes=[[2, 1]], percents=[[50, 25]], n_train=[200], n_val=[100], n_test=[100],
     epochs=[2], lr=[0.2], batch_size=[16], iterations=2, ga_epochs=1, cvfu_epochs=1, weights=[0.5, 5.0],
     ratios=[0.05, 1.0], few=[20, 1], few_ratios=[0.0], embedding_noise=[0.5], repeats=1,
 )  # fmt: skip
-PAPERS = replace(TINY, datasets=[CIFAR], classes=[[2, 3]], percents=[[50, 50]])
+PAPERS = TINY.changed(datasets=[CIFAR], classes=[[2, 3]], percents=[[50, 50]])
 MAIN, WHOLE = Task(DIGITS, "classes-2-50"), Task(DIGITS, "classes-2-100")
-NAMES = [figures.shown(method) for method in (*REFERENCES, *METHODS)]
-PAPER = "paper (test, unl., MIA, BD)"
+NAMES = [shown(method) for method in (*REFERENCES, *METHODS)]
+PAPER = tables.PAPER
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    store = RecordStore(tmp_path_factory.mktemp("fedora"))
+    study = Study(TINY, RecordStore(tmp_path_factory.mktemp("fedora")), jobs=1)
     with single_threaded():
-        made = SimpleNamespace(descriptions=fedora.run_descriptions(TINY, store))
-        made.unlearnings = fedora.run_unlearning(TINY, store, 1)
-        made.speeds = fedora.run_speed(TINY, store)
-    made.runs = figures.tidy(made.unlearnings)
+        made = SimpleNamespace(descriptions=study.run("settings"))
+        made.unlearnings, made.speeds = study.run("unlearning"), study.run("timing")
+    made.runs = wide(results.of_runs(made.unlearnings))
     return made
 
 
 def planted(cells):
-    """Hand-made records: cell -> what is not as in the rest."""
-    base = dict.fromkeys(figures.METRICS, 0.5) | {"loss": 1.0, "images": 10, "up": 1, "down": 1, "kept": 0}
+    """Hand-made records of (cell, task): what is not as in the rest."""
+    base = dict.fromkeys(results.METRICS, 0.5) | {"loss": 1.0, "images": 10, "up": 1, "down": 1, "kept": 0}
     return {
-        cell: Record("f", f"k{i}", {}, "", "0", {**base, "poison": cell.poison, **metrics}, [], None, {})
+        cell: Record(
+            "f", f"k{i}", dict.fromkeys(results.NOISE, 0.0), "", "0",
+            {**base, "poison": has_backdoor(cell), **metrics}, [], None, {},
+        )
         for i, (cell, metrics) in enumerate(cells.items())
-    }
+    }  # fmt: skip
 
 
-def cell(method="GA", *, task=MAIN, seed=0, poison=False, group="main", label=""):
-    return Cell(group, task, seed, method, label or method, poison)
+def frame_of(cells):
+    return wide(results.of_runs(planted(cells)))
+
+
+def cell(method="GA", *, task=MAIN, seed=0, backdoor=False, group="main", label=""):
+    place = task.cell(group, seed, method, label)
+    return twin(place) if backdoor else place
 
 
 # --- the frame -------------------------------------------------------------------------------------------------------
@@ -61,9 +70,9 @@ def test_a_backdoors_success_is_that_of_the_poisoned_twin_of_the_same_seed():
     for seed in (0, 1):
         for method, asr in (("Original", 90.0), ("Retrain", 10.0), ("GA", 50.0)):
             cells[cell(method, seed=seed)] = {"asr": 1.0 + seed, "test": 80.0}
-            cells[cell(method, seed=seed, poison=True)] = {"asr": asr + seed, "test": 70.0}
+            cells[cell(method, seed=seed, backdoor=True)] = {"asr": asr + seed, "test": 70.0}
             cells[cell(method, seed=seed, task=WHOLE)] = {"asr": 5.0}
-    runs = figures.tidy(planted(cells)).set_index(["request", "seed", "method"])
+    runs = frame_of(cells).set_index(["request", "seed", "method"])
     assert len(runs) == 12  # a twin is no row of its own
     for seed in (0, 1):
         row = runs.loc[MAIN.request, seed, "GA"]
@@ -81,61 +90,86 @@ def test_a_backdoors_success_is_that_of_the_poisoned_twin_of_the_same_seed():
 
 def test_references_are_those_of_the_same_task_and_seed_whatever_the_group():
     noisy = MAIN._replace(noise=0.2)
-    cells = {}
+    cells, number = {}, {}
     for i, task in enumerate((MAIN, WHOLE, noisy)):
+        number[task.request, task.condition] = i
         for seed in (0, 1):
             group = "noisy" if task.noise else "main"
             cells[cell("Original", task=task, seed=seed, group=group)] = {"test": 100.0 + 10 * i + seed}
             cells[cell("Retrain", task=task, seed=seed, group=group)] = {"test": 10.0 * i + seed}
             cells[cell("FedORA", task=task, seed=seed, group=group)] = {"test": 10.0 * i - 3}
     cells[cell("FedORA", group="ablation", label="w/o AS")] = {"test": 50.0}
-    cells[cell("FedORA", poison=True)] = {}
-    runs = figures.tidy(planted(cells))
+    cells[cell("FedORA", backdoor=True)] = {}
+    runs = frame_of(cells)
     assert len(runs) == len(cells) - 1
     for row in runs[(runs.method == "FedORA") & (runs.group != "ablation")].itertuples():
-        i = 2 if row.noise else 1 if row.labels else 0
+        i = number[row.request, row.condition]
         assert (row.test_retrain, row.test_original) == (10 * i + row.seed, 100 + 10 * i + row.seed)
         assert row.delta_test == 3 + row.seed
+        assert row.labels == (row.request == WHOLE.request)
     (ablation,) = runs[runs.group == "ablation"].itertuples()
     assert (ablation.test_retrain, ablation.test_original, ablation.delta_test) == (0, 100, 50)
 
 
+def with_references(cells):
+    """The same cells, and those that every frame needs beside them."""
+    both = {c._replace(group="main", method=m, label="") for c in cells for m in REFERENCES if not has_backdoor(c)}
+    return {**{reference: {} for reference in both}, **cells}
+
+
 def test_rows_of_a_table_are_a_tasks_all_seeds_and_no_others():
-    cells = {cell(seed=seed, task=task): {} for seed in (0, 1) for task in (MAIN, MAIN._replace(dp_std=0.5))}
-    cells[cell(group="noisy")] = cells[cell(label="other")] = cells[cell(poison=True)] = {}
-    runs = figures.tidy(planted(cells))
-    found = figures.task_runs(runs, "main", MAIN, "GA")
+    noisy = MAIN._replace(dp_std=0.5)
+    cells = {cell(seed=seed, task=task): {} for seed in (0, 1) for task in (MAIN, noisy)}
+    cells[cell(group="noisy")] = cells[cell(label="other")] = cells[cell(backdoor=True)] = {}
+    runs = frame_of(with_references(cells))
+    found = results.rows_of(runs, "main", MAIN, "GA")
     assert found.seed.tolist() == [0, 1]
-    assert set(found.dp_std) == {0.0}
-    assert figures.task_runs(runs, "main", WHOLE, "GA").empty
+    assert set(found.condition) == {""}
+    assert len(results.rows_of(runs, "main", noisy, "GA")) == 2
+    assert results.rows_of(runs, "main", MAIN, "GA", "other").seed.tolist() == [0]
+    assert results.rows_of(runs, "main", WHOLE, "GA").empty
+
+
+def test_the_csv_says_conditions_as_numbers_and_gives_every_row_a_label(tiny):
+    csv = results.saved(tiny.runs)
+    assert list(csv)[:9] == ["dataset", "request", "noise", "dp_std", "dp_clip", "group", "seed", "label", "method"]
+    assert not {"setting", "condition", "record"} & set(csv)
+    assert len(csv) == len(tiny.runs)
+    private = csv[csv.group == "private"]
+    assert set(zip(private.dp_std, private.dp_clip, strict=True)) == {(0.5, 0.0), (0.5, 1.0)}
+    assert set(csv[csv.group == "noisy"].noise) == {TINY.party_noise}
+    assert (csv[csv.group == "main"].label == csv[csv.group == "main"].method).all()
+    assert list(dict.fromkeys(csv[csv.group == "ablation"].label)) == list(ABLATIONS)
+    assert set(csv[csv.group == "small"].label) == {*REFERENCES, "0"}
 
 
 def test_a_number_that_one_seed_lacks_is_a_dash():
-    assert figures.spread_or_dash(pd.Series([1.0, 2.0])) == "1.5 ± 0.7"
-    assert figures.spread_or_dash(pd.Series([1.0, np.nan])) == figures.spread_or_dash(pd.Series([], dtype=float)) == "–"
+    assert spread_or_dash(pd.Series([1.0, 2.0])) == "1.5 ± 0.7"
+    assert spread_or_dash(pd.Series([1.0, np.nan])) == spread_or_dash(pd.Series([], dtype=float)) == "–"
 
 
 # --- all tables and figures ------------------------------------------------------------------------------------------
 
 
 def test_every_run_has_references_and_every_backdoored_task_a_success_rate(tiny):
-    assert len(tiny.runs) == sum(not c.poison for c in tiny.unlearnings)
+    assert len(tiny.runs) == sum(not has_backdoor(c) for c in tiny.unlearnings)
     assert tiny.runs[["test_retrain", "test_original", "gap_retrain"]].notna().all().all()
     for row in tiny.runs.itertuples():
-        task = Task(row.dataset, row.request, row.noise, row.dp_std, row.dp_clip)
+        task = Task(row.setting, row.request, row.noise, row.dp_std, row.dp_clip)
+        assert task.condition == row.condition
         assert np.isnan(row.asr) != TINY.backdoored(task)
     assert set(tiny.runs[tiny.runs.method == "Retrain"].gap) == {0.0}
 
 
 def test_tables_4_and_5_have_every_setting_and_method_and_its_own_numbers(tiny):
-    samples, labels = (figures.table_4_5(TINY, tiny.runs, labels=labels) for labels in (False, True))
+    samples, labels = (tables.table_4_5(TINY, tiny.runs, labels=labels) for labels in (False, True))
     assert samples["method"].tolist() == NAMES * 2
-    assert labels["method"].tolist() == [name for name in NAMES if name != figures.SHOWN["FedORA calibrated"]] * 2
+    assert labels["method"].tolist() == [name for name in NAMES if name != SHOWN["FedORA calibrated"]] * 2
     assert samples["request"].unique().tolist() == ["m=2, n=50 %", "m=1, n=25 %"]
     assert "all classes (%)" in labels
     assert "all classes (%)" not in samples
     row = samples[samples["method"] == "CVFU"].iloc[0]
-    clean, dirty = (tiny.unlearnings[cell("CVFU", poison=poison)].metrics for poison in (False, True))
+    clean, dirty = (tiny.unlearnings[cell("CVFU", backdoor=backdoor)].metrics for backdoor in (False, True))
     assert row["test acc. (%)"] == f"{clean['test']:.1f}"
     assert row["MIA-ASR"] == f"{clean['mia']:.3f}"
     assert row["BD-ASR (%)"] == f"{dirty['asr']:.1f}"
@@ -146,35 +180,32 @@ def test_tables_4_and_5_have_every_setting_and_method_and_its_own_numbers(tiny):
 
 def test_the_papers_values_stand_beside_ours_where_data_set_and_setting_are_the_same(tiny):
     """As if digits had been CIFAR-10, with the paper's first setting and one of ours."""
-    runs = tiny.runs.replace({"dataset": {DIGITS: CIFAR}})
+    runs = tiny.runs.replace({"setting": {DIGITS: CIFAR}})
     runs = runs.replace({"request": {"classes-1-25": "classes-3-50"}})
-    table = figures.table_4_5(PAPERS, runs, labels=False).set_index(["request", "method"])["paper's test acc. (%)"]
+    table = tables.table_4_5(PAPERS, runs, labels=False).set_index(["request", "method"])["paper's test acc. (%)"]
     assert table["m=2, n=50 %", "Retrain"] == "81.55"
-    assert table["m=2, n=50 %", figures.SHOWN["FedORA"]] == "81.65"
-    assert table["m=2, n=50 %", figures.SHOWN["FedORA vector"]] == "–"  # theirs stands once
+    assert table["m=2, n=50 %", SHOWN["FedORA"]] == "81.65"
+    assert table["m=2, n=50 %", SHOWN["FedORA vector"]] == "–"  # theirs stands once
     assert set(table["m=3, n=50 %"]) == {"–"}
-    labels = figures.table_4_5(PAPERS, runs, labels=True).set_index(["request", "method"])["paper's test acc. (%)"]
+    labels = tables.table_4_5(PAPERS, runs, labels=True).set_index(["request", "method"])["paper's test acc. (%)"]
     assert labels["m=2, n=100 %", "Retrain"] == "81.35"
 
 
 @pytest.mark.parametrize("table", ["table_iv", "table_v"])
 def test_every_published_accuracy_is_found_and_nothing_else(table):
-    paper = published("fedora", table)
-    names = {theirs: ours for ours, theirs in figures.PAPER_NAMES.items()}
-    for row in paper.itertuples():
-        dataset = f"{names[row.dataset]}/cnn"
-        task = Task(dataset, f"classes-{row.unlearning_classes_m}-{row.unlearning_pct_n}")
-        found = figures._paper_value(paper, dataset, task, row.method)
-        assert found == f"{100 * row.test_acc:.2f}"
+    names = {theirs: ours for ours, theirs in tables.PAPER_NAMES.items()}
+    for row in published("fedora", table).itertuples():
+        task = Task(f"{names[row.dataset]}/cnn", f"classes-{row.unlearning_classes_m}-{row.unlearning_pct_n}")
+        assert tables.paper_accuracy(task, row.method) == f"{100 * row.test_acc:.2f}"
         for wrong in ("digits/cnn", "tiny_imagenet_100/cnn"):
-            assert figures._paper_value(paper, wrong, task, row.method) == "–"
-        other = task._replace(request=task.request + "9")
-        assert figures._paper_value(paper, dataset, other, row.method) == "–"
+            assert tables.paper_accuracy(task._replace(dataset=wrong), row.method) == "–"
+        other = task._replace(request=f"classes-{row.unlearning_classes_m}-{row.unlearning_pct_n - 1}")
+        assert tables.paper_accuracy(other, row.method) == "–"
 
 
 def test_tables_6_to_9_have_their_rows_and_the_papers_numbers(tiny):
     six, seven, eight, nine = (
-        getattr(figures, f"table_{n}")(TINY, tiny.runs).set_index(columns)
+        getattr(tables, f"table_{n}")(TINY, tiny.runs).set_index(columns)
         for n, columns in ((6, ["method", "setting"]), (7, ["variant"]), (8, ["samples", "method"]), (9, ["clip"]))
     )
     assert six.index.tolist() == [(name, setting) for name in NAMES for setting in ("IID", "Non-IID")]
@@ -183,24 +214,22 @@ def test_tables_6_to_9_have_their_rows_and_the_papers_numbers(tiny):
     assert seven.loc["FedORA", "samples passed / FedORA's"] == 1
     assert seven.loc["w/o UL", "samples passed / FedORA's"] < 1 < seven.loc["w/o AB", "samples passed / FedORA's"]
     assert seven.loc["w/o AB", "paper: time / FedORA's"] == "2.80"
-    assert eight.index.tolist() == [
-        (n, name) for n in (20, 1) for name in (figures.SHOWN["Original"], "Retrain", "FedORA")
-    ]
+    assert eight.index.tolist() == [(n, name) for n in (20, 1) for name in (SHOWN["Original"], "Retrain", "FedORA")]
     assert eight.loc[(1, "FedORA"), PAPER] == "0.792 / 0.000 / 0.500 / 0.000"
     assert eight.loc[(1, "Retrain"), PAPER] == "–"
     assert eight.loc[(1, "Retrain"), "unlearning acc. (%)"] in ("0.0", "100.0")  # all or nothing
-    assert nine["method"].tolist() == [figures.shown(label) for label in (*REFERENCES, "FedORA")] * 2
+    assert nine["method"].tolist() == [shown(label) for label in (*REFERENCES, "FedORA")] * 2
     assert nine.loc["off"]["ε of one embedding"].unique().tolist() == ["none: unbounded"]
     assert nine.loc["off"][PAPER].tolist() == ["–", "–", "0.724 / 0.231 / 0.572 / 0.055"]
     assert set(nine.loc[1.0][PAPER]) == {"–"}  # the paper does not clip
-    readings = figures.readings_table(TINY, tiny.runs)
+    readings = tables.readings_table(TINY, tiny.runs)
     assert readings["reading"].tolist() == [*READINGS, "element-wise dual"]
     assert not readings.isin(["–"]).any().any()
 
 
 def test_an_epsilon_needs_clipping():
-    assert figures.embedding_epsilon(0.5, 0.0, 1e-5) == "none: unbounded"
-    text = figures.embedding_epsilon(2.0, 1.0, 1e-5)
+    assert tables.embedding_epsilon(0.5, 0.0, 1e-5) == "none: unbounded"
+    text = tables.embedding_epsilon(2.0, 1.0, 1e-5)
     assert text.endswith("(δ=1e-05)")
     mu = 2 * 1.0 / 2.0  # one sample can turn an embedding around: sensitivity over standard deviation
 
@@ -245,7 +274,7 @@ def test_figure_8_draws_means_over_the_values_of_both_sweeps(tiny):
 def test_the_trace_ends_at_the_score_that_the_table_of_violations_shows(tiny):
     with style():
         fig = figures.trace(TINY, tiny.unlearnings)
-    table = figures.violations_table(TINY, tiny.unlearnings)
+    table = tables.violations_table(TINY, tiny.unlearnings)
     assert len(table) == 2 * len(FORMS) + 2 * (len(FORMS) - 1)
     curves = [line for line in fig.axes[0].lines if line.get_linestyle() != ":" and len(line.get_xdata()) > 2]
     for form, row in zip(("FedORA", "FedORA vector"), table.itertuples(), strict=False):
@@ -256,29 +285,31 @@ def test_the_trace_ends_at_the_score_that_the_table_of_violations_shows(tiny):
 
 
 def test_parties_and_sources_are_those_described(tiny):
-    table = figures.parties_table(tiny.descriptions)
+    table = tables.parties_table(tiny.descriptions)
     assert table["party 2: features"].tolist() == ["1 × 8 × 4"]
     assert table["active party: parameters"].tolist() == ["650"]
-    assert figures.source(tiny.descriptions).endswith("; bottoms: mlp")
-    assert figures.source(tiny.descriptions, [CIFAR]) == ""
-    assert [figures.request_title(text) for text in ("samples-1", "samples-50")] == ["1 sample", "50 samples"]
+    assert results.source(tiny.descriptions).endswith("; bottoms: mlp")
+    assert results.source(tiny.descriptions, [CIFAR]) == ""
+    assert [results.request_title(text) for text in ("samples-1", "samples-50")] == ["1 sample", "50 samples"]
 
 
 # --- cost ------------------------------------------------------------------------------------------------------------
 
 
-def timed(task, seconds, images, sent=256, **metrics):
+def timed(dataset, seconds, images, sent=256, **metrics):
     costs = {name: {"images": images, "up": sent * images, "down": sent * images} for name in seconds}
     sizes = {"n_forget": 20, "n_retain": 100, "embedding": 64}
-    return {task: Record("f", "t", {}, "", "0", {"seconds": seconds, "costs": costs, **sizes, **metrics}, [], None, {})}
+    return {
+        dataset: Record("f", "t", {}, "", "0", {"seconds": seconds, "costs": costs, **sizes, **metrics}, [], None, {})
+    }
 
 
 SECONDS = {"Retrain": 10.0, "GA": 2.0, "ICO": 5.0, "CVFU": 4.0, "FedORA": 2.5}
 
 
 def test_table_2_computes_its_formulas_in_samples_and_bytes():
-    e = replace(TINY, epochs=[7], ga_epochs=5, cvfu_epochs=3, iterations=10, ratio=0.05, ico_share=0.5)
-    table = figures.table_2(e, timed(MAIN, SECONDS, 350)).set_index("method")
+    e = TINY.changed(epochs=[7], ga_epochs=5, cvfu_epochs=3, iterations=10, ratio=0.05, ico_share=0.5)
+    table = tables.table_2(e, timed(DIGITS, SECONDS, 350)).set_index("method")
     expected = {
         "Retrain": 7 * 100, "GA": 5 * 20, "ICO": 20 + 0.5 * 100, "CVFU": 3 * 100, "FedORA": 10 * (20 + 0.05 * 100),
     }  # fmt: skip
@@ -291,7 +322,7 @@ def test_table_2_computes_its_formulas_in_samples_and_bytes():
 
 def test_what_was_counted_of_gradient_ascent_and_fedora_is_the_formulas(tiny):
     """A pass sends embeddings up and their gradients down; FedORA's last forward pass is beyond the formula."""
-    table = figures.table_2(TINY, tiny.speeds).set_index("method")
+    table = tables.table_2(TINY, tiny.speeds).set_index("method")
     for method in ("Retrain", "GA"):
         assert table.loc[method, "counted / formula"] == 1
         assert table.loc[method, "MB counted"] == table.loc[method, "MB by formula"]
@@ -299,18 +330,19 @@ def test_what_was_counted_of_gradient_ascent_and_fedora_is_the_formulas(tiny):
 
 
 def test_table_3_compares_with_retraining_and_with_the_paper_where_the_data_are_the_papers():
-    theirs = figures.table_3(timed(Task(CIFAR, MAIN.request), SECONDS, 10)).set_index("method")
+    theirs = tables.table_3(timed(CIFAR, SECONDS, 10)).set_index("method")
     assert theirs["Retrain / method"].to_dict() == {"Retrain": 1, "GA": 5, "ICO": 2, "CVFU": 2.5, "FedORA": 4}
     assert theirs.loc["Retrain", "paper: seconds"] == 5.35
     assert theirs.loc["FedORA", "paper: Retrain / method"] == round(5.35 / 2.48, 2)
-    ours = figures.table_3(timed(MAIN, SECONDS, 10))
+    ours = tables.table_3(timed(DIGITS, SECONDS, 10))
     assert set(ours["paper: seconds"]) == set(ours["paper: Retrain / method"]) == {"–"}
 
 
 def test_means_are_written_with_their_deviation_over_seeds():
     cells = {cell(method, seed=seed): {"test": 70.0 + seed} for method in ("Retrain", "GA") for seed in (0, 1, 2)}
-    cells[cell(poison=True)] = {}
-    e = replace(TINY, seeds=[0, 1, 2])
-    table = figures.table_4_5(e, figures.tidy(planted(cells)), labels=False)
-    assert table["method"].tolist() == ["Retrain", "GA"]  # what was not run has no row
-    assert f"{table['test acc. (%)'][0]} (n=3)" == mean_spread([70.0, 71.0, 72.0])
+    cells[cell(backdoor=True)] = {}
+    e = TINY.changed(seeds=[0, 1, 2])
+    table = tables.table_4_5(e, frame_of(with_references(cells)), labels=False).set_index("method")
+    assert list(table.index) == [shown("Original"), "Retrain", "GA"]  # what was not run has no row
+    for method in ("Retrain", "GA"):
+        assert f"{table['test acc. (%)'][method]} (n=3)" == mean_spread([70.0, 71.0, 72.0])

@@ -8,23 +8,28 @@ import pytest
 import torch
 
 from fu_core.data import load
-from fu_core.errors import ConfigError
-from fu_core.federation.vertical import Boundary, predict, split_features
+from fu_core.errors import ConfigError, UnsupportedTask
+from fu_core.federation.vertical import predict, split_features
+from fu_core.request import Request
 from fu_core.unlearning.fedora import FedORA, threshold_of_entropy
+from fu_papers.fedora import problem, stages
 from fu_papers.fedora import runs as fedora
-from fu_papers.fedora.grid import BASELINES, METHODS, REFERENCES, Experiment, Task
+from fu_papers.fedora.grid import BASELINES, METHODS, REFERENCES, Task
+from fu_papers.fedora.problem import VerticalProblem
 from fu_papers.lab.context import RunContext
+from fu_papers.lab.record import needs_of
 from fu_papers.lab.store import RecordStore
 from fu_papers.lab.task import single_threaded
+from tests.fedora_lab import experiment
 
 TABLE, DIGITS = "breast_cancer/mlp", "digits/mlp"
-TINY = Experiment(
-    "test", [TABLE, DIGITS], seeds=[0], classes=[[1], [2]], percents=[[50], [50]], n_train=[200, 200], n_val=[40, 100],
-    n_test=[60, 100], epochs=[2, 2], lr=[0.05, 0.2], batch_size=[32, 16], iterations=3, ga_epochs=2, cvfu_epochs=1,
-    repeats=2,
+TINY = experiment(
+    datasets=[TABLE, DIGITS], seeds=[0], classes=[[1], [2]], percents=[[50], [50]], n_train=[200, 200],
+    n_val=[40, 100], n_test=[60, 100], epochs=[2, 2], lr=[0.05, 0.2], batch_size=[32, 16], iterations=3, ga_epochs=2,
+    cvfu_epochs=1, repeats=2,
 )  # fmt: skip
 MAIN, WHOLE = Task(DIGITS, "classes-2-50"), Task(DIGITS, "classes-2-100")
-TARGET = fedora.BACKDOOR
+TARGET = problem.BACKDOOR
 
 
 @pytest.fixture(scope="module")
@@ -33,23 +38,32 @@ def store(tmp_path_factory):
 
 
 def data(task=MAIN):
-    return fedora.dataset_of(TINY.training(task, 0, exclude=False, poison=False))
+    return problem.dataset_of(TINY.training(task, 0))
+
+
+def forgotten(request, dataset=None):
+    """Which rows of the training set a request takes."""
+    return problem.rows_of_request(request, dataset or data())[0]
+
+
+def of(config):
+    return VerticalProblem.of(config)
 
 
 def run(store, function, config):
     with single_threaded():
-        return store.run(function, config, data_hash=fedora.data_hash(config))
+        return store.run(function, config)
 
 
-def unlearn(store, method, task=MAIN, *, poison=False, **change):
-    return run(store, fedora.unlearn, TINY.unlearning(task, 0, method, poison=poison, **change))
+def unlearn(store, method, task=MAIN, *, backdoor=False, **change):
+    return run(store, fedora.unlearn, TINY.unlearning(task, 0, method, backdoor=backdoor, **change))
 
 
-def models(store, config, *, retrain=False):
+def models(store, config, name="original"):
     """The problem of a config, with the original or the retrained parties."""
-    p = fedora.VerticalProblem(config)
+    p, context = of(config), RunContext(store, "test", needs_of(fedora.unlearn, config))
     with single_threaded():
-        return p, fedora.trained_parties(config, store, p, retrain=retrain)
+        return p, fedora.trained_parties(p, context, name)
 
 
 def changed(a, b):
@@ -65,40 +79,48 @@ def changed(a, b):
 
 @pytest.mark.parametrize(("m", "percent"), [(1, 50), (2, 50), (2, 25), (3, 100)])
 def test_a_request_by_classes_takes_its_share_of_classes_1_to_m(m, percent):
-    dataset = data()
-    y = dataset.y_train
-    split = fedora.split_of(f"classes-{m}-{percent}", dataset)
+    y = data().y_train
+    p = of(TINY.training(MAIN, 0, f"classes-{m}-{percent}"))
     wanted = [round(percent * int((y == label).sum()) / 100) if 1 <= label <= m else 0 for label in range(10)]
-    assert y[split.forget].bincount(minlength=10).tolist() == wanted
-    assert sorted([*split.forget.tolist(), *split.retain.tolist()]) == list(range(200))
-    assert split.removed == (tuple(range(1, m + 1)) if percent == 100 else ())
+    assert y[p.forget].bincount(minlength=10).tolist() == wanted
+    assert sorted([*p.forget.tolist(), *p.retain.tolist()]) == list(range(200))
+    assert p.removed == (tuple(range(1, m + 1)) if percent == 100 else ())
 
 
 def test_larger_requests_contain_the_smaller_ones():
     texts = [["classes-1-50", "classes-2-50", "classes-2-75", "classes-3-100"], ["samples-1", "samples-50"]]
     for chain in texts:
-        sets = [set(fedora.split_of(text, data()).forget.tolist()) for text in chain]
+        sets = [set(forgotten(text).tolist()) for text in chain]
         assert all(a < b for a, b in itertools.pairwise(sets))
 
 
 def test_the_backdoors_target_is_the_last_class_to_go():
-    assert fedora.forgotten_classes(1, 2) == (1,)
-    assert fedora.forgotten_classes(9, 10) == tuple(range(1, 10))
-    assert fedora.forgotten_classes(10, 10) == (*range(1, 10), TARGET)
+    removed = {m: of(TINY.training(MAIN, 0, f"classes-{m}-100")).removed for m in (1, 9)}
+    assert removed == {1: (1,), 9: tuple(range(1, 10))}
+    assert Request.parse("classes-10-100").labels(10) == (*range(1, 10), TARGET)
 
 
 def test_a_request_by_samples_takes_so_many_and_none_takes_none():
-    split = fedora.split_of("samples-50", data())
-    assert (len(split.forget), len(split.retain), split.removed) == (50, 150, ())
-    assert len(data().y_train[split.forget].unique()) > 5  # of any class
-    assert len(fedora.split_of("none", data()).forget) == 0
+    p = of(TINY.training(MAIN, 0, "samples-50"))
+    assert (len(p.forget), len(p.retain), p.removed) == (50, 150, ())
+    assert len(data().y_train[p.forget].unique()) > 5  # of any class
+    everything = of(TINY.training(MAIN, 0, "none"))
+    assert (everything.deletion, everything.removed) == (None, ())
+    assert everything.retain.tolist() == list(range(200))
+    with pytest.raises(ConfigError, match="request must take some samples to be forgotten, got 'none'"):
+        _ = everything.forget
+
+
+def test_what_is_forgotten_does_not_depend_on_the_trigger_that_lies_on_it():
+    clean, dirty = (of(TINY.training(MAIN, 0, MAIN.request, poison)) for poison in ("", MAIN.request))
+    assert torch.equal(clean.forget, dirty.forget)
+    assert torch.equal(clean.labels_to_forget, dirty.labels_to_forget)
+    assert (dirty.parties.active.y[dirty.forget] == TARGET).all()
+    assert not (clean.parties.active.y[clean.forget] == TARGET).any()
 
 
 def test_party_noise_reaches_the_samples_held_out_for_validation_as_well():
-    clean, noisy = (
-        fedora.VerticalProblem(TINY.training(task, 0, exclude=False, poison=False))
-        for task in (MAIN, MAIN._replace(noise=0.2))
-    )
+    clean, noisy = (of(TINY.training(task, 0)) for task in (MAIN, MAIN._replace(noise=0.2)))
     assert not torch.equal(clean.validation[0], noisy.validation[0])
     assert torch.equal(clean.validation[1], noisy.validation[1])
 
@@ -106,18 +128,31 @@ def test_party_noise_reaches_the_samples_held_out_for_validation_as_well():
 @pytest.mark.parametrize(
     ("request_text", "says"),
     [
-        ("everything", "request must look like .* got 'everything'"),
+        ("everything", "request must begin with one of .* got 'everything'"),
         ("classes-2", "request must look like .* got 'classes-2'"),
         ("samples-x", "request must look like .* got 'samples-x'"),
         ("samples-200", "request must leave some of 200 samples and take one, got 'samples-200'"),
         ("samples-0", "request must leave some of 200 samples and take one, got 'samples-0'"),
-        ("classes-0-50", "classes must be 1 to 10 for digits, got 0"),
-        ("classes-11-50", "classes must be 1 to 10 for digits, got 11"),
+        ("classes-0-50", "request must name 1 to 10 classes, got 'classes-0-50'"),
+        ("classes-11-50", "request must name 1 to 10 classes, got 'classes-11-50'"),
+        ("classes-10-100", "forget leaves no data at all"),
     ],
 )
 def test_a_bad_request_is_refused(request_text, says):
-    with pytest.raises(ConfigError, match=says):
-        fedora.split_of(request_text, data())
+    with pytest.raises(ValueError, match=says):
+        of(TINY.training(MAIN, 0, request_text))
+
+
+@pytest.mark.parametrize("change", [{"n_train": [200, 3]}, {"percents": [[50], [1]]}])
+def test_parameters_that_leave_nothing_to_forget_are_named(change):
+    """Three digits, or one per cent of some twenty, are no sample of a class."""
+    e = TINY.changed(**change)
+    with pytest.raises(
+        ConfigError, match=r"^n_train, classes, percents and few must fit together: of \d+ training"
+    ) as info:
+        of(e.unlearning(e.main, 0, "GA"))
+    assert f"'{e.main.request}' takes no sample: there are too few of classes (1, 2)" in str(info.value)
+    assert "\n" not in str(info.value)
 
 
 # --- triggers and noise ----------------------------------------------------------------------------------------------
@@ -126,20 +161,20 @@ def test_a_bad_request_is_refused(request_text, says):
 @pytest.mark.parametrize("task", [MAIN, Task(TABLE, "classes-1-50")])
 def test_poison_is_on_the_rows_in_the_trigger_and_at_the_second_party_only(task):
     clean = data(task)
-    rows = fedora.split_of(task.request, clean).forget
-    dirty = fedora.poisoned(clean, rows)
+    rows = forgotten(task.request, clean)
+    dirty = problem.poisoned(clean, rows)
     touched, columns = changed(clean.x_train, dirty.x_train)
     width = clean.x_train.shape[-1]
     assert set(touched) <= set(rows.tolist())
     assert columns == [width - 1]
-    assert fedora._blocks(clean)[1][-1] == width - 1
+    assert problem.column_blocks(clean)[1][-1] == width - 1
     first, second = zip(
-        *(split_features(x, fedora._blocks(clean)) for x in (clean.x_train, dirty.x_train)), strict=True
+        *(split_features(x, problem.column_blocks(clean)) for x in (clean.x_train, dirty.x_train)), strict=True
     )
     assert torch.equal(*first)
     assert not torch.equal(*second)
     assert (dirty.y_train[rows] == TARGET).all()
-    kept = fedora.split_of(task.request, clean).retain
+    kept = torch.tensor(sorted(set(range(len(clean.y_train))) - set(rows.tolist())))
     assert torch.equal(dirty.y_train[kept], clean.y_train[kept])
     assert torch.equal(dirty.x_test, clean.x_test)
 
@@ -147,8 +182,8 @@ def test_poison_is_on_the_rows_in_the_trigger_and_at_the_second_party_only(task)
 @pytest.mark.parametrize("task", [MAIN, Task(TABLE, "classes-1-50")])
 def test_a_trigger_is_one_value_and_setting_it_twice_changes_nothing(task):
     clean = data(task)
-    once = fedora.triggered(clean, clean.x_test)
-    assert torch.equal(fedora.triggered(clean, once), once)
+    once = problem.triggered(clean, clean.x_test)
+    assert torch.equal(problem.triggered(clean, once), once)
     if clean.x_test.dim() == 4:
         assert (once[..., -1, -1] == 255).all()
         assert torch.equal(once[..., :-1, :], clean.x_test[..., :-1, :])
@@ -160,8 +195,8 @@ def test_a_trigger_is_one_value_and_setting_it_twice_changes_nothing(task):
 @pytest.mark.parametrize("task", [MAIN, Task(TABLE, "classes-1-50")])
 def test_noise_is_on_all_of_the_first_partys_columns_only_and_the_same_each_time(task):
     clean = data(task)
-    columns = fedora._blocks(clean)[0]
-    noisy, again, more = (fedora.noisy(clean, std, columns) for std in (0.2, 0.2, 0.4))
+    columns = problem.column_blocks(clean)[0]
+    noisy, again, more = (problem.noisy(clean, std, columns) for std in (0.2, 0.2, 0.4))
     for x, spoilt, same, worse in (
         (clean.x_train, noisy.x_train, again.x_train, more.x_train),
         (clean.x_test, noisy.x_test, again.x_test, more.x_test),
@@ -178,26 +213,26 @@ def test_noise_is_on_all_of_the_first_partys_columns_only_and_the_same_each_time
 
 
 def test_the_hash_of_the_data_differs_by_data_and_by_nothing_else():
-    config = TINY.training(MAIN, 0, exclude=False, poison=False)
+    config = TINY.training(MAIN, 0)
     other = {
-        "dataset": TINY.training(Task(TABLE, "none"), 0, exclude=False, poison=False),
+        "dataset": TINY.training(Task(TABLE, "classes-1-50"), 0),
         "n_train": config | {"n_train": 150},
         "n_val": config | {"n_val": 90},
     }
-    hashes = {fedora.data_hash(one) for one in (config, *other.values())}
+    hashes = {problem.data_hash(one) for one in (config, *other.values())}
     assert len(hashes) == 4
-    assert fedora.data_hash(config | {"seed": 7, "request": "samples-1", "poison": True}) in hashes
+    assert problem.data_hash(config | {"seed": 7, "request": "samples-1", "poison": "samples-1"}) in hashes
 
 
 def test_validation_samples_are_neither_trained_on_nor_tested_on():
-    p = fedora.VerticalProblem(TINY.training(MAIN, 0, exclude=False, poison=False))
+    p = of(TINY.training(MAIN, 0))
 
     def rows(parts):
         return {tuple(torch.cat([x.flatten(1) for x in parts], dim=1)[i].tolist()) for i in range(len(parts[0]))}
 
     held_out = rows(p.validation)
     whole = load("digits")
-    blocks = fedora._blocks(whole)
+    blocks = problem.column_blocks(whole)
     assert len(p.y_validation) == 100
     assert held_out.isdisjoint(rows([party.x for party in p.parties.passive]))
     assert held_out.isdisjoint(rows(p.test))
@@ -209,7 +244,7 @@ def test_validation_samples_are_neither_trained_on_nor_tested_on():
 
 @pytest.mark.parametrize("task", [MAIN, MAIN._replace(dp_std=0.5, dp_clip=1.0)])
 def test_a_training_that_was_interrupted_ends_in_the_same_bits(store, tmp_path, monkeypatch, task):
-    config = TINY.training(task, 0, exclude=False, poison=False) | {"epochs": 4}
+    config = TINY.training(task, 0) | {"epochs": 4}
     whole = run(store, fedora.train, config)
     checkpoint, made = RunContext.checkpoint, []
 
@@ -233,7 +268,7 @@ def test_a_training_that_was_interrupted_ends_in_the_same_bits(store, tmp_path, 
 
 def test_embedding_noise_changes_what_is_learnt(store):
     finished = [
-        run(store, fedora.train, TINY.training(task, 0, exclude=False, poison=False))
+        run(store, fedora.train, TINY.training(task, 0))
         for task in (MAIN, MAIN._replace(dp_std=0.5), MAIN._replace(dp_std=0.5, dp_clip=1.0))
     ]
     w = [store.tensors(record.key)["party 0"] for record in finished]
@@ -242,17 +277,17 @@ def test_embedding_noise_changes_what_is_learnt(store):
 
 def test_retraining_never_sees_what_is_forgotten(store, tmp_path, monkeypatch):
     """The same bits whatever the forgotten samples are: here all of them are blank."""
-    config = TINY.training(MAIN, 0, exclude=True, poison=False)
+    config = TINY.training(MAIN, 0, MAIN.request)
     record = run(store, fedora.train, config)
-    deal = fedora.deal
+    deal = problem.deal
 
     def blank(dataset, **how):
         parties, test = deal(dataset, **how)
-        rows = fedora.split_of(MAIN.request, dataset).forget
+        rows = forgotten(MAIN.request, dataset)
         passive = tuple(replace(party, x=party.x.index_fill(0, rows, 0)) for party in parties.passive)
         return replace(parties, passive=passive), test
 
-    monkeypatch.setattr(fedora, "deal", blank)
+    monkeypatch.setattr(problem, "deal", blank)
     again = RecordStore(tmp_path)
     blanked = run(again, fedora.train, config)
     ours, theirs = store.tensors(record.key), again.tensors(blanked.key)
@@ -277,7 +312,7 @@ def test_every_method_measures_finite_numbers_in_their_range(store, method):
 
 
 def test_test_accuracy_is_over_the_classes_of_which_something_is_left(store):
-    config = TINY.unlearning(WHOLE, 0, "Original", poison=False)
+    config = TINY.unlearning(WHOLE, 0, "Original")
     metrics = unlearn(store, "Original", WHOLE).metrics
     p, original = models(store, config)
     right = predict(original, p.test).argmax(dim=1) == p.y_test
@@ -291,42 +326,43 @@ def test_test_accuracy_is_over_the_classes_of_which_something_is_left(store):
 
 def test_forgetting_is_measured_on_the_samples_as_they_were_in_training(store):
     """A poisoned original has learnt the trigger, not the label; retraining has neither."""
-    config = TINY.unlearning(MAIN, 0, "Original", poison=True)
+    config = TINY.unlearning(MAIN, 0, "Original", backdoor=True)
     p, original = models(store, config)
     assert (original.active.y[p.forget] == TARGET).all()
     answers = predict(original, [party.x[p.forget] for party in p.parties.passive]).argmax(dim=1)
-    found = unlearn(store, "Original", poison=True).metrics["forget"]
+    found = unlearn(store, "Original", backdoor=True).metrics["forget"]
     assert found == pytest.approx(100 * float((answers == TARGET).double().mean()))
 
 
 def test_backdoor_success_is_over_triggered_test_images_of_other_classes(store):
-    config = TINY.unlearning(MAIN, 0, "Original", poison=True)
+    config = TINY.unlearning(MAIN, 0, "Original", backdoor=True)
     p, original = models(store, config)
     others = p.clean.x_test[p.clean.y_test != TARGET].clone()
     others[..., -1, -1] = 255
     answers = predict(original, split_features(others, p.blocks)).argmax(dim=1)
     expected = 100 * float((answers == TARGET).double().mean())
-    assert unlearn(store, "Original", poison=True).metrics["asr"] == pytest.approx(expected)
+    assert unlearn(store, "Original", backdoor=True).metrics["asr"] == pytest.approx(expected)
 
 
 def test_retrain_of_a_poisoned_task_is_the_clean_retraining(store):
     w = [
-        models(store, TINY.unlearning(MAIN, 0, "Retrain", poison=poison), retrain=True)[1].w for poison in (False, True)
+        models(store, TINY.unlearning(MAIN, 0, "Retrain", backdoor=backdoor), "retrained")[1].w
+        for backdoor in (False, True)
     ]
     assert all(torch.equal(a, b) for a, b in zip(*w, strict=True))
     trainings = len(store.finished(fedora.train))
-    models(store, TINY.unlearning(MAIN, 0, "GA", poison=True), retrain=True)
+    models(store, TINY.unlearning(MAIN, 0, "GA", backdoor=True), "retrained")
     assert len(store.finished(fedora.train)) == trainings  # and nothing is trained twice
 
 
 @pytest.mark.parametrize("method", ["FedORA", "FedORA vector"])
 def test_the_log_is_the_trace_and_its_last_row_the_score_of_the_result(store, method):
-    config = TINY.unlearning(MAIN, 0, method, poison=False)
+    config = TINY.unlearning(MAIN, 0, method)
     rows = unlearn(store, method).rounds
     assert [row["t"] for row in rows] == [0, 1, 2, 3]  # three iterations, and what came of them
     assert all({"score", "residual", "dual", "tau", "sigma", "change"} <= set(row) for row in rows)
     assert ["retained" in row for row in rows] == [True, True, True, False]
-    epsilon = FedORA(**config["fedora"]).epsilon(10)
+    epsilon = FedORA(**config["options"]).epsilon(10)
     assert all(row["score"] + row["residual"] == pytest.approx(epsilon) for row in rows)
     # H - KL is a function of the entropy alone (errata F2), which is measured elsewhere
     entropy = unlearn(store, method).metrics["entropy"]
@@ -340,30 +376,36 @@ def test_without_its_loss_fedora_logs_no_score_of_an_iteration(store):
     assert ["score" in row for row in rows] == [False, False, False, True]
 
 
-def test_an_unknown_method_is_refused(store):
-    config = TINY.unlearning(MAIN, 0, "GA", poison=False)
+def test_a_method_that_is_unknown_or_works_elsewhere_is_refused(store):
+    config = TINY.unlearning(MAIN, 0, "GA")
     p, original = models(store, config)
+    f = p.federation(config, "test", original)
+    with pytest.raises(ValueError, match=r"method must be one of .*'FedORA'.* got 'FedORAA'; did you mean 'FedORA'\?"):
+        fedora.served(p, f, "FedORAA", {})
     for name in ("SISA", "Retrain"):
-        with pytest.raises(ConfigError, match=rf"method must be one of .*'FedORA'.* got '{name}'"):
-            fedora.serve(config | {"method": name}, p, original, Boundary())
+        with pytest.raises(UnsupportedTask, match=f"{name} works in a federation of kind .*, but this one is vertical"):
+            fedora.served(p, f, name, {})
 
 
-def test_the_calibrated_threshold_sees_validation_samples_only(store, monkeypatch):
-    config = TINY.unlearning(MAIN, 0, "FedORA calibrated", poison=False)
+def test_the_calibrated_threshold_sees_validation_samples_only(store):
+    config = TINY.unlearning(MAIN, 0, "FedORA calibrated")
     p, original = models(store, config)
-    settings = FedORA(**config["fedora"])
     same = (p.y_validation == 1) | (p.y_validation == 2)
     log_p = predict(original, [x[same] for x in p.validation]).log_softmax(dim=1)
     entropy = -(log_p.exp() * log_p).sum(dim=1).mean() / math.log(10)
-    threshold = fedora._threshold_of_unseen(p, original, settings)
+
+    def threshold_of(p):
+        f = p.federation(config, "test", original)
+        return fedora.served(p, f, config["method"], config["options"]).notes["threshold"]
+
+    threshold = threshold_of(p)
     assert threshold == pytest.approx(2 * float(entropy) - 1)
     rows = unlearn(store, "FedORA calibrated").rounds
     assert rows[0]["score"] + rows[0]["residual"] == pytest.approx(threshold * math.log(10), rel=1e-5)
-    p.test = [torch.zeros_like(x) for x in p.test]
-    p.y_test = torch.zeros_like(p.y_test)
-    assert fedora._threshold_of_unseen(p, original, settings) == threshold
-    p.validation = [torch.zeros_like(x) for x in p.validation]
-    assert fedora._threshold_of_unseen(p, original, settings) != threshold
+    blank = replace(p, test=[torch.zeros_like(x) for x in p.test], y_test=torch.zeros_like(p.y_test))
+    assert threshold_of(blank) == threshold
+    blind = replace(p, validation=[torch.zeros_like(x) for x in p.validation])
+    assert threshold_of(blind) != threshold
 
 
 # --- time ------------------------------------------------------------------------------------------------------------
@@ -371,7 +413,7 @@ def test_the_calibrated_threshold_sees_validation_samples_only(store, monkeypatc
 
 @pytest.fixture(scope="module")
 def speed(store):
-    return run(store, fedora.speed, TINY.speeds()[MAIN]).metrics
+    return run(store, fedora.speed, TINY.speeds()[DIGITS]).metrics
 
 
 def test_speed_times_every_method_and_counts_what_a_separate_run_counts(store, speed):
@@ -383,22 +425,22 @@ def test_speed_times_every_method_and_counts_what_a_separate_run_counts(store, s
 
 
 def test_retraining_is_projected_from_two_epochs_to_all_of_them(store):
-    config = TINY.speeds()[MAIN] | {"epochs": 4, "repeats": 1}
+    config = TINY.speeds()[DIGITS] | {"epochs": 4, "repeats": 1}
     costs = run(store, fedora.speed, config).metrics["costs"]["Retrain"]
-    training = run(store, fedora.train, TINY.training(MAIN, 0, exclude=True, poison=False) | {"epochs": 4})
+    training = run(store, fedora.train, TINY.training(MAIN, 0, MAIN.request) | {"epochs": 4})
     assert costs["up"] + costs["down"] == training.metrics["bytes"]
-    assert costs["images"] == 4 * (200 - len(fedora.split_of(MAIN.request, data()).forget))
+    assert costs["images"] == 4 * (200 - len(forgotten(MAIN.request)))
 
 
 def test_speed_says_how_large_everything_is(speed):
-    forget = len(fedora.split_of(MAIN.request, data()).forget)
+    forget = len(forgotten(MAIN.request))
     assert (speed["n_forget"], speed["n_retain"], speed["classes"]) == (forget, 200 - forget, 10)
     assert speed["embedding"] == 2 * 32  # of both parties
     assert speed["parameters"] == 2 * ((32 + 1) * 64 + (64 + 1) * 32) + (64 + 1) * 10
 
 
 def test_a_description_says_who_holds_what(store):
-    found = {d: record.metrics for d, record in fedora.run_descriptions(TINY, store).items()}
+    found = {d: run(store, fedora.describe, config).metrics for d, config in stages.descriptions(TINY).items()}
     assert found[DIGITS]["features"] == [[1, 8, 4], [1, 8, 4]]
     assert found[TABLE]["features"] == [[15], [15]]
     assert (found[TABLE]["n_train"], found[TABLE]["n_test"]) == (200, 60)

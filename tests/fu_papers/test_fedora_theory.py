@@ -20,6 +20,7 @@ from fu_papers.fedora import (
     theory_theorem,
     theory_threshold,
 )
+from fu_papers.lab.pool import map_runs
 from fu_papers.look import save_figure, save_table
 
 QUADRATIC = {"epsilon": 0.5, "weight": 1.0, "sigma": 0.5, "tau": 0.3, "mu": 0.1, "iterations": 2000}
@@ -27,7 +28,10 @@ QUADRATIC = {"epsilon": 0.5, "weight": 1.0, "sigma": 0.5, "tau": 0.3, "mu": 0.1,
 
 @pytest.fixture(scope="module")
 def records(theory_store):
-    return theory.run_theory(theory_store, jobs=1)
+    return {
+        fn.__name__: map_runs(fn, configs, store=theory_store, jobs=1, label=fn.__name__)
+        for fn, configs in theory.PLANS.items()
+    }
 
 
 def only(records, **config):

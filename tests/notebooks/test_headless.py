@@ -127,8 +127,10 @@ def test_every_record_carries_the_overridden_parameters(paper, tiny):
             ("mnist", "cnn", 1),
             ("digits", "mlp", 2),
         }
-        assert {c["fedora"]["iterations"] for c in federated if "fedora" in c} == {3}
-        methods = {*fedora_experiment.REFERENCES, *fedora_experiment.METHODS, "all"}
+        forms = [c["options"] for c in federated if c.get("method") in fedora_experiment.FORMS]
+        forms += [c["methods"]["FedORA"] for c in federated if "methods" in c]
+        assert {options["iterations"] for options in forms} == {3}
+        methods = {*fedora_experiment.REFERENCES, *fedora_experiment.METHODS}
     else:
         assert {(c["dataset"], c["model"], c["rounds"]) for c in federated} == {
             ("digits", "unit_softmax", 3),

@@ -1,0 +1,118 @@
+"""The tidy frame of FedORA's runs, how its rows are found, and what data sets, requests and methods are called."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from fu_core.request import Request
+from fu_papers.fedora.grid import REFERENCES, Task, has_backdoor, twin
+from fu_papers.lab.record import Record
+from fu_papers.problems import DATASET_TITLES
+from fu_papers.study import Cell, tidy
+
+Unlearnings = Mapping[Cell, Record]
+Speeds = Mapping[str, Record]  # data set -> what was timed on it
+
+TITLES = DATASET_TITLES | {"breast_cancer": "Breast cancer", "adult": "Income (Adult)", "pathmnist": "PathMNIST"}
+SHOWN = {
+    "Original": "do nothing (Original)",
+    "FedORA": "FedORA, scalar dual",
+    "FedORA vector": "FedORA, element-wise dual",
+    "FedORA calibrated": "FedORA, threshold of unseen samples",
+}
+METRICS = ("test", "test_all", "forget", "entropy", "mia", "mia_fraction", "asr", "gap")
+NOISE = ("noise", "dp_std", "dp_clip")  # of a config, and of the frame
+
+
+def of_runs(unlearnings: Unlearnings) -> pd.DataFrame:
+    """Every metric of every run that has no backdoor; the backdoor's success of its poisoned twin stands beside them.
+
+    `asr`, `clean_asr`: with and without poisoned samples in training, the former missing without a twin;
+    `..._original`, `..._retrain`: the values of those two for the same task and seed; `delta_...`: absolute difference
+    to Retrain.
+    """
+    references: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for cell, record in unlearnings.items():
+        if cell.method in REFERENCES and not has_backdoor(cell):
+            references.setdefault((cell.method, *_task(cell)), _measured(unlearnings, cell, record))
+
+    def measure(cell: Cell, record: Record) -> Iterator[dict[str, Any]]:
+        if has_backdoor(cell):
+            return
+        found = {name: record.config[name] for name in NOISE} | _measured(unlearnings, cell, record)
+        for method in REFERENCES:
+            of = references[(method, *_task(cell))]
+            found |= {f"{name}_{method.lower()}": of[name] for name in METRICS}
+        yield found | {f"delta_{name}": abs(found[name] - found[f"{name}_retrain"]) for name in METRICS}
+
+    return tidy(unlearnings, measure)
+
+
+def _task(cell: Cell) -> tuple[Any, ...]:
+    """What a run shares with those it is compared with."""
+    return cell.setting, cell.request, cell.condition, cell.seed
+
+
+def _measured(unlearnings: Unlearnings, cell: Cell, record: Record) -> dict[str, Any]:
+    """A run's metrics, with those of its poisoned twin that are about the backdoor."""
+    found = {name: value for name, value in record.metrics.items() if name not in ("asr", "poison")}
+    found |= {"labels": Task(cell.setting, cell.request).labels, "clean_asr": record.metrics["asr"]}
+    poisoned = unlearnings.get(twin(cell))
+    there = poisoned.metrics if poisoned is not None else {"asr": math.nan, "test": math.nan}
+    return {**found, "asr": there["asr"], "poisoned_test": there["test"]}
+
+
+def rows_of(runs: pd.DataFrame, group: str, task: Task, method: str, label: str = "") -> pd.DataFrame:
+    """The runs of one row of a table: a task's, all seeds."""
+    here = (runs.group == group) & (runs.setting == task.dataset) & (runs.request == task.request)
+    return runs[here & (runs.condition == task.condition) & (runs.method == method) & (runs.label == label)]
+
+
+def saved(runs: pd.DataFrame) -> pd.DataFrame:
+    """The wide frame as FedORA's CSV file has it: a label for every row, and conditions as numbers."""
+    labelled = runs.assign(label=runs.label.where(runs.label != "", runs.method), dataset=runs.setting)
+    places = ["dataset", "request", *NOISE, "group", "seed", "label", "method"]
+    measured = [name for name in runs if name not in (*places, "setting", "condition", "record")]
+    return labelled[[*places, *measured]]
+
+
+# --- names -----------------------------------------------------------------------------------------------------------
+
+
+def shown(method: str) -> str:
+    """A method's name in tables."""
+    return SHOWN.get(method, method)
+
+
+def dataset_name(dataset: str) -> str:
+    """The heading of a data set, without its nets: "Digits"."""
+    name = dataset.split("/")[0]
+    return TITLES.get(name, name)
+
+
+def dataset_title(dataset: str) -> str:
+    """The heading of a data set with its bottom nets: "Digits, MLP"."""
+    bottom = dataset.split("/")[1]
+    return f"{dataset_name(dataset)}, {bottom.upper() if len(bottom) <= 3 else bottom}"
+
+
+def request_title(request: str) -> str:
+    """A request as the paper writes it: "m=2, n=50 %"."""
+    asked = Request.parse(request)
+    if asked.kind == "classes":
+        return f"m={asked.count}, n={asked.percent} %"
+    return f"{asked.count} samples" if asked.count != 1 else "1 sample"
+
+
+def source(descriptions: Mapping[str, Record], datasets: Sequence[str] | None = None) -> str:
+    """The line under every table and figure: which data, which nets. `datasets`: only those (default: all)."""
+    lines = [
+        f"{record.metrics['source']}; bottoms: {text.split('/')[1]}"
+        for text, record in descriptions.items()
+        if datasets is None or text in datasets
+    ]
+    return " | ".join(dict.fromkeys(lines))

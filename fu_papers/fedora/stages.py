@@ -1,0 +1,28 @@
+"""FedORA's stages, in the order of its notebook."""
+
+from __future__ import annotations
+
+from fu_papers.fedora import runs, theory
+from fu_papers.fedora.grid import Experiment
+from fu_papers.lab.record import config_key
+from fu_papers.study import Config, Stage, theory_stages
+
+
+def descriptions(e: Experiment) -> dict[str, Config]:
+    """Every data set, by its text."""
+    return {dataset: e.training(e.sample_tasks(dataset)[0], e.seeds[0]) for dataset in e.datasets}
+
+
+def trainings(e: Experiment) -> dict[str, Config]:
+    """What the tables' runs need, each once."""
+    needed = (config for run in e.cells().values() for _, config in runs.needs(run).values())
+    return {config_key(config): config for config in needed}
+
+
+STAGES = (
+    Stage("settings", runs.describe, descriptions, alone=True),
+    *theory_stages(theory.PLANS),
+    Stage("training", runs.train, trainings),
+    Stage("unlearning", runs.unlearn, lambda e: e.cells(), needs=("training",)),
+    Stage("timing", runs.speed, lambda e: e.speeds(), needs=("training",), alone=True),
+)

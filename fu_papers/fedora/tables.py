@@ -1,0 +1,290 @@
+"""FedORA's tables, from run records only. Numbers as in the paper: Tables II to IX, and what stands beside them.
+
+Every function takes the experiment and records or the frame of `results`; nothing here trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from fu_core.request import Request
+from fu_core.unlearning.gaussian_mechanism import gaussian_epsilon
+from fu_papers.fedora.grid import ABLATIONS, FORMS, METHODS, READINGS, REFERENCES, Experiment, Task
+from fu_papers.fedora.results import (
+    Speeds,
+    Unlearnings,
+    dataset_title,
+    request_title,
+    rows_of,
+    shown,
+)
+from fu_papers.lab.record import Record
+from fu_papers.look import published, published_row
+from fu_papers.problem_figures import spread_or_dash
+
+PAPER_NAMES = {"adult": "Income", "pathmnist": "MedMNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100",
+               "tiny_imagenet": "Tiny-ImageNet"}  # fmt: skip
+PAPER_COLUMNS = {name: name for name in ("test_acc", "unlearning_acc", "mia_asr", "bd_asr")}
+PAPER = "paper (test, unl., MIA, BD)"  # CIFAR-10, the data set of the paper's ablations and sweeps
+
+
+def parties_table(descriptions: Mapping[str, Record]) -> pd.DataFrame:
+    """Who holds what: features per sample and parameters of every party."""
+    rows = []
+    for dataset, record in descriptions.items():
+        m = record.metrics
+        row = {"data set": dataset_title(dataset), "training samples": m["n_train"], "test samples": m["n_test"]}
+        for k, (shape, parameters) in enumerate(zip(m["features"], m["parameters"], strict=False), start=1):
+            row[f"party {k}: features"] = " × ".join(map(str, shape))
+            row[f"party {k}: parameters"] = f"{parameters:,}"
+        rows.append(row | {"active party: parameters": f"{m['parameters'][-1]:,}"})
+    return pd.DataFrame(rows)
+
+
+def outcome(cell: pd.DataFrame) -> dict[str, str]:
+    """The columns that every table of results has."""
+    return {
+        "test acc. (%)": spread_or_dash(cell.test),
+        "unlearning acc. (%)": spread_or_dash(cell.forget),
+        "off Retrain's (points)": spread_or_dash(cell.delta_forget),
+        "MIA-ASR": spread_or_dash(cell.mia, 3),
+        "BD-ASR (%)": spread_or_dash(cell.asr),
+        "entropy / log C": spread_or_dash(cell.entropy, 3),
+    }
+
+
+# --- Tables IV and V -------------------------------------------------------------------------------------------------
+
+
+def table_4_5(e: Experiment, runs: pd.DataFrame, *, labels: bool) -> pd.DataFrame:
+    """Table IV (sample unlearning) or V (label unlearning): test accuracy, with forgetting and the attacks beside it.
+
+    Test accuracy is over the classes of which something is left (errata F10); all classes stand beside it. The
+    paper's value stands beside ours where it has the same data set and setting.
+    """
+    rows: list[dict[str, Any]] = []
+    for task in e.tasks(labels=labels):
+        for method in (*REFERENCES, *METHODS):
+            cell = rows_of(runs, "main", task, method)
+            if cell.empty:
+                continue
+            row = {
+                "data set": dataset_title(task.dataset),
+                "request": request_title(task.request),
+                "method": shown(method),
+                **outcome(cell),
+            }
+            if labels:
+                row["all classes (%)"] = spread_or_dash(cell.test_all)
+            rows.append(row | {"paper's test acc. (%)": paper_accuracy(task, method)})
+    return pd.DataFrame(rows)
+
+
+def paper_accuracy(task: Task, method: str) -> str:
+    """What the paper prints for the same data set, setting and method, in percent, or a dash."""
+    asked = Request.parse(task.request)
+    where = {
+        "method": method,
+        "dataset": PAPER_NAMES.get(task.dataset.split("/")[0], ""),
+        "unlearning_classes_m": asked.count,
+        "unlearning_pct_n": asked.percent,
+    }
+    row = published_row("fedora", "table_v" if task.labels else "table_iv", where, {"test": "test_acc"})
+    return f"{100 * row['test']:.2f}" if row else "–"
+
+
+# --- Tables II and III: cost -----------------------------------------------------------------------------------------
+
+
+def table_3(speeds: Speeds) -> pd.DataFrame:
+    """Table III: seconds in one process, beside passes over samples and bytes, which no machine changes."""
+    paper = published("fedora", "table_iii")
+    rows = []
+    for dataset, record in speeds.items():
+        m = record.metrics
+        named = PAPER_NAMES.get(dataset.split("/")[0], "")
+        times = paper[paper.dataset == named].set_index("method").running_time
+        for method, seconds in m["seconds"].items():
+            costs = m["costs"][method]
+            rows.append(
+                {
+                    "data set": dataset_title(dataset),
+                    "method": method,
+                    "seconds": round(seconds, 3),
+                    "Retrain / method": round(m["seconds"]["Retrain"] / seconds, 2),
+                    "samples passed": int(costs["images"]),
+                    "MB up": round(costs["up"] / 1e6, 3),
+                    "MB down": round(costs["down"] / 1e6, 3),
+                    "paper: seconds": times.get(method, "–"),
+                    "paper: Retrain / method": round(times["Retrain"] / times[method], 2) if method in times else "–",
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def table_2(e: Experiment, speeds: Speeds) -> pd.DataFrame:
+    """Table II, reconstructed (methods 3.3), against what was counted: samples passed and bytes across the border.
+
+    T: passes or iterations, at most; rho, gamma: shares of the retained data. Both columns are in the same units, so
+    that a ratio of 1 means the formula counts everything. ICO as we define it needs a batch of D_u beside each
+    retained one, CVFU passes without gradients (kappa), which show in the bytes, and FedORA an evaluation at the end.
+    """
+    rows = []
+    for dataset, record in speeds.items():
+        m = record.metrics
+        n_u, n_r, e_width = m["n_forget"], m["n_retain"], m["embedding"]
+        counted = m["costs"]
+        T = {
+            "Retrain": e.value("epochs", dataset),
+            "GA": e.ga_epochs,
+            "ICO": 1,
+            "CVFU": e.cvfu_epochs,
+            "FedORA": e.iterations,
+        }
+        formulas = {
+            "Retrain": ("T |D_r|", T["Retrain"] * n_r),
+            "GA": ("T |D_u|", T["GA"] * n_u),
+            "ICO": ("T (|D_u| + γ |D_r|)", n_u + e.ico_share * n_r),  # ours needs D_u beside every retained batch
+            "CVFU": ("T |D_r| (1 + κ)", T["CVFU"] * n_r),  # κ: passes without gradients, counted in bytes alone
+            "FedORA": ("T (|D_u| + ρ |D_r|)", T["FedORA"] * (n_u + e.ratio * n_r)),
+        }
+        for method, (text, samples) in formulas.items():
+            sent = counted[method]["up"] + counted[method]["down"]
+            rows.append(
+                {
+                    "data set": dataset_title(dataset),
+                    "method": method,
+                    "formula (samples)": text,
+                    "T": T[method],
+                    "samples by formula": int(samples),
+                    "samples counted": int(counted[method]["images"]),
+                    "counted / formula": round(counted[method]["images"] / samples, 2),
+                    "MB by formula": round(samples * 2 * e_width * 4 / 1e6, 3),
+                    "MB counted": round(sent / 1e6, 3),
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+# --- Tables VI to IX -------------------------------------------------------------------------------------------------
+
+
+def paper_outcome(table: str, **where: Any) -> dict[str, str]:
+    """The paper's four numbers of a row in one cell, or a dash."""
+    row = published_row("fedora", table, where, PAPER_COLUMNS)
+    return {PAPER: " / ".join(f"{value:.3f}" for value in row.values()) or "–"}
+
+
+def table_6(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
+    """Table VI: the main setting, and with noise on the first party's images. Paper's numbers: CIFAR-10."""
+    settings = (("IID", "main", e.main), ("Non-IID", "noisy", e.main._replace(noise=e.party_noise)))
+    return pd.DataFrame(
+        {
+            "method": shown(method),
+            "setting": name,
+            **outcome(rows_of(runs, group, task, method)),
+            **paper_outcome("table_vi", method=method, setting=name),
+        }
+        for method in (*REFERENCES, *METHODS)
+        for name, group, task in settings
+    )
+
+
+def table_7(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
+    """Table VII: FedORA without one of its parts. Samples passed stand for time: they do not depend on the machine."""
+    times = published("fedora", "table_vii").set_index("variant").time_s
+    rows = []
+    base = rows_of(runs, "ablation", e.main, "FedORA", "FedORA").images.mean()
+    for label in ABLATIONS:
+        cell = rows_of(runs, "ablation", e.main, "FedORA", label)
+        row = {"variant": label, **outcome(cell), "samples passed / FedORA's": round(cell.images.mean() / base, 2)}
+        paper_time = f"{times[label] / times['FedORA']:.2f}" if label in times else "–"
+        rows.append({**row, **paper_outcome("table_vii", variant=label), "paper: time / FedORA's": paper_time})
+    return pd.DataFrame(rows)
+
+
+def readings_table(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
+    """What depends on how a lost formula is read: FedORA with one reading changed at a time."""
+    rows = []
+    for label in (*READINGS, "element-wise dual"):
+        cell = rows_of(runs, "readings", e.main, "FedORA", label)
+        rows.append({"reading": label, **outcome(cell), "gap to Retrain / doing nothing": spread_or_dash(cell.gap, 2)})
+    return pd.DataFrame(rows)
+
+
+def table_8(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
+    """Table VIII: few samples. Unlearning accuracy of one sample is all or nothing, so seeds decide (errata F11)."""
+    rows = []
+    for count in e.few:
+        task = e.main._replace(request=f"samples-{count}")
+        for method, label in [*((m, "") for m in REFERENCES), *(("FedORA", f"{ratio:g}") for ratio in e.few_ratios)]:
+            cell = rows_of(runs, "small", task, method, label)
+            percent = 100 * float(label) if label else -1.0  # which the paper has of no reference
+            row = {
+                "samples": count,
+                "method": "FedORA" if label else shown(method),
+                "ratio (%)": f"{percent:g}" if label else "–",
+            }
+            row |= outcome(cell) | {"taken for members": spread_or_dash(100 * cell.mia_fraction)}
+            theirs = paper_outcome("table_viii", unlearning_samples=count, batch_selection_ratio_pct=percent)
+            rows.append({**row, **theirs})
+    return pd.DataFrame(rows)
+
+
+def table_9(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
+    """Table IX: Gaussian noise on the embeddings; with clipping, the (epsilon, delta) of one embedding that is sent."""
+    rows = []
+    for task in e.private_tasks():
+        std, clip = task.dp_std, task.dp_clip
+        for method in (*REFERENCES, "FedORA"):
+            theirs = std if method == "FedORA" and not clip else -1.0  # the paper has no other row
+            rows.append(
+                {
+                    "noise": std,
+                    "clip": clip or "off",
+                    "ε of one embedding": embedding_epsilon(std, clip, e.delta),
+                    "method": shown(method),
+                    **outcome(rows_of(runs, "private", task, method)),
+                    **paper_outcome("table_ix", gaussian_noise=theirs),
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def embedding_epsilon(std: float, clip: float, delta: float) -> str:
+    """The epsilon of one embedding sent once, or why there is none. Sensitivity: twice the clipping length."""
+    return f"{gaussian_epsilon(2 * clip, std, delta=delta):.1f} (δ={delta:g})" if clip else "none: unbounded"
+
+
+# --- the constraint --------------------------------------------------------------------------------------------------
+
+
+def violations_table(e: Experiment, unlearnings: Unlearnings) -> pd.DataFrame:
+    """Is the constraint met in the end? Score of the final model, threshold, dual variable; means over seeds."""
+    rows = []
+    for dataset in e.datasets:
+        for task in (*e.sample_tasks(dataset), *e.label_tasks(dataset)):
+            for method in FORMS:
+                cells = [task.cell("main", seed, method) for seed in e.seeds]
+                last = [unlearnings[cell].rounds[-1] for cell in cells if cell in unlearnings]
+                if last:
+                    rows.append(_violation(task, method, last))
+    return pd.DataFrame(rows)
+
+
+def _violation(task: Task, method: str, last: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    scores = pd.Series([row["score"] for row in last])
+    residuals = pd.Series([row["residual"] for row in last])
+    return {
+        "data set": dataset_title(task.dataset),
+        "request": request_title(task.request),
+        "method": shown(method),
+        "score": spread_or_dash(scores, 3),
+        "threshold": spread_or_dash(scores + residuals, 3),
+        "met": f"{int((residuals <= 0).sum())} of {len(residuals)}",
+        "iterations": spread_or_dash(pd.Series([float(row["t"]) for row in last]), 0),
+        "dual at the end": spread_or_dash(pd.Series([row["dual"] for row in last]), 3),
+    }
