@@ -22,11 +22,12 @@ from typing import Any
 import pandas as pd
 import torch
 
-from fu_core.federation.decentralised import dpsgd_round, metropolis, start, topology
-from fu_core.federation.local import ClientOpt
-from fu_core.federation.meter import Meter
+from fu_core.federation import ClientOpt, Federation, Meter, Peers
+from fu_core.federation.decentralised import dpsgd_round, start
+from fu_core.federation.graphs import metropolis, topology
 from fu_core.models import FlatModel, Standardize
 from fu_core.models.linear import softmax_regression
+from fu_core.request import Deletion
 from fu_core.unlearning.certified import DU, du_release
 from fu_papers.lab.provenance import MIB, PeakMemory, machine
 
@@ -46,25 +47,26 @@ def measure(clients: int, graph: str) -> dict[str, Any]:
     x = torch.randint(0, 256, (clients * SAMPLES, 1, 28, 28), generator=g, dtype=torch.uint8)
     y = torch.randint(0, 10, (len(x),), generator=g)
     data = list(zip(x.split(SAMPLES), y.split(SAMPLES), strict=True))
+    links = topology(graph, clients, p=min(1.0, 10 / clients))
     scaled = torch.nn.Sequential(
         Standardize(torch.tensor([0.5]), torch.tensor([0.3]), 255.0), softmax_regression(784, 10)
     )
-    model, local = FlatModel(scaled), ClientOpt(lr=0.01, batch_size=10)
-    Q = metropolis(topology(graph, clients, p=min(1.0, 10 / clients)), sparse=True)
+    model, peers = FlatModel(scaled), Peers(links, mixing=metropolis(links, sparse=True))
+    f = Federation(model, data, ClientOpt(lr=0.01, batch_size=10), exchange=peers)
     W = start(model.init(0), clients)
     matrix = W.numel() * W.element_size() / MIB
     with PeakMemory() as idle:
         pass
     with PeakMemory() as peak:
-        rounds = _seconds(lambda: dpsgd_round(model, W, data, Q, local, seed=0, round=1))
+        rounds = _seconds(lambda: dpsgd_round(f, W, 1))
     row = {"clients": clients, "graph": graph, "round, s": rounds, "round, ms per client": 1000 * rounds / clients}
     row["memory of a round, matrices"] = (peak.mib - idle.mib) / matrix
-    forget = {0: torch.arange(6)}
+    deletion = Deletion.of(f.clients, {0: torch.arange(6)})
     for name, config in FORMS.items():
-        meter = Meter()
-        row[f"request {name}, s"] = _seconds(lambda config=config: du_release(model, W, data, forget, Q, config))
-        du_release(model, W, data, forget, Q, config, meter=meter)
-        row[f"request {name}, vectors sent"] = meter.bytes // (4 * model.d)
+        row[f"request {name}, s"] = _seconds(lambda config=config: du_release(f, W, deletion, config))
+        counted = f.having(meter=Meter())
+        du_release(counted, W, deletion, config)
+        row[f"request {name}, vectors sent"] = counted.meter.bytes // (4 * model.d)
     return row
 
 
