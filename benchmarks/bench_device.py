@@ -25,9 +25,10 @@ from plain_rounds import train, vector
 from torch import Tensor, nn
 from workloads import WORKLOADS, Workload, load_or_generate
 
-from fu_core.federation.local import Client, ClientOpt, batches
+from fu_core.federation import ClientOpt, Federation
+from fu_core.federation.local import batches
 from fu_core.federation.together import prepared, train_round
-from fu_core.models import FlatModel, build
+from fu_core.models import build
 from fu_papers.lab.device import device
 from fu_papers.lab.provenance import machine
 
@@ -37,27 +38,27 @@ SAMPLE_SECONDS = 0.02
 Round = Callable[[int], Tensor]  # its number -> the clients' updates (K, d)
 
 
-def plain(model: FlatModel, w: Tensor, clients: list[Client], local: ClientOpt, ids: list[int]) -> Round:
+def plain(f: Federation, w: Tensor, ids: list[int]) -> Round:
     """One client after the other with torch.optim, batches indexed where the data lie."""
-    net = copy.deepcopy(model.module).to(w.device)
+    net = copy.deepcopy(f.model.module).to(w.device)
 
     def run(t: int) -> Tensor:
         deltas = []
         for i in ids:
             nn.utils.vector_to_parameters(w.clone(), net.parameters())  # which it turns into views
-            x, y = clients[i]
-            plan = [b.to(x.device) for b in batches(len(y), local, seed=0, round=t, client=i)]
-            train(net, x, y, plan, local.lr)
+            x, y = f.clients[i]
+            plan = [b.to(x.device) for b in batches(len(y), f.local, seed=f.seed, round=t, client=i)]
+            train(net, x, y, plan, f.local.lr)
             deltas.append(vector(net) - w)
         return torch.stack(deltas)
 
     return run
 
 
-def ours(model: FlatModel, w: Tensor, clients: list[Client], local: ClientOpt, ids: list[int], how: str) -> Round:
+def ours(f: Federation, w: Tensor, ids: list[int]) -> Round:
     """`train_round` in one of its ways."""
-    model, held = prepared(model, w, clients, local, how)
-    return lambda t: train_round(model, w, held, local, seed=0, round=t, ids=ids, how=how)
+    ready = prepared(f, w)
+    return lambda t: train_round(ready, w, t, ids)
 
 
 def finish() -> None:
@@ -102,12 +103,13 @@ def measure(workload: Workload, repetitions: int) -> list[dict[str, object]]:
     """One row per way; the plain loop first."""
     data = load_or_generate(workload)
     model, where = build(workload.model, data), device()
-    w, local = model.init(0).to(where), ClientOpt(lr=workload.lr, batch_size=workload.batch_size)
+    w = model.init(0).to(where)
     rows = torch.arange(workload.clients * workload.samples).split(workload.samples)
     clients = [(data.x_train[r].to(where), data.y_train[r].to(where)) for r in rows]
+    f = Federation(model, clients, ClientOpt(lr=workload.lr, batch_size=workload.batch_size))
     ids = list(range(workload.per_round))
-    ways: dict[tuple[str, str], Round] = {("plain PyTorch loop", "float32"): plain(model, w, clients, local, ids)}
-    ways |= {(how, precision): ours(model, w, clients, local, ids, how) for how, precision in WAYS}
+    ways: dict[tuple[str, str], Round] = {("plain PyTorch loop", "float32"): plain(f, w, ids)}
+    ways |= {(how, precision): ours(f.having(how=how), w, ids) for how, precision in WAYS}
     seconds: dict[tuple[str, str], list[float]] = {name: [] for name in ways}
     busy: dict[tuple[str, str], list[float]] = {name: [] for name in ways}
     reference = ways["plain PyTorch loop", "float32"](0)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from turns import Orders, Task
 
+from fu_core.federation import ClientOpt, Federation
 from fu_core.federation.horizontal import fedavg_round
-from fu_core.federation.local import ClientOpt
 from fu_core.federation.together import prepared
 from fu_core.models.flat import FlatModel
 
@@ -22,14 +22,15 @@ def main(folder: str, seed: int, how: str) -> None:
     """Train when ordered."""
     orders, task = Orders(), Task.read(folder, seed)
     model = FlatModel(torch.load(Path(folder) / "module.pt", weights_only=False))
-    local, w = ClientOpt(lr=task.lr, batch_size=task.batch_size), task.w
-    model, clients = prepared(model, w, list(zip(task.x, task.y, strict=True)), local, how)
+    clients, local = list(zip(task.x, task.y, strict=True)), ClientOpt(lr=task.lr, batch_size=task.batch_size)
+    w = task.w
+    f = prepared(Federation(model, clients, local, seed=seed, how=how), w)
 
     def latest() -> Tensor:
         return w
 
     for t in orders.rounds(latest):
-        w, _ = fedavg_round(model, w, clients, local, seed=seed, round=t, ids=task.participants(t), how=how)
+        w, _ = fedavg_round(f, w, t, ids=task.participants(t))
 
 
 if __name__ == "__main__":
