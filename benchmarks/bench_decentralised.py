@@ -46,7 +46,7 @@ def measure(clients: int, graph: str) -> dict[str, Any]:
     g = torch.Generator().manual_seed(0)
     x = torch.randint(0, 256, (clients * SAMPLES, 1, 28, 28), generator=g, dtype=torch.uint8)
     y = torch.randint(0, 10, (len(x),), generator=g)
-    data = list(zip(x.split(SAMPLES), y.split(SAMPLES), strict=True))
+    data = dict(enumerate(zip(x.split(SAMPLES), y.split(SAMPLES), strict=True)))
     links = topology(graph, clients, p=min(1.0, 10 / clients))
     scaled = torch.nn.Sequential(
         Standardize(torch.tensor([0.5]), torch.tensor([0.3]), 255.0), softmax_regression(784, 10)
