@@ -105,7 +105,7 @@ def measure(workload: Workload, repetitions: int) -> list[dict[str, object]]:
     model, where = build(workload.model, data), device()
     w = model.init(0).to(where)
     rows = torch.arange(workload.clients * workload.samples).split(workload.samples)
-    clients = [(data.x_train[r].to(where), data.y_train[r].to(where)) for r in rows]
+    clients = {i: (data.x_train[r].to(where), data.y_train[r].to(where)) for i, r in enumerate(rows)}
     f = Federation(model, clients, ClientOpt(lr=workload.lr, batch_size=workload.batch_size))
     ids = list(range(workload.per_round))
     ways: dict[tuple[str, str], Round] = {("plain PyTorch loop", "float32"): plain(f, w, ids)}

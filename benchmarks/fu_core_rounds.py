@@ -22,7 +22,8 @@ def main(folder: str, seed: int, how: str) -> None:
     """Train when ordered."""
     orders, task = Orders(), Task.read(folder, seed)
     model = FlatModel(torch.load(Path(folder) / "module.pt", weights_only=False))
-    clients, local = list(zip(task.x, task.y, strict=True)), ClientOpt(lr=task.lr, batch_size=task.batch_size)
+    clients = dict(enumerate(zip(task.x, task.y, strict=True)))
+    local = ClientOpt(lr=task.lr, batch_size=task.batch_size)
     w = task.w
     f = prepared(Federation(model, clients, local, seed=seed, how=how), w)
 

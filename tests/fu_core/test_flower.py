@@ -25,6 +25,7 @@ from flwr.serverapp.strategy import FedAvg, strategy_utils
 from flwr.supercore.task_identity import TaskIdentity
 
 import fu_core
+from fu_core import flower
 from fu_core.errors import ConfigError, InvalidRequest, NumericalFailure, UnsupportedModel
 from fu_core.federation import ClientOpt, Federation
 from fu_core.federation.horizontal import fedavg
@@ -335,9 +336,8 @@ def test_without_the_extra_the_error_says_what_to_install(monkeypatch):
 
 
 @pytest.mark.slow
-def test_flowers_own_simulation_gives_our_models(monkeypatch, capfd):
+def test_flowers_own_simulation_gives_our_models(capfd):
     """Both modes in one simulation, on digits with a net, in float32; Flower and ray keep quiet."""
-    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))  # ray adds to it
     data = fu_core.load("digits")
     parts = fu_core.partition.dirichlet(data.y_train, 4, alpha=1.0, seed=0)
     clients = [(data.x_train[p], data.y_train[p]) for p in parts]
@@ -361,11 +361,51 @@ def test_without_ray_a_simulation_says_what_to_install(monkeypatch):
         simulate(None, 4, None)
 
 
+class Ray:
+    """A ray that starts at the attempt `at`."""
+
+    def __init__(self, at):
+        self.at, self.attempts, self.options = at, 0, {}
+
+    def is_initialized(self):
+        return self.attempts >= self.at
+
+    def init(self, **options):
+        self.attempts, self.options = self.attempts + 1, options
+        if not self.is_initialized():
+            raise Exception("The current node timed out during startup.")
+
+    def shutdown(self):
+        pass
+
+
+def test_ray_is_started_again_if_it_does_not_start_in_time(monkeypatch):
+    """It waits half a minute for its own processes, which a busy machine needs to start the first time."""
+    ray = Ray(at=flower.ATTEMPTS)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    flower._start_ray()
+    assert ray.attempts == flower.ATTEMPTS > 1
+    assert sys.path[-1] in ray.options["runtime_env"]["env_vars"]["PYTHONPATH"].split(os.pathsep)
+    flower._start_ray()
+    assert ray.attempts == flower.ATTEMPTS  # it runs already
+
+
+def test_a_ray_that_never_starts_is_one_error_before_anything_waits_for_it(monkeypatch):
+    ray = Ray(at=10**6)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(flower, "find_spec", lambda name: True)
+    monkeypatch.setattr(flower, "run_simulation", lambda *args, **rest: pytest.fail("Flower was asked"))
+    with pytest.raises(RuntimeError, match=r"ray did not start in 5 attempts: The current node timed out"):
+        simulate(None, 4, None)
+    assert ray.attempts == 5
+
+
 def test_a_simulation_passes_on_what_the_server_raises_and_leaves_the_log_as_it_was(federation, monkeypatch):
     def in_this_process(server, app, clients, backend_config):
         server(Grid(app), Context(1, 0, UserConfig(), RecordDict(), UserConfig()))
 
-    monkeypatch.setattr("fu_core.flower.run_simulation", in_this_process)
+    monkeypatch.setattr(flower, "_start_ray", lambda: None)
+    monkeypatch.setattr(flower, "run_simulation", in_this_process)
     app, log = client_app(federation), logging.getLogger("flwr")
     before = log.level
     assert simulate(app, 4, lambda grid, nodes: (nodes, log.level)) == (NODES, logging.ERROR)
