@@ -24,6 +24,8 @@ from fu_papers.puf.results import ATTACKS, Trainings, Unlearnings, rows_of, runs
 from fu_papers.study import Cell
 
 SHOWN_BELOW_RETRAIN = 40  # points of accuracy; deeper falls leave the frame, so that the end stays readable
+Curve = Sequence[Mapping[str, float]]  # a row of metrics per recovery round
+References = Mapping[str, Mapping[str, float]]  # method -> metrics
 MARKERS = {1.0: "o", 2.0: "s", 5.0: "^", 10.0: "D"}  # per E_u
 
 
@@ -203,9 +205,7 @@ def _sweep_legend(ax: Axes, swept: pd.DataFrame) -> None:
     ax.legend(loc="best", fontsize=8, title="number: $\\eta_u$", title_fontsize=8)
 
 
-def live_figure(
-    curve: Sequence[Mapping[str, float]], references: Mapping[str, Mapping[str, float]], head: str
-) -> Figure:
+def live_figure(curve: Curve, references: References, head: str) -> Figure:
     """The recovery curve behind the notebook's sliders, for one run; `references`: method -> metrics."""
     fig, axes = axes_row(2, height=3.2, width=4.6)
     for ax, metric in zip(axes, ("test", "forget"), strict=True):

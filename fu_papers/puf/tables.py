@@ -45,6 +45,15 @@ COLUMNS = {
 }
 
 
+def gap_table(runs: pd.DataFrame) -> pd.DataFrame:
+    """How far Original is from Retrain on the target's data, in points: mean and smallest of a setting's runs."""
+    originals = runs[(runs.group == "clients") & (runs.method == "Original") & (runs.stop == "test")]
+    deltas = originals.groupby("setting", sort=False)[["delta_forget", "delta_song", "delta_yeom"]]
+    gap = deltas.agg(["mean", "min"]).round(1)
+    gap.columns = [" gap, ".join(column).removeprefix("delta_") for column in gap.columns.to_list()]
+    return gap.rename(index=title)
+
+
 def needs_table(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) -> pd.DataFrame:
     """Table I for the methods here: ✓ where a method does without. From each method's own `NEEDS`.
 

@@ -6,6 +6,8 @@ defaults. tests/fu_papers/test_puf_runs.py draws all of them from real runs.
 
 import re
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -16,7 +18,7 @@ from matplotlib.colors import to_hex
 from fu_core.unlearning.method import method as registered
 from fu_papers.lab.record import Record
 from fu_papers.look import colour, published, show_table, style
-from fu_papers.puf import figures, results, stages, tables
+from fu_papers.puf import figures, results, show, stages, tables
 from fu_papers.puf.grid import METHODS, PUFS, REFERENCES, SWEPT_AGAINST
 from fu_papers.puf.runs import STOP_RULES
 from fu_papers.study import Cell, wide
@@ -441,6 +443,68 @@ def test_the_equivalence_is_in_percent_by_setting():
     assert table["setting"].tolist() == ["CIFAR-10, Dirichlet 0.3", "CIFAR-10, IID"]
     assert table["mean"].tolist() == [pytest.approx(2.0), 50.0]
     assert (table["max"].tolist(), table["count"].tolist()) == ([3.0, 50.0], [2, 1])
+
+
+def test_the_gap_is_the_mean_and_the_smallest_of_a_settings_requests():
+    changes = {("clients", SKEWED, "client-1", "Original"): {"forget": 80.0, "yeom": 30.0}}
+    gap = tables.gap_table(tidy(changes))
+    assert gap.index.tolist() == ["CIFAR-10, Dirichlet 0.3", "CIFAR-10, IID"]
+    assert gap["forget gap, mean"].tolist() == [25.0, 30.0]  # 90 and 80, or 90 twice, against 60
+    assert gap["forget gap, min"].tolist() == [20.0, 30.0]
+    assert gap["yeom gap, mean"].tolist() == [17.5, 25.0]  # |65 - 40| and |30 - 40|: absolute
+    assert gap["yeom gap, min"].tolist() == [10.0, 25.0]
+
+
+# --- what the notebook shows of a scenario ---------------------------------------------------------------------------
+
+
+def shown(monkeypatch, capsys, scenario, changes=None, stop="validation", e=E):
+    """The captions and the data lines of the tables, and what was printed."""
+    tables_shown = []
+    monkeypatch.setattr(show, "display", lambda table: tables_shown.append(table.data))
+    unlearnings = planted(e, changes)
+    found = {
+        "settings": {
+            text: record(text, {"source": f"data of {text}", "flops": 10.0}) for text in (SKEWED, EVEN, SITES)
+        },
+        "unlearning and recovery": unlearnings,
+    }
+    show.scenario_tables(SimpleNamespace(experiment=e, run=found.get), frame_of(unlearnings, e=e), scenario, stop)
+    return tables_shown, capsys.readouterr().out.splitlines()
+
+
+def test_a_scenario_has_both_tables_of_every_setting_with_its_own_data_below(monkeypatch, capsys):
+    tables_shown, told = shown(monkeypatch, capsys, "clients")
+    assert told == []
+    places = [(what, text) for text in (SKEWED, EVEN) for what in ("Forgetting", "Cost")]
+    for table, (what, text) in zip(tables_shown, places, strict=True):
+        where = "Dirichlet 0.3" if text == SKEWED else "IID"
+        caption = f"{what}. CIFAR-10, {where}, one client leaves, 2 runs each, recovery stopped on validation data"
+        assert caption in table
+        assert f"Data: data of {text}; net: tiny_cnn" in table
+    assert "stopped on TEST data, as in the paper" in shown(monkeypatch, capsys, "clients", stop="test")[0][0]
+
+
+def test_below_the_tables_stand_those_who_cannot_serve_the_scenario_or_diverged_in_it(monkeypatch, capsys):
+    unlearnings = planted()
+    lost = [cell for cell in unlearnings if cell.group in ("samples", "clients") and cell.method == "NoT"]
+    broken = unlearnings | {cell: record(str(cell), {"diverged": "nan"}) for cell in lost}
+    monkeypatch.setitem(globals(), "planted", lambda *_: broken)
+    told = shown(monkeypatch, capsys, "samples")[1]
+    assert told == [
+        "FedEraser: not possible. FedEraser cannot",
+        "PGA: not possible. PGA cannot",
+        "MoDe: not possible. MoDe cannot",
+        "CIFAR-10, Dirichlet 0.3: NoT: diverged in 2 of 2 runs, which the means leave out",
+    ]
+
+
+def test_a_scenario_that_a_profile_leaves_out_is_said_to_be_missing(monkeypatch, capsys):
+    assert shown(monkeypatch, capsys, "long") == ([], ["This profile has no setting for it."])
+
+
+def test_a_figure_of_one_setting_is_named_by_its_data_set_and_split():
+    assert show.figure_path(Path("out"), "radar", SKEWED) == Path("out/radar_cifar10_dirichlet-03.png")
 
 
 # --- figures ---------------------------------------------------------------------------------------------------------
