@@ -382,7 +382,7 @@ def test_a_method_that_is_unknown_or_works_elsewhere_is_refused(store):
     f = p.federation(config, "test", original)
     with pytest.raises(ValueError, match=r"method must be one of .*'FedORA'.* got 'FedORAA'; did you mean 'FedORA'\?"):
         fedora.served(p, f, "FedORAA", {})
-    for name in ("SISA", "Retrain"):
+    for name in ("SISA", "DU"):
         with pytest.raises(UnsupportedTask, match=f"{name} works in a federation of kind .*, but this one is vertical"):
             fedora.served(p, f, name, {})
 
