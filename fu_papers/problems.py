@@ -27,9 +27,16 @@ from fu_papers.lab.device import device
 EVALUATE_EVERY = 5  # rounds of training between two evaluations
 SMALLEST_CLIENT = 10
 DATASET_TITLES = {"digits": "Digits", "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10",
-                  "cifar100": "CIFAR-100", "tiny_imagenet_100": "Tiny-ImageNet-100",
+                  "cifar100": "CIFAR-100", "tiny_imagenet_100": "Tiny-ImageNet-100", "pathmnist": "PathMNIST",
+                  "breast_cancer": "Breast cancer", "adult": "Income (Adult)",
                   "phantom": "Phantom (synthetic)", "prostate_mri": "ProstateMRI"}  # fmt: skip
 SPLITS = ("iid", "dirichlet", "site")
+
+
+def dataset_name(dataset: str) -> str:
+    """The heading of a data set, which may be followed by its nets: "Digits" for "digits/mlp"."""
+    name = dataset.split("/")[0]
+    return DATASET_TITLES.get(name, name)
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,7 @@ class Setting:
     def title(self) -> str:
         """For headings: "CIFAR-10, Dirichlet 0.3"."""
         split = {"iid": "IID", "site": "by site"}.get(self.split, f"Dirichlet {self.alpha:g}")
-        return f"{DATASET_TITLES.get(self.dataset, self.dataset)}, {split}"
+        return f"{dataset_name(self.dataset)}, {split}"
 
 
 @dataclass(frozen=True)
