@@ -11,14 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pandas as pd
 
 from fu_papers.certified_dfl.grid import DU_FORMS, WHOLE_CLIENTS, Experiment, Place, granularity
-from fu_papers.certified_dfl.results import (
-    Curves,
-    Descriptions,
-    Speeds,
-    phases,
-    rounds_to_reach,
-    saved_percent,
-)
+from fu_papers.certified_dfl.results import Curves, Descriptions, Speeds, phases, rounds_to_reach, saved_percent
 from fu_papers.certified_dfl.titles import SHOWN, dataset_title
 from fu_papers.look import mean_spread
 from fu_papers.verdicts import ClaimResult, Theory, judge, lowered
