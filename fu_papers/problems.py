@@ -98,6 +98,18 @@ class Problem:
         """Of the data and who holds what."""
         return hashlib.sha256(f"{self.dataset.sha256}/{partition.partition_hash(self.parts)}".encode()).hexdigest()[:16]
 
+    @property
+    def description(self) -> dict[str, Any]:
+        """Who holds how many samples of each class, where the data comes from, how large the net is.
+
+        Images with masks have no classes: the counts are then one number per client.
+        """
+        if self.dataset.task == "segmentation":
+            counts = [[len(part)] for part in self.parts]
+        else:
+            counts = partition.label_counts(self.parts, self.dataset.y_train, self.dataset.classes).tolist()
+        return {"label_counts": counts, "source": self.dataset.source, "parameters": self.model.d}
+
     def federation(self, config: Mapping[str, Any]) -> Federation:
         """Everybody, with the local training and the seed of a run's config."""
         return Federation(self.model, dict(enumerate(self.clients)), client_opt(config), config["seed"])
