@@ -164,7 +164,7 @@ def _by_site(dataset: Dataset, clients: int) -> list[Tensor]:
 
 
 def client_opt(config: Mapping[str, Any]) -> ClientOpt:
-    """The local training that a run's config describes."""
+    """The local training that a run's config describes, or a paper's parameters."""
     return ClientOpt(**{f.name: config[f.name] for f in fields(ClientOpt)})
 
 
