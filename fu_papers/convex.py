@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import grad, hessian
@@ -106,3 +107,8 @@ def optimum(model: FlatModel, parts: Weighted, start: Tensor | None = None) -> T
             return w
         w = w - torch.linalg.solve(hessian(loss)(w), g)
     raise NumericalFailure(f"Newton's method stopped at a gradient of {float(g.norm()):.2g}")
+
+
+def slope(x: Sequence[float], y: Sequence[float]) -> float:
+    """Of log y against log x, by least squares: the power by which y grows with x."""
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])

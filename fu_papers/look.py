@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 DPI = 150
 SCREEN_DPI = 90  # pictures keep their print resolution and are shown at this one
 SOURCE_SIZE = 7.0  # points
+LINE = "#555555"  # of what belongs to no method: bounds, marks, notes
 
 
 # --- figures ---------------------------------------------------------------------------------------------------------
@@ -146,7 +147,7 @@ def _source_note(fig: Figure, source: str) -> Any:
         ha="left",
         fontsize=SOURCE_SIZE,
         fontfamily="DejaVu Sans",
-        color="#555555",
+        color=LINE,
         in_layout=True,
     )
 
@@ -161,6 +162,11 @@ def mean_spread(values: Iterable[float], digits: int = 1) -> str:
         raise ValueError(f"values must be finite numbers, at least one, got {numbers.tolist()}")
     spread = f" ± {numbers.std(ddof=1):.{digits}f}" if numbers.size > 1 else ""
     return f"{numbers.mean():.{digits}f}{spread} (n={numbers.size})"
+
+
+def three_digits(value: float) -> float:
+    """`value` as tables show it where neither its size nor its spread is known beforehand."""
+    return float(f"{value:.3g}")
 
 
 def save_table(frame: pd.DataFrame, path: Path, source: str) -> Path:
@@ -195,7 +201,7 @@ def show_table(frame: pd.DataFrame, source: str, caption: str = "") -> HTML:
     styler = styler.set_properties(subset=text, **{"text-align": "left"})
     styler = styler.set_table_styles([{"selector": "th", "props": "text-align: left; vertical-align: bottom"}])
     styler = styler.set_caption(html.escape(caption)) if caption else styler
-    below = f'<p style="font-size: 80%; color: #555555">Data: {html.escape(one_line(source))}</p>'
+    below = f'<p style="font-size: 80%; color: {LINE}">Data: {html.escape(one_line(source))}</p>'
     # Cell styles hang on this id. From the content: a random one would change the notebook every time, and a common
     # one would align every table of a page like the others.
     uuid = hashlib.sha256(f"{caption}\n{csv_text(columns)}".encode()).hexdigest()[:12]

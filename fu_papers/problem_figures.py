@@ -22,10 +22,13 @@ def title(text: str) -> str:
     return Setting.parse(text).title
 
 
-def source(descriptions: Descriptions, settings: Sequence[str] | None = None) -> str:
-    """The line under every table and figure: which data, which net. `settings`: only those (default: all)."""
+def source(descriptions: Descriptions, settings: Sequence[str] | None = None, nets: str = "net") -> str:
+    """The line under every table and figure: which data, which net. `settings`: only those (default: all).
+
+    The net is what comes last in a setting's text; `nets` says what it is.
+    """
     lines = [
-        f"{record.metrics['source']}; net: {Setting.parse(text).model}"
+        f"{record.metrics['source']}; {nets}: {text.rpartition('/')[2]}"
         for text, record in descriptions.items()
         if settings is None or text in settings
     ]

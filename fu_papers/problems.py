@@ -27,9 +27,16 @@ from fu_papers.lab.device import device
 EVALUATE_EVERY = 5  # rounds of training between two evaluations
 SMALLEST_CLIENT = 10
 DATASET_TITLES = {"digits": "Digits", "mnist": "MNIST", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10",
-                  "cifar100": "CIFAR-100", "tiny_imagenet_100": "Tiny-ImageNet-100",
+                  "cifar100": "CIFAR-100", "tiny_imagenet_100": "Tiny-ImageNet-100", "pathmnist": "PathMNIST",
+                  "breast_cancer": "Breast cancer", "adult": "Income (Adult)",
                   "phantom": "Phantom (synthetic)", "prostate_mri": "ProstateMRI"}  # fmt: skip
 SPLITS = ("iid", "dirichlet", "site")
+
+
+def dataset_name(dataset: str) -> str:
+    """The heading of a data set, which may be followed by its nets: "Digits" for "digits/mlp"."""
+    name = dataset.split("/")[0]
+    return DATASET_TITLES.get(name, name)
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,7 @@ class Setting:
     def title(self) -> str:
         """For headings: "CIFAR-10, Dirichlet 0.3"."""
         split = {"iid": "IID", "site": "by site"}.get(self.split, f"Dirichlet {self.alpha:g}")
-        return f"{DATASET_TITLES.get(self.dataset, self.dataset)}, {split}"
+        return f"{dataset_name(self.dataset)}, {split}"
 
 
 @dataclass(frozen=True)
@@ -90,6 +97,18 @@ class Problem:
     def data_hash(self) -> str:
         """Of the data and who holds what."""
         return hashlib.sha256(f"{self.dataset.sha256}/{partition.partition_hash(self.parts)}".encode()).hexdigest()[:16]
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """Who holds how many samples of each class, where the data comes from, how large the net is.
+
+        Images with masks have no classes: the counts are then one number per client.
+        """
+        if self.dataset.task == "segmentation":
+            counts = [[len(part)] for part in self.parts]
+        else:
+            counts = partition.label_counts(self.parts, self.dataset.y_train, self.dataset.classes).tolist()
+        return {"label_counts": counts, "source": self.dataset.source, "parameters": self.model.d}
 
     def federation(self, config: Mapping[str, Any]) -> Federation:
         """Everybody, with the local training and the seed of a run's config."""
@@ -145,7 +164,7 @@ def _by_site(dataset: Dataset, clients: int) -> list[Tensor]:
 
 
 def client_opt(config: Mapping[str, Any]) -> ClientOpt:
-    """The local training that a run's config describes."""
+    """The local training that a run's config describes, or a paper's parameters."""
     return ClientOpt(**{f.name: config[f.name] for f in fields(ClientOpt)})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -14,10 +14,12 @@ import pandas as pd
 
 from fu_core.errors import CorruptData, check_choice, nearest
 from fu_papers.lab.files import written_atomically
+from fu_papers.lab.record import Record
 from fu_papers.look import csv_text, one_line
 
 VERDICTS = ("holds", "holds in part", "does not hold", "not run")
 CLAIM_COLUMNS = ("id", "paper", "claim", "paper_value", "ours", "spread", "verdict", "records", "reason")
+Theory = Mapping[str, Sequence[Record]]  # of `Study.theory`: the numerical checks by kind
 NOT_RUN = "no verdict in this profile yet"
 
 

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
+
 from fu_papers.lab import paths
 from fu_papers.lab.committed import CLOCK as CLOCK_FILE
 from fu_papers.lab.committed import RECORDS as RECORDS_FILE
@@ -105,3 +107,34 @@ def code(notebook, tag=""):
 
 def outputs(notebook):
     return [output for cell in code(notebook) for output in cell.outputs]
+
+
+def check_no_paths(lab):
+    """Nothing that is shown or recorded has a path of this machine."""
+    written = [path for path in lab.figures.rglob("*") if path.suffix in (".csv", ".jsonl")]
+    assert {"records.jsonl", "clock.jsonl", "claims.csv"} <= {path.name for path in written}
+    assert [path.name for path in written if ABSOLUTE_PATH.search(path.read_text(encoding="utf-8"))] == []
+
+
+def check_drawn_again(lab, folder):
+    """From its records alone, in an empty `folder`, a lab's notebook draws the same bytes: no data, no training."""
+    empty = folder / "data"
+    empty.mkdir()
+    again = Lab(folder, empty, lab.paper, lab.parameters)
+    lab.give_records(again)
+    done = again.reproduce("--figures-only")
+    assert done.returncode == 0, done.stderr
+    assert again.shown() == lab.shown()
+    assert again.records() == lab.records()
+    assert again.determined() == lab.determined()
+    assert list(empty.iterdir()) == []
+    assert [path.name for path in again.runs.iterdir()] == ["executed"]
+
+
+def closing_cell(executed):
+    """The text that the last cell of an executed notebook shows; every cell of it ran once, in order, without error."""
+    notebook = nbformat.read(executed, as_version=4)
+    assert [cell.execution_count for cell in code(notebook)] == list(range(1, len(code(notebook)) + 1))
+    assert not [output for output in outputs(notebook) if output.output_type == "error"]
+    (closing,) = code(notebook, "nbval-check-output")
+    return closing.outputs[0].data["text/plain"]

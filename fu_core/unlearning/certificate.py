@@ -13,7 +13,7 @@ own calibration takes Lemma 3's bound for the sensitivity; what it gives is a cl
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -45,12 +45,6 @@ class Certificate:
     radius: float
     covers: str
     form: str = "corrected"
-
-
-def compose(certificates: Iterable[Certificate]) -> tuple[float, float]:
-    """(epsilon, delta) of several releases seen together: they add up (basic composition)."""
-    held = list(certificates)
-    return sum(c.epsilon for c in held), sum(c.delta for c in held)
 
 
 def after_fine_tuning(certificate: Certificate | None) -> Certificate | None:

@@ -38,14 +38,7 @@ from fu_core.federation.flood import flood
 from fu_core.federation.local import Client
 from fu_core.request import Deletion
 from fu_core.streams import stream
-from fu_core.unlearning.certificate import (
-    Certificate,
-    Privacy,
-    claimed,
-    measured,
-    residual_radius,
-    retained_weights,
-)
+from fu_core.unlearning.certificate import Certificate, Privacy, claimed, measured, residual_radius, retained_weights
 from fu_core.unlearning.curvature import Part, mean_gradient, sampled
 from fu_core.unlearning.method import Trained, register
 from fu_core.unlearning.needs import Needs

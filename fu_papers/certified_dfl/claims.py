@@ -11,23 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 import pandas as pd
 
 from fu_papers.certified_dfl.grid import DU_FORMS, WHOLE_CLIENTS, Experiment, Place, granularity
-from fu_papers.certified_dfl.results import (
-    Curves,
-    Descriptions,
-    Speeds,
-    phases,
-    rounds_to_reach,
-    saved_percent,
-)
+from fu_papers.certified_dfl.results import Curves, Descriptions, Speeds, phases, rounds_to_reach, saved_percent
 from fu_papers.certified_dfl.titles import SHOWN, dataset_title
-from fu_papers.lab.record import Record
 from fu_papers.look import mean_spread
-from fu_papers.verdicts import ClaimResult, judge, lowered
+from fu_papers.verdicts import ClaimResult, Theory, judge, lowered
 
 POINT, CIFAR_POINTS, REMOVED_POINTS = 1.0, 5.0, 5.0
 AUC_SLACK, SAVED = 0.02, 97.0
 JUDGED = ("Original", *DU_FORMS)
-Theory = Mapping[str, Sequence[Record]]  # of `Study.theory`, by kind
 
 
 def verdicts(

@@ -20,7 +20,7 @@ from fu_papers.certified_dfl.grid import DU_FORMS, Experiment, Place
 from fu_papers.certified_dfl.results import Curves, Descriptions, Speeds, graph_of, phases, releases, saved_percent
 from fu_papers.certified_dfl.titles import REQUESTS, SHOWN, dataset_title, timed_title, topology_title
 from fu_papers.lab.record import Record
-from fu_papers.look import colour, linestyle
+from fu_papers.look import LINE, colour, linestyle
 from fu_papers.problem_figures import axes_row
 
 # --- Fig. 1: curves over requests ------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ def _curves(ax: Axes, found: Mapping[str, Record]) -> None:
     low, high = min(inside), max(inside)
     ax.set(xlim=(0, end), ylim=(low - 0.06 * (high - low), high + 0.18 * (high - low)))
     for j in range(requests):
-        ax.axvline(K + j * width, color="#555555", linewidth=1.2, zorder=1)
+        ax.axvline(K + j * width, color=LINE, linewidth=1.2, zorder=1)
         name = f"request {j + 1}" if requests > 1 else "request"
         ax.text(K + (j + 0.02) * width, 0.985, name, transform=ax.get_xaxis_transform(), va="top", fontsize=9)
     below = bool(restarts) and max(restarts) < ax.get_ylim()[0]
@@ -150,7 +150,7 @@ def certificate_figure(e: Experiment, certificates: Sequence[Record]) -> Figure:
     left.set(ylim=(0, 102), ylabel="test accuracy (%)", title="(a) accuracy that is left")
     middle.axhline(1, color="#777777", linewidth=1)
     middle.annotate("1: noise as long as the model", (max(e.epsilons), 1), xytext=(0, 4), textcoords="offset points",
-                    fontsize=9, ha="right", color="#555555")  # fmt: skip
+                    fontsize=9, ha="right", color=LINE)  # fmt: skip
     middle.set(yscale="log", ylabel="|noise| / |model| (log scale)", title="(b) how much noise")
     for ax in (left, middle):
         ax.set(xscale="log", xlabel="ε (smaller: stricter)")

@@ -9,16 +9,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from fu_papers.parameters import (
-    Count,
-    Distinct,
-    Inside,
-    Natural,
-    NotNegative,
-    Parameters,
-    Positive,
-    parameter,
-)
+from fu_papers.parameters import Count, Distinct, Inside, Natural, NotNegative, Parameters, Positive, parameter
 
 
 class CertifiedDflParameters(Parameters):

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fu_core import partition
 from fu_core.evaluation.accuracy import accuracy, outputs_accuracy
 from fu_core.evaluation.equivalence import parameter_gap
 from fu_core.evaluation.membership import half_of_each_class, threshold_attack
@@ -57,15 +56,9 @@ def asked(config: Mapping[str, Any], f: Federation) -> Deletion:
 @run_function("certified_dfl.describe", data=data_hash)
 def describe(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """What a place consists of: who holds which classes, who is linked to whom, the data's source, the net's size."""
-    f, p = federation(config), problem(config)
-    counts = partition.label_counts(p.parts, p.dataset.y_train, p.dataset.classes)
-    return {
-        "label_counts": counts.tolist(),
-        "source": p.dataset.source,
-        "parameters": f.model.d,
-        "edges": [list(edge) for edge in f.peers.graph.edges],
-        "links": links(f.peers.Q),
-    }, None
+    peers = federation(config).peers
+    edges = [list(edge) for edge in peers.graph.edges]
+    return {**problem(config).description, "edges": edges, "links": links(peers.Q)}, None
 
 
 # --- training --------------------------------------------------------------------------------------------------------

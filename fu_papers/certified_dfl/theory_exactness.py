@@ -30,12 +30,11 @@ from fu_papers.certified_dfl.theory_problems import (
     ridge_clients,
     ridge_model,
     ridge_optimum,
-    slope,
     standard_normal,
     unit_constants,
     unit_problem,
 )
-from fu_papers.convex import optimum, pooled
+from fu_papers.convex import optimum, pooled, slope
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.record import run_function
 

@@ -15,17 +15,18 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fu_papers.certified_dfl.theory_audit import OUTPUTS
-from fu_papers.certified_dfl.theory_problems import SAMPLES, slope
+from fu_papers.certified_dfl.theory_problems import SAMPLES
 from fu_papers.certified_dfl.theory_tables import SPLIT_NAMES, audit_title
+from fu_papers.convex import slope
 from fu_papers.lab.record import Record
-from fu_papers.look import colour, linestyle
+from fu_papers.look import LINE, colour, linestyle
 from fu_papers.problem_figures import axes_row
 
 SOURCE = (
     "Breast Cancer Wisconsin (bundled with scikit-learn), standardised, rows of length 1, ten clients of 40 rows "
     "(Fisher: all rows, L2 0.01); graphs and regressions generated where said"
 )
-PRINTED, CORRECTED, LINE = colour("DU printed"), colour("DU"), "#555555"
+PRINTED, CORRECTED = colour("DU printed"), colour("DU")
 STRONG = "#c8643c"  # the colour of printed forms, for small marks
 TOPOLOGY_NAMES = {"ring": "ring", "erdos_renyi": "Erdős–Rényi 0.4", "complete": "complete", "star": "star",
                   "torus": "torus 3 × 4"}  # fmt: skip

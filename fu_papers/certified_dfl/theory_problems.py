@@ -61,11 +61,6 @@ def kept_by(deletion: Deletion) -> list[Client]:
     return list(deletion.kept.values())
 
 
-def slope(x: Sequence[float], y: Sequence[float]) -> float:
-    """Of log y against log x, by least squares."""
-    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
-
-
 def standard_normal(n: int, d: int, *names: int | str) -> Tensor:
     """(n, d) draws from N(0, 1), from a stream of that name."""
     return torch.randn(n, d, generator=stream(0, "certified dfl theory", *names), dtype=torch.float64)

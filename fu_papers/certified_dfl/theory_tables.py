@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from fu_papers.lab.record import Record
+from fu_papers.look import three_digits
 
 SPLIT_NAMES = {"iid": "at random", "dirichlet": "Dirichlet 0.3"}
 
@@ -53,11 +54,11 @@ def bounds_table(records: Sequence[Record]) -> pd.DataFrame:
     for r in records:
         m, checked = r.metrics["rows"], len(r.metrics["rows"])
         row: dict[str, Any] = {"loss": r.config["loss"], "clients": SPLIT_NAMES[r.config["split"]], "λ": r.config["l2"]}
-        row["Lemma 2: measured / bound"] = _three(max(q["shift"] / q["lemma_2"] for q in m))
+        row["Lemma 2: measured / bound"] = three_digits(max(q["shift"] / q["lemma_2"] for q in m))
         for form in ("corrected", "printed"):
             ratios = [q[form] / q["lemma_3"] for q in m if q["lemma_3"]]
             row[f"Lemma 3, {form}: measured / bound"] = f"{max(ratios):.3g}" if ratios else "bound is 0"
-            row[f"largest |x̂ − x′| / |x − x′|, {form}"] = _three(max(q[form] / q["shift"] for q in m))
+            row[f"largest |x̂ − x′| / |x − x′|, {form}"] = three_digits(max(q[form] / q["shift"] for q in m))
         for name, count in r.metrics["violations"].items():
             row[f"violated: {name}"] = f"{count} of {checked * (2 if name == 'residual radius' else 1)}"
         rows.append(row)
@@ -69,17 +70,17 @@ def calibration_table(records: Sequence[Record]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "λ": r.config["l2"],
-            "ΔF, Lemma 3": _three(m["delta_f"]),
-            "measured |x̂ − x′|": _three(m["distance"]),
-            "residual radius": _three(m["radius"]),
-            "|x|": _three(m["norm"]),
-            "σ printed": _three(m["sigma_message"]),
-            "σ / |x|": _three(m["sigma_message"] / m["norm"]),
-            "accuracy without noise": _three(m["accuracy"]),
-            "with σ printed": _three(m["accuracy_message"]),
-            "with σ/√N, as published": _three(m["accuracy_printed"]),
-            "σ corrected": _three(m["sigma_corrected"]),
-            "accuracy with it": _three(m["accuracy_corrected"]),
+            "ΔF, Lemma 3": three_digits(m["delta_f"]),
+            "measured |x̂ − x′|": three_digits(m["distance"]),
+            "residual radius": three_digits(m["radius"]),
+            "|x|": three_digits(m["norm"]),
+            "σ printed": three_digits(m["sigma_message"]),
+            "σ / |x|": three_digits(m["sigma_message"] / m["norm"]),
+            "accuracy without noise": three_digits(m["accuracy"]),
+            "with σ printed": three_digits(m["accuracy_message"]),
+            "with σ/√N, as published": three_digits(m["accuracy_printed"]),
+            "σ corrected": three_digits(m["sigma_corrected"]),
+            "accuracy with it": three_digits(m["accuracy_corrected"]),
         }
         for r in records
         for m in (r.metrics,)
@@ -93,8 +94,8 @@ def noise_scale_table(records: Sequence[Record]) -> pd.DataFrame:
             "clients N": r.config["clients"],
             "requesters r": row["requesters"],
             "claimed ε": row["claimed"],
-            "certified ε": _three(row["certified"]),
-            "δ at the claimed ε": _three(row["delta"]),
+            "certified ε": three_digits(row["certified"]),
+            "δ at the claimed ε": three_digits(row["delta"]),
         }
         for r in records
         for row in r.metrics["rows"]
@@ -112,12 +113,12 @@ def audit_table(records: Sequence[Record]) -> pd.DataFrame:
                     "mechanism": row["mechanism"],
                     "published": row["output"],
                     "world B": {"x'": "exact retraining"}.get(row["reference"], row["reference"]),
-                    "claimed ε": _three(row["claimed"]),
-                    "proved ε ≥": _three(row["audited"]),
+                    "claimed ε": three_digits(row["claimed"]),
+                    "proved ε ≥": three_digits(row["audited"]),
                     "true ε": "∞" if row["true"] is None else f"{row['true']:.3g}",
-                    "σ": _three(row["sigma"]),
-                    "distance": _three(row["distance"]),
-                    "accuracy": _three(row["accuracy"]),
+                    "σ": three_digits(row["sigma"]),
+                    "distance": three_digits(row["distance"]),
+                    "accuracy": three_digits(row["accuracy"]),
                     "claim": "refuted" if row["refuted"] else "false" if row["broken"] else "stands",
                 }
             )
@@ -152,9 +153,5 @@ def fisher_table(records: Sequence[Record]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _three(value: float) -> float:
-    return float(f"{value:.3g}")
-
-
 def _mean(values: Sequence[float]) -> float:
-    return _three(float(np.mean(values)))
+    return three_digits(float(np.mean(values)))

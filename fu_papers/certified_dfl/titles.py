@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from fu_papers import problem_figures
 from fu_papers.certified_dfl.grid import Experiment, Place
 from fu_papers.lab.record import Record
-from fu_papers.problems import DATASET_TITLES
+from fu_papers.problems import dataset_name
 
 SHOWN = {
     "Original": "do nothing (Original)",
@@ -33,8 +33,8 @@ REQUESTS = {"sample": "sample-wise", "class": "class-wise", "client": "client-wi
 
 def dataset_title(dataset: str) -> str:
     """The heading of a data set with its net: "Digits, MLP"."""
-    name, net = dataset.split("/")
-    return f"{DATASET_TITLES.get(name, name)}, {NET_TITLES.get(net, net)}"
+    net = dataset.split("/")[1]
+    return f"{dataset_name(dataset)}, {NET_TITLES.get(net, net)}"
 
 
 def topology_title(topology: str) -> str:

@@ -12,11 +12,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fu_papers.fedora.theory_figures import LINE, SHADES, three_digits
+from fu_papers.fedora.theory_figures import SHADES
 from fu_papers.fedora.theory_theorem import STARTS
 from fu_papers.fedora.theory_threshold import READINGS
 from fu_papers.lab.record import Record
-from fu_papers.look import colour
+from fu_papers.look import LINE, colour, three_digits
 from fu_papers.problem_figures import axes_row
 
 BOUNDS: dict[str, tuple[str, str, Any]] = {

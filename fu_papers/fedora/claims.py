@@ -8,20 +8,18 @@ machine; the seconds are told beside.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import pandas as pd
 from scipy.stats import spearmanr
 
 from fu_papers.fedora.grid import ABLATIONS, BASELINES, Experiment, Task
 from fu_papers.fedora.results import Speeds, dataset_title, rows_of, shown
-from fu_papers.lab.record import Record
 from fu_papers.look import mean_spread
-from fu_papers.verdicts import ClaimResult, judge, lowered
+from fu_papers.verdicts import ClaimResult, Theory, judge, lowered
 
 READINGS = ("FedORA", "FedORA vector")
 POINT, CHANCE, BACKDOORED, TWICE, PRIVATE_POINTS, MONOTONE = 1.0, 0.05, 10.0, 2.0, 5.0, -0.8
-Theory = Mapping[str, Sequence[Record]]  # of the numerical checks, by kind
 
 
 def verdicts(e: Experiment, runs: pd.DataFrame, speeds: Speeds, theory: Theory) -> list[ClaimResult]:

@@ -13,9 +13,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from fu_papers.fedora.grid import FORMS, METHODS, REFERENCES, Experiment, Task
-from fu_papers.fedora.results import Unlearnings, dataset_name, request_title, rows_of, shown
+from fu_papers.fedora.results import Unlearnings, request_title, rows_of, shown
 from fu_papers.look import colour, linestyle
 from fu_papers.problem_figures import axes_row
+from fu_papers.problems import dataset_name
 
 
 def figure_4_7(e: Experiment, runs: pd.DataFrame, *, labels: bool, attacks: bool) -> Figure:

@@ -6,17 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from fu_papers.parameters import (
-    Count,
-    Distinct,
-    Natural,
-    NotNegative,
-    Parameters,
-    Part,
-    Positive,
-    Share,
-    parameter,
-)
+from fu_papers.parameters import Count, Distinct, Natural, NotNegative, Parameters, Part, Positive, Share, parameter
 
 Percent = Annotated[int, Field(gt=0, lt=100)]
 Momentum = Annotated[float, Field(ge=0, lt=1)]  # from 1 on, steps grow without end

@@ -14,14 +14,7 @@ from fu_core.data import Dataset, load
 from fu_core.errors import ConfigError, InvalidRequest
 from fu_core.evaluation.backdoor import Trigger
 from fu_core.federation.local import ClientOpt
-from fu_core.federation.vertical import (
-    Boundary,
-    EmbeddingNoise,
-    Parties,
-    VerticalFederation,
-    deal,
-    split_features,
-)
+from fu_core.federation.vertical import Boundary, EmbeddingNoise, Parties, VerticalFederation, deal, split_features
 from fu_core.partition import vertical
 from fu_core.request import Deletion, Request, Rows
 from fu_core.streams import stream, stream_seed

@@ -9,15 +9,15 @@ from typing import Any
 import pandas as pd
 
 from fu_core.request import Request
+from fu_papers import problem_figures
 from fu_papers.fedora.grid import REFERENCES, Task, has_backdoor, twin
 from fu_papers.lab.record import Record
-from fu_papers.problems import DATASET_TITLES
+from fu_papers.problems import dataset_name
 from fu_papers.study import Cell, tidy
 
 Unlearnings = Mapping[Cell, Record]
 Speeds = Mapping[str, Record]  # data set -> what was timed on it
 
-TITLES = DATASET_TITLES | {"breast_cancer": "Breast cancer", "adult": "Income (Adult)", "pathmnist": "PathMNIST"}
 SHOWN = {
     "Original": "do nothing (Original)",
     "FedORA": "FedORA, scalar dual",
@@ -88,12 +88,6 @@ def shown(method: str) -> str:
     return SHOWN.get(method, method)
 
 
-def dataset_name(dataset: str) -> str:
-    """The heading of a data set, without its nets: "Digits"."""
-    name = dataset.split("/")[0]
-    return TITLES.get(name, name)
-
-
 def dataset_title(dataset: str) -> str:
     """The heading of a data set with its bottom nets: "Digits, MLP"."""
     bottom = dataset.split("/")[1]
@@ -110,9 +104,4 @@ def request_title(request: str) -> str:
 
 def source(descriptions: Mapping[str, Record], datasets: Sequence[str] | None = None) -> str:
     """The line under every table and figure: which data, which nets. `datasets`: only those (default: all)."""
-    lines = [
-        f"{record.metrics['source']}; bottoms: {text.split('/')[1]}"
-        for text, record in descriptions.items()
-        if datasets is None or text in datasets
-    ]
-    return " | ".join(dict.fromkeys(lines))
+    return problem_figures.source(descriptions, datasets, nets="bottoms")

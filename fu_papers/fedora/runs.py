@@ -20,15 +20,7 @@ from torch.nn import functional as F
 from fu_core.errors import ConfigError
 from fu_core.evaluation.membership import fit_attack, half_of_each_class, shadow
 from fu_core.federation.meter import Meter
-from fu_core.federation.vertical import (
-    Boundary,
-    Parties,
-    Vectors,
-    VerticalFederation,
-    outputs,
-    predict,
-    split_features,
-)
+from fu_core.federation.vertical import Boundary, Parties, Vectors, VerticalFederation, outputs, predict, split_features
 from fu_core.federation.vertical import train as train_parties
 from fu_core.streams import stream
 from fu_core.unlearning.fedora import Iteration, entropy_share

@@ -13,14 +13,7 @@ import pandas as pd
 from fu_core.request import Request
 from fu_core.unlearning.gaussian_mechanism import gaussian_epsilon
 from fu_papers.fedora.grid import ABLATIONS, FORMS, METHODS, READINGS, REFERENCES, Experiment, Task
-from fu_papers.fedora.results import (
-    Speeds,
-    Unlearnings,
-    dataset_title,
-    request_title,
-    rows_of,
-    shown,
-)
+from fu_papers.fedora.results import Speeds, Unlearnings, dataset_title, request_title, rows_of, shown
 from fu_papers.lab.record import Record
 from fu_papers.look import published, published_row
 from fu_papers.problem_figures import spread_or_dash

@@ -11,11 +11,10 @@ import pandas as pd
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from fu_papers.fedora.theory_small import DIRECTION, RETRAINED, START, SaddlePath
 from fu_papers.lab.record import Record
-from fu_papers.look import colour
+from fu_papers.look import LINE, colour, three_digits
 from fu_papers.problem_figures import axes_row
 
 SOURCE = (
@@ -23,13 +22,7 @@ SOURCE = (
     "(likewise) for the gradients of the unlearning loss; quadratics and one-dimensional examples generated"
 )
 GENERATED = "generated: a quadratic with two parameters, and examples with one"
-LINE = "#555555"
 SHADES = ("#8c2d04", colour("FedORA"), "#f2a25c", "#3f6fae")  # of step sizes, slow to hasty; then what runs away
-
-
-def three_digits(value: float) -> float:
-    """`value` as tables show it."""
-    return float(f"{value:.3g}")
 
 
 # --- two parameters --------------------------------------------------------------------------------------------------
@@ -210,23 +203,6 @@ def steps_table(records: Sequence[Record]) -> pd.DataFrame:
     )
 
 
-def steps_figure(records: Sequence[Record]) -> Figure:
-    """Distance to the saddle point per iteration, by primal step; dashed: adaptive."""
-    fig, (ax,) = axes_row(1, height=3.8, width=6.6)
-    taus = list(dict.fromkeys(r.config["tau"] for r in records))
-    hues = dict(zip(taus, SHADES, strict=False))
-    for r in records:
-        hue, adaptive = hues[r.config["tau"]], r.config["adaptive"]
-        distances = np.maximum(r.metrics["distances"][:61], 1e-16)
-        ax.plot(distances, color=hue, linestyle=(0, (4, 3)) if adaptive else "-", linewidth=2.6 if adaptive else 1.6)
-    ax.set(yscale="log", ylim=(1e-12, 1e6), xlim=(0, 60), xlabel="iteration", ylabel=r"$|\theta - \theta^*|$")
-    styles: list[tuple[Any, str]] = [("-", "fixed steps"), ((0, (4, 3)), "adaptive steps")]
-    handles = [Line2D([], [], color=hue, label=rf"$\tau$ = {tau:g}") for tau, hue in hues.items()]
-    handles += [Line2D([], [], color=LINE, linestyle=dash, label=text) for dash, text in styles]
-    ax.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-    return fig
-
-
 # --- the unlearning loss ---------------------------------------------------------------------------------------------
 
 
@@ -245,22 +221,6 @@ def one_force_table(records: Sequence[Record]) -> pd.DataFrame:
     )
 
 
-def weights_table(records: Sequence[Record]) -> pd.DataFrame:
-    """Errata F2: what the forgetting weight does: it scales the gradient, and moves the threshold of the entropy."""
-    (m,) = (r.metrics for r in records)
-    return pd.DataFrame(
-        {
-            "forgetting weight β": row["weight"],
-            "|∇L_u| / |∇H|": three_digits(row["ratio"]),
-            "cosine": round(row["cosine"], 6),
-            "entropy that a threshold of 0.95 log C demands, share of log C": round(
-                (0.95 + row["weight"]) / (1 + row["weight"]), 4
-            ),
-        }
-        for row in m["weights"]
-    )
-
-
 def confidence_table(records: Sequence[Record]) -> pd.DataFrame:
     """Errata F2: what is left of the gradient for a confident prediction, ten classes."""
     (m,) = (r.metrics for r in records)
@@ -272,31 +232,3 @@ def confidence_table(records: Sequence[Record]) -> pd.DataFrame:
         }
         for row in m["confident"]
     )
-
-
-def one_force_figure(records: Sequence[Record]) -> Figure:
-    """Entries of the parameters' gradients, one term against the other; and their length by confidence."""
-    (m,) = (r.metrics for r in records)
-    fig, (left, middle, right) = axes_row(3, height=4.0, width=4.4)
-    h = np.array(m["entries"]["H"])
-    for ax, name, text, hue in (
-        (left, "-KL(p||U)", r"$-\mathrm{KL}(p\,\|\,U)$", colour("FedORA")),
-        (middle, "-KL(U||p)", r"$-\mathrm{KL}(U\,\|\,p)$", colour("CVFU")),
-    ):
-        g = np.array(m["entries"][name])
-        ax.scatter(1e3 * h, 1e3 * g, s=14, color=hue, alpha=0.6, linewidth=0)
-        ax.set(xlabel=r"entry of $\nabla H$, $10^{-3}$", ylabel=rf"entry of $\nabla[{text[1:-1]}]$, $10^{{-3}}$")
-        ax.set_title(f"cosine {m['cosine'][name]:.3f}, {m['ratio'][name]:.3g} times as long")
-    distance = [1 - row["largest"] for row in m["confident"]]
-    for name, text, hue, mark in (
-        ("KL(U||p)", r"$\mathrm{KL}(U\,\|\,p)$", colour("CVFU"), "s"),
-        ("H", r"$H(p)$", colour("FedORA"), "o"),
-    ):
-        right.plot(distance, [row[name] for row in m["confident"]], f"-{mark}", color=hue, label=text)
-    right.axvline(1 - m["largest_probability"], color=LINE, linestyle=":", linewidth=1.2)
-    right.annotate("trained model,\nmedian ", (1 - m["largest_probability"], 0.1), ha="right", fontsize=9, color=LINE)
-    right.set(xscale="log", yscale="log", xlabel="1 − largest probability (right: confident)")
-    right.set_ylabel(r"$|\nabla_z|$, ten classes")
-    right.invert_xaxis()
-    right.legend(loc="lower left", frameon=False)
-    return fig

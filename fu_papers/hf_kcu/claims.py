@@ -7,7 +7,7 @@ judged on gradient passes, which are the same on every machine; the seconds are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pandas as pd
@@ -19,17 +19,16 @@ from fu_papers.lab.record import Record
 from fu_papers.look import mean_spread
 from fu_papers.problem_figures import spread, title
 from fu_papers.problems import Setting
-from fu_papers.verdicts import ClaimResult, judge, lowered
+from fu_papers.verdicts import ClaimResult, Theory, judge, lowered
 
 FASTER = 47.75
-Theory = Mapping[str, Sequence[Record]]  # of the numerical checks, by kind
 
 
 def verdicts(
     e: Experiment, runs: pd.DataFrame, speeds: Speeds, floor: Sequence[Record], theory: Theory
 ) -> list[ClaimResult]:
     """One result per claim H1-H15. runs: the wide frame of `results.of_runs`; floor: pairs of retrainings."""
-    judged = [
+    return [
         _faster(speeds["main"]),
         _accurate(e, runs),
         _private(e, runs),
@@ -46,7 +45,6 @@ def verdicts(
         _perturbation(theory),
         _carries_over(e, runs, speeds),
     ]
-    return sorted(judged, key=lambda result: int(result.id.removeprefix("H")))
 
 
 def _gains(record: Record, name: str) -> tuple[float, float]:

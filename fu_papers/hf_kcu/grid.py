@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 
 from pydantic import model_validator
@@ -19,7 +19,7 @@ from fu_core.federation.local import ClientOpt
 from fu_core.unlearning.baselines.sisa import shard_clients
 from fu_core.unlearning.method import method as registered
 from fu_papers.hf_kcu.parameters import HfKcuParameters
-from fu_papers.problems import Setting, plain_fields
+from fu_papers.problems import Setting, client_opt, plain_fields
 from fu_papers.study import Cell
 
 TARGET = 0  # "Remove all data from Client 0"
@@ -91,7 +91,7 @@ class Experiment(HfKcuParameters):
 
     def local(self) -> ClientOpt:
         """The clients' local training."""
-        return ClientOpt(**{f.name: getattr(self, f.name) for f in fields(ClientOpt)})
+        return client_opt(dict(self))
 
     def for_nets(self) -> Experiment:
         """The same on the short schedule of `nets`."""

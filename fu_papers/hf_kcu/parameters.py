@@ -4,17 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from fu_papers.parameters import (
-    Count,
-    Distinct,
-    Natural,
-    NotNegative,
-    Parameters,
-    Part,
-    Positive,
-    Several,
-    parameter,
-)
+from fu_papers.parameters import Count, Distinct, Natural, NotNegative, Parameters, Part, Positive, Several, parameter
 
 
 class HfKcuParameters(Parameters):

@@ -58,9 +58,7 @@ Outputs = Callable[[Tensor], Tensor]  # x (n, ...) -> logits (n, C)
 @run_function("hf_kcu.describe", data=data_hash)
 def describe(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """What a setting consists of: who holds which classes, where the data comes from, how large the net is."""
-    p = problem(config)
-    counts = partition.label_counts(p.parts, p.dataset.y_train, p.dataset.classes)
-    return {"label_counts": counts.tolist(), "source": p.dataset.source, "parameters": p.model.d}, None
+    return problem(config).description, None
 
 
 # --- training --------------------------------------------------------------------------------------------------------

@@ -11,11 +11,11 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 
-from fu_papers.convex import CONVEX, pooled, total_loss
+from fu_papers.convex import CONVEX, pooled, slope, total_loss
 from fu_papers.hf_kcu.plane import cg_path, two_parameters
 from fu_papers.hf_kcu.theory import LEAVING
 from fu_papers.lab.record import Record
-from fu_papers.look import colour, linestyle
+from fu_papers.look import LINE, colour, linestyle, three_digits
 from fu_papers.problem_figures import axes_row
 
 SOURCE = (
@@ -85,19 +85,15 @@ def exactness_table(records: Sequence[Record]) -> pd.DataFrame:
                 {
                     "problem": problem,
                     "update": variant,
-                    "error, median": float(f"{r.error.median():.3g}"),
-                    "error, mean": float(f"{r.error.mean():.3g}"),
-                    "error, largest": float(f"{r.error.max():.3g}"),
-                    "cosine with the true change": _three(r.cosine.mean()),
-                    "step / |w|": _three(r.step.mean()),
+                    "error, median": three_digits(r.error.median()),
+                    "error, mean": three_digits(r.error.mean()),
+                    "error, largest": three_digits(r.error.max()),
+                    "cosine with the true change": three_digits(r.cosine.mean()),
+                    "step / |w|": three_digits(r.step.mean()),
                     "forgotten client's loss rose": f"{(r.forget_loss > 0).sum()} of {len(r)}",
                 }
             )
     return pd.DataFrame(rows)
-
-
-def _three(value: float) -> float:
-    return float(f"{value:.3g}")
 
 
 def partial_deletion_table(records: Sequence[Record]) -> pd.DataFrame:
@@ -130,8 +126,7 @@ def _summary(frame: pd.DataFrame, by: str) -> pd.DataFrame:
 
 def slope_of(records: Sequence[Record], name: str = "plain") -> float:
     """Log-log slope of CG steps against the condition number, least squares over all."""
-    kappa = np.log([record.config["kappa"] for record in records])
-    return float(np.polyfit(kappa, np.log([record.metrics[name] for record in records]), 1)[0])
+    return slope([record.config["kappa"] for record in records], [record.metrics[name] for record in records])
 
 
 def cg_convergence_figure(convergence: Sequence[Record], clients: Sequence[Record], counts: Sequence[Record]) -> Figure:
@@ -144,7 +139,7 @@ def cg_convergence_figure(convergence: Sequence[Record], clients: Sequence[Recor
         shown = errors > 1e-12
         left.plot(np.flatnonzero(shown), errors[shown], color=shade, label=rf"$\kappa$ = {kappa:g}")
         left.plot(np.flatnonzero(shown), bounds[shown], color=shade, linestyle=":")
-    left.plot([], [], color="#555555", linestyle=":", label="bound, Eq. (6)")
+    left.plot([], [], color=LINE, linestyle=":", label="bound, Eq. (6)")
     for client, curve in clients[0].metrics["curves"].items():
         residuals = np.array(curve["residuals"])
         residuals = residuals[residuals > 1e-12]
@@ -161,7 +156,7 @@ def cg_convergence_figure(convergence: Sequence[Record], clients: Sequence[Recor
     ):
         right.plot(kappa, [record.metrics[name] for record in counts], "o-", color=hue, label=label)
     first = counts[0].metrics["plain"]
-    right.plot(kappa, first * np.sqrt(kappa / kappa[0]), color="#555555", linestyle=":", label=r"$O(\sqrt{\kappa})$")
+    right.plot(kappa, first * np.sqrt(kappa / kappa[0]), color=LINE, linestyle=":", label=r"$O(\sqrt{\kappa})$")
     right.set(xscale="log", yscale="log", xlabel=r"condition number $\kappa$", title="(b)")
     right.set_ylabel(r"CG steps to a residual of $10^{-4}$")
     right.legend(fontsize=9)
@@ -195,8 +190,9 @@ def error_terms_table(records: Sequence[Record]) -> pd.DataFrame:
         share = 100 * float(np.mean([record.metrics["share"] for record in chosen]))
         errors = pd.DataFrame([record.metrics["errors"] for record in chosen]).mean()
         row: dict[str, Any] = {"removed": f"{share:.3g} %"}
-        row |= {str(name): _three(value) for name, value in terms.items()}
-        rows.append(row | {"largest": terms.idxmax(), "end of the chain: error as printed": _three(errors["sign"])})
+        row |= {str(name): three_digits(value) for name, value in terms.items()}
+        row |= {"largest": terms.idxmax(), "end of the chain: error as printed": three_digits(errors["sign"])}
+        rows.append(row)
     return pd.DataFrame(rows)
 
 

@@ -41,23 +41,22 @@ def verdicts(
     costs: the record of `puf.printed_costs`."""
     ended = runs[(runs.stop == PAPER_STOP) & (runs.label == "")]
     swept = sweep[sweep.stop == PAPER_STOP]
-    judged = [
+    return [
         _forgets_better("P1", e, ended, "dirichlet"),
         _forgets_better("P2", e, ended, "iid"),
         _cheaper(e, ended),
         _not_is_blind(e, unlearnings),
         _storage(ended, descriptions),
         _natural_remembers(e, ended),
-        _rate_matters(e, swept),
+        _rate_matters(swept),
         _insensitive(e, ended, swept),
-        _smallest_gap("P9", e, ended, "pairs", ["PUF-Regular"]),
-        _smallest_gap("P10", e, ended, "samples", list(PUFS), split="dirichlet"),
-        _smallest_gap("P11", e, ended, "segmentation", list(PUFS)),
+        _smallest_gap("P9", ended, "pairs", ["PUF-Regular"]),
+        _smallest_gap("P10", ended, "samples", list(PUFS), split="dirichlet"),
+        _smallest_gap("P11", ended, "segmentation", list(PUFS)),
         _fed_eraser(e, ended, descriptions),
         _cost_cells(costs),
         _modes_agree(equivalence),
     ]
-    return sorted(judged, key=lambda result: int(result.id.removeprefix("P")))
 
 
 def _forgets_better(id: str, e: Experiment, ended: pd.DataFrame, split: str) -> ClaimResult:
@@ -151,7 +150,7 @@ def _natural_remembers(e: Experiment, ended: pd.DataFrame) -> ClaimResult:
     return judge("P6", beats, "; ".join(shown), mean_spread(r.delta_forget), _keys(r), reason)
 
 
-def _rate_matters(e: Experiment, swept: pd.DataFrame) -> ClaimResult:
+def _rate_matters(swept: pd.DataFrame) -> ClaimResult:
     """P7: eta_u correlates negatively with the forget gap and positively with the recovery rounds (Spearman, 5 %)."""
     r = swept[swept.group == "clients"]
     if r.groupby("method").eta_u.nunique().min() < 3 if len(r) else True:
@@ -195,7 +194,7 @@ def _insensitive(e: Experiment, ended: pd.DataFrame, swept: pd.DataFrame) -> Cla
 
 
 def _smallest_gap(
-    id: str, e: Experiment, ended: pd.DataFrame, scenario: str, methods: list[str], split: str | None = None
+    id: str, ended: pd.DataFrame, scenario: str, methods: list[str], split: str | None = None
 ) -> ClaimResult:
     """P9 to P11: one of `methods` has the lowest mean forget gap of all that serve the scenario's requests.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pydantic import model_validator
@@ -17,7 +17,7 @@ from fu_core.errors import ConfigError, check_choice, check_count
 from fu_core.federation.local import ClientOpt
 from fu_core.unlearning.method import method as registered
 from fu_core.unlearning.method import methods as registered_methods
-from fu_papers.problems import Setting, plain_fields
+from fu_papers.problems import Setting, client_opt, plain_fields
 from fu_papers.puf.parameters import PufParameters
 from fu_papers.study import Cell
 
@@ -158,8 +158,7 @@ class Experiment(PufParameters):
 
     def local(self, scenario: Scenario) -> ClientOpt:
         """The clients' local training."""
-        values = {**dict(self), **scenario.training}
-        return ClientOpt(**{f.name: values[f.name] for f in fields(ClientOpt)})
+        return client_opt({**dict(self), **scenario.training})
 
     def training(self, scenario: Scenario, setting: str, seed: int, request: str = "none") -> dict[str, Any]:
         """The config of one `train` run: everybody, or what `request` leaves."""

@@ -15,7 +15,6 @@ from typing import Any
 
 from torch import Tensor
 
-from fu_core import partition
 from fu_core.data.datasets import data_dir
 from fu_core.errors import NumericalFailure, UnsupportedTask
 from fu_core.evaluation.accuracy import accuracy, outputs_accuracy
@@ -52,12 +51,7 @@ TRAINING_KEYS = (*PROBLEM_KEYS, "rounds", *TRAINING_FIELDS, "seed", "request", "
 def describe(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """What a setting consists of: who holds what, where the data comes from, how large and how costly the net is."""
     p = problem(config)
-    if p.dataset.task == "segmentation":
-        counts = [[len(part)] for part in p.parts]  # slices: a hospital holds no classes
-    else:
-        counts = partition.label_counts(p.parts, p.dataset.y_train, p.dataset.classes).tolist()
-    flops = measured_flops(p.model, p.dataset.x_train[:1])
-    return {"label_counts": counts, "source": p.dataset.source, "parameters": p.model.d, "flops": flops}, None
+    return {**p.description, "flops": measured_flops(p.model, p.dataset.x_train[:1])}, None
 
 
 # --- training --------------------------------------------------------------------------------------------------------

@@ -17,11 +17,11 @@ from fu_papers.certified_dfl.curve import curve, newly_asked
 from fu_papers.certified_dfl.grid import Place
 from fu_papers.certified_dfl.runs import Case, federation
 from fu_papers.certified_dfl.speed import speed
-from fu_papers.lab.context import RunContext
 from fu_papers.lab.store import RecordStore
 from fu_papers.lab.task import single_threaded
 from fu_papers.problems import initial_model, problem
 from tests.certified_dfl_lab import CONVEX, NET, experiment
+from tests.interruption import interrupt
 
 TINY = experiment(topologies=["ring"], seeds=[0], epsilons=[1.0])
 HERE = TINY.main(CONVEX)
@@ -129,21 +129,10 @@ def test_retraining_never_sees_what_is_forgotten_and_starts_where_training_start
     assert not torch.equal(W.mean(dim=0), models(store, "none").mean(dim=0))
 
 
-def test_a_training_that_was_interrupted_ends_in_the_same_bits(store, tmp_path, monkeypatch):
+def test_a_training_that_was_interrupted_ends_in_the_same_bits(store, tmp_path):
     whole = models(store, "none")
-    checkpoint, made = RunContext.checkpoint, []
-
-    def dies(self, *args):
-        checkpoint(self, *args)
-        made.append(args)
-        if len(made) == 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(RunContext, "checkpoint", dies)
     again = RecordStore(tmp_path)
-    with pytest.raises(KeyboardInterrupt):
-        run(again, runs.train, TRAINING)
-    monkeypatch.setattr(RunContext, "checkpoint", checkpoint)
+    interrupt(lambda: run(again, runs.train, TRAINING), after=3)
     record = run(again, runs.train, TRAINING)
     assert torch.equal(again.tensors(record.key)["W"], whole)
     assert [row["round"] for row in record.rounds] == list(range(1, 7))

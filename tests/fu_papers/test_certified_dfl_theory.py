@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from fu_core.federation.decentralised import dpsgd_round, start
 from fu_core.federation.graphs import metropolis, ring
+from fu_papers import convex
 from fu_papers.certified_dfl import theory_exactness, theory_mixing
 from fu_papers.certified_dfl import theory_figures as figures
 from fu_papers.certified_dfl import theory_problems as problems
@@ -139,10 +140,10 @@ def test_a_leaving_client_is_divided_by_n_twice(records):
 
 def test_the_printed_error_is_of_first_order_in_the_share_deleted(records):
     """Errata D2: 0.0181, 0.0309, 0.0627 at m/n = 0.02, 0.04, 0.08, a slope of 0.90; Lemma 3 says 2."""
-    assert problems.slope([0.02, 0.04, 0.08], [0.0181, 0.0309, 0.0627]) == pytest.approx(0.9, abs=0.01)
+    assert convex.slope([0.02, 0.04, 0.08], [0.0181, 0.0309, 0.0627]) == pytest.approx(0.9, abs=0.01)
     for record in records["exactness"]:
         rows = record.metrics["growth"]
-        slope = problems.slope([row["m"] for row in rows], [np.mean(row["printed"]) for row in rows])
+        slope = convex.slope([row["m"] for row in rows], [np.mean(row["printed"]) for row in rows])
         assert 0.5 < slope < 1.2
         assert max(max(row["corrected"]) for row in rows) < 1e-12
 

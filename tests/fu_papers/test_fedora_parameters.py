@@ -1,19 +1,15 @@
 """FedORA's parameters: what is wrong is named at once, and every profile gives all of them."""
 
-import ast
-
-import nbformat
 import pytest
 
 from fu_core.data import NAMES
 from fu_core.errors import ConfigError
 from fu_papers.fedora.grid import PER_DATASET, Experiment
 from fu_papers.fedora.parameters import SCHEMA
-from fu_papers.lab.notebooks import OTHERS, declared, notebooks, plan
+from fu_papers.lab.notebooks import plan
 from fu_papers.lab.record import config_key
-from fu_papers.parameters import load_profile, profiles
+from fu_papers.parameters import load_profile
 from tests.fedora_lab import experiment
-from tests.notebook_lab import code
 
 TABLE, DIGITS = "breast_cancer/mlp", "digits/mlp"
 E = experiment(
@@ -84,11 +80,7 @@ def test_the_last_value_in_range_is_accepted(change):
     assert dict(E.changed(**change)) == dict(E) | change
 
 
-# --- profiles and the notebook ---------------------------------------------------------------------------------------
-
-
-def test_there_are_three_profiles():
-    assert profiles("fedora") == ["laptop", "paper", "quick"]
+# --- profiles --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("profile", ["quick", "laptop", "paper"])
@@ -102,13 +94,3 @@ def test_a_profile_gives_every_parameter(profile):
     assert {0.05, 1.0} <= set(e.ratios)  # claim F7 compares them
     keys = [config_key(config) for cell, config in e.cells().items() if cell.group == "main"]
     assert len(set(keys)) == len(keys)
-
-
-def test_opening_the_notebook_is_making_the_quick_profile():
-    """Its cell of parameters changes nothing; only the sliders and `others` are no parameters of the schema."""
-    (cell,) = code(nbformat.read(notebooks()["fedora"], as_version=4), "parameters")
-    defaults = {line.target.id: ast.literal_eval(line.value) for line in ast.parse(cell.source).body}
-    assert set(defaults) == set(declared(notebooks()["fedora"]))
-    assert set(defaults) - set(SCHEMA.model_fields) == {"interactive", OTHERS}
-    assert (defaults.pop("profile"), defaults.pop(OTHERS)) == ("quick", {})
-    assert set(defaults.values()) == {None}

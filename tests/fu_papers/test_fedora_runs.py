@@ -21,6 +21,7 @@ from fu_papers.lab.record import needs_of
 from fu_papers.lab.store import RecordStore
 from fu_papers.lab.task import single_threaded
 from tests.fedora_lab import experiment
+from tests.interruption import interrupt
 
 TABLE, DIGITS = "breast_cancer/mlp", "digits/mlp"
 TINY = experiment(
@@ -243,22 +244,11 @@ def test_validation_samples_are_neither_trained_on_nor_tested_on():
 
 
 @pytest.mark.parametrize("task", [MAIN, MAIN._replace(dp_std=0.5, dp_clip=1.0)])
-def test_a_training_that_was_interrupted_ends_in_the_same_bits(store, tmp_path, monkeypatch, task):
+def test_a_training_that_was_interrupted_ends_in_the_same_bits(store, tmp_path, task):
     config = TINY.training(task, 0) | {"epochs": 4}
     whole = run(store, fedora.train, config)
-    checkpoint, made = RunContext.checkpoint, []
-
-    def dies(self, *args):
-        checkpoint(self, *args)
-        made.append(args)
-        if len(made) == 2:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(RunContext, "checkpoint", dies)
     again = RecordStore(tmp_path)
-    with pytest.raises(KeyboardInterrupt):
-        run(again, fedora.train, config)
-    monkeypatch.setattr(RunContext, "checkpoint", checkpoint)
+    interrupt(lambda: run(again, fedora.train, config), after=2)
     record = run(again, fedora.train, config)
     assert record.metrics == whole.metrics
     ours, theirs = again.tensors(record.key), store.tensors(whole.key)

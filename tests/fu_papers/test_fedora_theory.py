@@ -542,9 +542,7 @@ def drawn(records):
     return {
         "saddle": theory_figures.saddle_figure(records["saddle"]),
         "forbidden": breast_cancer_figures.forbidden_figure(records["forbidden"], records["iterated"]),
-        "one_force": theory_figures.one_force_figure(records["one_force"]),
         "duality_gap": theory_figures.duality_gap_figure(records["duality_gap"]),
-        "steps": theory_figures.steps_figure(records["steps"]),
         "theorem": breast_cancer_figures.theorem_figure(records["theorem_1"]),
     }
 
@@ -555,7 +553,7 @@ def test_everything_is_drawn_from_records(records, tmp_path):
         assert any(ax.get_xlabel() for ax in figure.axes)
         assert any(ax.get_ylabel() for ax in figure.axes)
         assert all(ax.lines or ax.collections for ax in figure.axes)
-        source = theory_figures.GENERATED if name in ("saddle", "duality_gap", "steps") else theory_figures.SOURCE
+        source = theory_figures.GENERATED if name in ("saddle", "duality_gap") else theory_figures.SOURCE
         assert save_figure(figure, tmp_path / f"{name}.png", source).stat().st_size > 10_000
 
 
@@ -589,7 +587,6 @@ def test_the_tables_show_what_the_records_hold(records, tmp_path):
         "forbidden": breast_cancer_figures.forbidden_table(records["forbidden"]),
         "iterated": breast_cancer_figures.iterated_table(records["iterated"]),
         "one_force": theory_figures.one_force_table(records["one_force"]),
-        "weights": theory_figures.weights_table(records["one_force"]),
         "confidence": theory_figures.confidence_table(records["one_force"]),
         "duality_gap": theory_figures.duality_gap_table(records["duality_gap"]),
         "steps": theory_figures.steps_table(records["steps"]),

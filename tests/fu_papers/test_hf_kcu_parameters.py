@@ -1,19 +1,15 @@
 """HF-KCU's parameters: what is wrong is named at once, and every profile gives all of them."""
 
-import ast
-
-import nbformat
 import pytest
 
 from fu_core.data import NAMES
 from fu_core.errors import ConfigError
 from fu_papers.hf_kcu.grid import Experiment
 from fu_papers.hf_kcu.parameters import SCHEMA
-from fu_papers.lab.notebooks import OTHERS, declared, notebooks, plan
-from fu_papers.parameters import load_profile, profiles
+from fu_papers.lab.notebooks import plan
+from fu_papers.parameters import load_profile
 from fu_papers.problems import Setting
 from tests.hf_kcu_lab import experiment
-from tests.notebook_lab import code
 
 RIGHT = {"settings": ["digits/dirichlet-0.5/mlp", "digits/iid/mlp"], "seeds": [0, 1], "clients": 6}
 AT_LEAST_ONE = (
@@ -65,11 +61,7 @@ def test_what_the_refusals_start_from_is_right():
     assert experiment(**RIGHT).main == "digits/dirichlet-0.5/mlp"
 
 
-# --- profiles and the notebook ---
-
-
-def test_there_are_three_profiles():
-    assert profiles("hf_kcu") == ["laptop", "paper", "quick"]
+# --- profiles ---
 
 
 @pytest.mark.parametrize("profile", ["quick", "laptop", "paper"])
@@ -80,13 +72,3 @@ def test_a_profile_gives_every_parameter_and_makes_an_experiment(profile):
     assert dict(e) == load_profile("hf_kcu", profile) | {"profile": profile}
     assert (e.rounds, e.epochs, e.iters, e.damping, e.beta) == (20, 5, 10, 0.01, 0.01)  # as in the paper
     assert all(Setting.parse(text).dataset in NAMES for text in (*e.settings, *e.nets))
-
-
-def test_opening_the_notebook_is_making_the_quick_profile():
-    """Its cell of parameters changes nothing; only the sliders and `others` are no parameters of the schema."""
-    (cell,) = code(nbformat.read(notebooks()["hf_kcu"], as_version=4), "parameters")
-    defaults = {line.target.id: ast.literal_eval(line.value) for line in ast.parse(cell.source).body}
-    assert set(defaults) == set(declared(notebooks()["hf_kcu"]))
-    assert set(defaults) - set(SCHEMA.model_fields) == {"interactive", OTHERS}
-    assert (defaults.pop("profile"), defaults.pop(OTHERS)) == ("quick", {})
-    assert set(defaults.values()) == {None}

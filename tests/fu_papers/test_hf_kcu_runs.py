@@ -26,6 +26,7 @@ from fu_papers.problems import client_opt, problem
 from fu_papers.study import Cell, Study, wide
 from fu_papers.verdicts import VERDICTS
 from tests.hf_kcu_lab import experiment
+from tests.interruption import interrupt
 
 MAIN, OTHER, NET = "digits/dirichlet-0.5/softmax_regression", "digits/iid/softmax_regression", "digits/iid/tiny_cnn"
 TINY = experiment(
@@ -87,21 +88,11 @@ def test_retraining_never_sees_the_target_and_starts_where_the_original_started(
         assert torch.equal(fedavg(p.federation(config), start, TINY.rounds), weights(tiny))
 
 
-def test_a_training_that_was_interrupted_ends_in_the_same_bits_with_the_same_history(tiny, tmp_path, monkeypatch):
+def test_a_training_that_was_interrupted_ends_in_the_same_bits_with_the_same_history(tiny, tmp_path):
     config = TINY.training(MAIN, 0)
     whole = tiny.store.tensors(run(tiny.store, runs.train, config).key)
-    checkpoint = RunContext.checkpoint
-
-    def dies(self, tensors, meta):
-        checkpoint(self, tensors, meta)
-        if meta["round"] == 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(RunContext, "checkpoint", dies)
     store = RecordStore(tmp_path)
-    with pytest.raises(KeyboardInterrupt):
-        run(store, runs.train, config)
-    monkeypatch.setattr(RunContext, "checkpoint", checkpoint)
+    interrupt(lambda: run(store, runs.train, config), after=3)
     resumed = store.tensors(run(store, runs.train, config).key)
     assert resumed.keys() == whole.keys()
     assert {name.split("/")[1] for name in whole if name != "w"} == {"1", "3"}  # every second round

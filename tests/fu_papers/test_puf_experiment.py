@@ -51,7 +51,12 @@ def unlearning(e, method, setting=IID, seed=0, request="client-0", *, scenario="
         (SKEWED, Setting("digits", "dirichlet", 0.3, "mlp"), "Digits, Dirichlet 0.3"),
         (SITES, Setting("phantom", "site", 0.0, "small_res_unet"), "Phantom (synthetic), by site"),
         ("mnist/dirichlet-1e-1/tiny_cnn", Setting("mnist", "dirichlet", 0.1, "tiny_cnn"), "MNIST, Dirichlet 0.1"),
-        ("adult/dirichlet-5/mlp", Setting("adult", "dirichlet", 5.0, "mlp"), "adult, Dirichlet 5"),
+        ("adult/dirichlet-5/mlp", Setting("adult", "dirichlet", 5.0, "mlp"), "Income (Adult), Dirichlet 5"),
+        (
+            "tiny_imagenet/iid/vit_tiny",
+            Setting("tiny_imagenet", "iid", 0.0, "vit_tiny"),
+            "tiny_imagenet, IID",
+        ),  # no title
     ],
 )
 def test_a_setting_reads_as_data_set_split_and_net(text, expected, title):

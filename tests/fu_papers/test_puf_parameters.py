@@ -1,19 +1,15 @@
 """PUF's parameters: what is wrong is named at once, and every profile gives all of them."""
 
-import ast
-
-import nbformat
 import pytest
 
 from fu_core.data import NAMES
 from fu_core.errors import ConfigError
-from fu_papers.lab.notebooks import OTHERS, declared, notebooks, plan
+from fu_papers.lab.notebooks import plan
 from fu_papers.lab.record import config_key
-from fu_papers.parameters import load_profile, profiles
+from fu_papers.parameters import load_profile
 from fu_papers.problems import Setting
 from fu_papers.puf.grid import METHODS, REFERENCES, Experiment
 from fu_papers.puf.parameters import SCHEMA
-from tests.notebook_lab import code
 from tests.puf_lab import experiment
 
 IID = "digits/iid/softmax_regression"
@@ -99,11 +95,7 @@ def test_a_further_method_joins_every_scenario_after_the_papers():
     assert experiment(**EVERYTHING).methods == METHODS
 
 
-# --- profiles and the notebook ---
-
-
-def test_there_are_three_profiles():
-    assert profiles("puf") == ["laptop", "paper", "quick"]
+# --- profiles ---
 
 
 @pytest.mark.parametrize("profile", ["quick", "laptop", "paper"])
@@ -116,13 +108,3 @@ def test_a_profile_gives_every_parameter_and_makes_an_experiment_of_every_kind(p
     assert all(Setting.parse(text).dataset in NAMES for s in e.scenarios() for text in s.settings)
     keys = [config_key(config) for _, config in e.runs()]
     assert len(set(keys)) == len(keys)
-
-
-def test_opening_the_notebook_is_making_the_quick_profile():
-    """Its cell of parameters changes nothing; only the sliders and `others` are no parameters of the schema."""
-    (cell,) = code(nbformat.read(notebooks()["puf"], as_version=4), "parameters")
-    defaults = {line.target.id: ast.literal_eval(line.value) for line in ast.parse(cell.source).body}
-    assert set(defaults) == set(declared(notebooks()["puf"]))
-    assert set(defaults) - set(SCHEMA.model_fields) == {"interactive", OTHERS}
-    assert (defaults.pop("profile"), defaults.pop(OTHERS)) == ("quick", {})
-    assert set(defaults.values()) == {None}

@@ -3,12 +3,11 @@
 import ast
 import re
 
-import nbformat
 import pandas as pd
 
 from fu_papers.lab import reproduce
 from fu_papers.problems import Setting
-from tests.notebook_lab import ABSOLUTE_PATH, DIGITS, PARAMETERS, PATTERNS, RECORDS, Lab, code, outputs
+from tests.notebook_lab import DIGITS, PARAMETERS, PATTERNS, RECORDS, check_drawn_again, check_no_paths, closing_cell
 
 
 def test_a_misspelt_parameter_is_refused_and_the_nearest_named(capsys, tmp_path, monkeypatch):
@@ -67,28 +66,13 @@ def test_claims_has_all_55_rows_and_verdicts_on_puf(tiny):
 
 
 def test_the_executed_copy_is_kept_and_ran_to_its_end(tiny):
-    executed = nbformat.read(tiny.runs / "executed" / "quick" / "01_puf.ipynb", as_version=4)
-    assert [cell.execution_count for cell in code(executed)] == list(range(1, len(code(executed)) + 1))
-    assert not [output for output in outputs(executed) if output.output_type == "error"]
-    (closing,) = code(executed, "nbval-check-output")
-    assert ast.literal_eval(closing.outputs[0].data["text/plain"])["runs"] == RECORDS
+    closing = closing_cell(tiny.runs / "executed" / "quick" / "01_puf.ipynb")
+    assert ast.literal_eval(closing)["runs"] == RECORDS
 
 
 def test_nothing_shown_or_recorded_has_a_path_of_this_machine(tiny):
-    written = [path for path in tiny.figures.rglob("*") if path.suffix in (".csv", ".jsonl")]
-    assert {"records.jsonl", "clock.jsonl", "claims.csv"} <= {path.name for path in written}
-    assert [path.name for path in written if ABSOLUTE_PATH.search(path.read_text(encoding="utf-8"))] == []
+    check_no_paths(tiny)
 
 
 def test_figures_only_draws_the_same_bytes_from_records_without_data_or_training(tiny, tmp_path):
-    empty = tmp_path / "data"
-    empty.mkdir()
-    lab = Lab(tmp_path, empty)
-    tiny.give_records(lab)
-    done = lab.reproduce("--figures-only")
-    assert done.returncode == 0, done.stderr
-    assert lab.shown() == tiny.shown()
-    assert lab.records() == tiny.records()
-    assert lab.determined() == tiny.determined()
-    assert list(empty.iterdir()) == []
-    assert [path.name for path in lab.runs.iterdir()] == ["executed"]
+    check_drawn_again(tiny, tmp_path)

@@ -2,7 +2,6 @@
 
 import ast
 
-import nbformat
 import pandas as pd
 import pytest
 
@@ -13,7 +12,7 @@ from fu_papers.hf_kcu import theory as hf_kcu_theory
 from fu_papers.lab.notebooks import notebooks
 from fu_papers.lab.store import RecordStore
 from fu_papers.study import Study, experiment_of
-from tests.notebook_lab import ABSOLUTE_PATH, DIGITS, Lab, code, outputs
+from tests.notebook_lab import DIGITS, Lab, check_drawn_again, check_no_paths, closing_cell
 
 NOISY = "mnist/iid/softmax_regression"
 PARAMETERS = {
@@ -164,29 +163,14 @@ def test_claims_has_all_55_rows_and_verdicts_on_the_paper(paper, tiny):
 
 
 def test_the_executed_copy_is_kept_and_ran_to_its_end(paper, tiny):
-    executed = nbformat.read(tiny.runs / "executed" / "quick" / notebooks()[paper].name, as_version=4)
-    assert [cell.execution_count for cell in code(executed)] == list(range(1, len(code(executed)) + 1))
-    assert not [output for output in outputs(executed) if output.output_type == "error"]
-    (closing,) = code(executed, "nbval-check-output")
-    assert isinstance(ast.literal_eval(closing.outputs[0].data["text/plain"]), dict)
+    closing = closing_cell(tiny.runs / "executed" / "quick" / notebooks()[paper].name)
+    assert isinstance(ast.literal_eval(closing), dict)
 
 
 def test_nothing_shown_or_recorded_has_a_path_of_this_machine(tiny):
-    written = [path for path in tiny.figures.rglob("*") if path.suffix in (".csv", ".jsonl")]
-    assert {"records.jsonl", "clock.jsonl", "claims.csv"} <= {path.name for path in written}
-    assert [path.name for path in written if ABSOLUTE_PATH.search(path.read_text(encoding="utf-8"))] == []
+    check_no_paths(tiny)
 
 
-def test_figures_only_draws_the_same_bytes_from_records_without_data_or_training(paper, tiny, tmp_path):
+def test_figures_only_draws_the_same_bytes_from_records_without_data_or_training(tiny, tmp_path):
     """Measured seconds are in the records: drawn again they are the same."""
-    empty = tmp_path / "data"
-    empty.mkdir()
-    lab = Lab(tmp_path, empty, paper, PARAMETERS[paper])
-    tiny.give_records(lab)
-    done = lab.reproduce("--figures-only")
-    assert done.returncode == 0, done.stderr
-    assert lab.shown() == tiny.shown()
-    assert lab.records() == tiny.records()
-    assert lab.determined() == tiny.determined()
-    assert list(empty.iterdir()) == []
-    assert [path.name for path in lab.runs.iterdir()] == ["executed"]
+    check_drawn_again(tiny, tmp_path)

@@ -10,6 +10,7 @@ from fu_core.models.cnn import lenet, simple_cnn, tiny_cnn
 from fu_core.models.flat import FlatModel, Standardize, soft_dice_loss
 from fu_core.models.linear import mlp, softmax_regression
 from fu_core.models.resnet import ResNet18, SmallResNet
+from tests.nets import Backwards
 
 
 @pytest.mark.parametrize(
@@ -108,14 +109,6 @@ def test_parameters_without_initialiser_are_refused():
 
 
 def test_first_layer_is_the_first_in_forward_order_not_in_name_order():
-    class Backwards(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a_last, self.z_first = nn.Linear(3, 2), nn.Linear(4, 3)
-
-        def forward(self, x):
-            return self.a_last(self.z_first(x))
-
     assert FlatModel(Backwards()).first_layer(torch.zeros(1, 4)) == "z_first"
 
 

@@ -15,6 +15,7 @@ from fu_core.models import FlatModel, Standardize
 from fu_core.models.mit import load_pretrained, mit_b0
 from fu_core.models.resnet import SmallResNet
 from fu_papers.look import published
+from tests.nets import check_hessian_products
 
 pytest.importorskip("transformers", reason='MiT-B0 is an extra: pip install "fu_core[transformers]"')
 
@@ -80,11 +81,7 @@ def test_gradient_is_the_librarys(net):
 
 
 def test_hessian_products_equal_central_differences(net):
-    model, w, x, y = net
-    v = torch.randn(model.d, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    h = 1e-6
-    difference = (model.grad(w + h * v, x, y) - model.grad(w - h * v, x, y)) / (2 * h)
-    torch.testing.assert_close(model.hvp(w, v, x, y), difference, rtol=1e-5, atol=1e-5)
+    check_hessian_products(net, h=1e-6, rtol=1e-5, atol=1e-5)
 
 
 def test_losses_of_many_models_equal_the_losses_of_each(net):

@@ -13,6 +13,7 @@ from fu_core.federation.together import train_round
 from fu_core.models import FlatModel, build
 from fu_core.models.res_unet import ResUNet, small_res_unet
 from fu_papers.look import published
+from tests.nets import check_hessian_products
 
 
 @pytest.fixture(scope="module")
@@ -60,11 +61,7 @@ def test_gradient_is_the_plain_modules(small):
 
 
 def test_hessian_products_equal_central_differences(small):
-    model, w, x, y = small
-    v = torch.randn(model.d, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    h = 1e-7
-    difference = (model.grad(w + h * v, x, y) - model.grad(w - h * v, x, y)) / (2 * h)
-    torch.testing.assert_close(model.hvp(w, v, x, y), difference, rtol=1e-4, atol=1e-4)
+    check_hessian_products(small, h=1e-7, rtol=1e-4, atol=1e-4)
 
 
 def test_the_fast_memory_order_changes_no_gradient():

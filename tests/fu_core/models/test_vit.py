@@ -11,6 +11,7 @@ from fu_core.federation.together import train_round
 from fu_core.models import FlatModel
 from fu_core.models.vit import ViTLite, vit_tiny
 from fu_core.unlearning.curvature import MATRICES, curvature_product
+from tests.nets import check_hessian_products
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +34,7 @@ def test_images_that_patches_do_not_tile_are_refused():
 
 
 def test_hessian_products_equal_central_differences(tiny):
-    model, w, x, y = tiny
-    v = torch.randn(model.d, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    h = 1e-5
-    difference = (model.grad(w + h * v, x, y) - model.grad(w - h * v, x, y)) / (2 * h)
-    torch.testing.assert_close(model.hvp(w, v, x, y), difference, rtol=1e-5, atol=1e-6)
+    check_hessian_products(tiny, h=1e-5, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("matrix", MATRICES)

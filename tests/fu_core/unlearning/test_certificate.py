@@ -15,7 +15,6 @@ from fu_core.unlearning.certificate import (
     Constants,
     Privacy,
     after_fine_tuning,
-    compose,
     residual_radius,
     retained_gradient,
     softmax_constants,
@@ -171,11 +170,6 @@ def test_fine_tuning_keeps_a_guarantee_for_all_models_and_loses_one_per_model():
     assert after_fine_tuning(held) == held
     assert after_fine_tuning(Certificate(1.0, 1e-5, 0.1, 0.0, "model")) is None
     assert after_fine_tuning(None) is None
-
-
-def test_releases_compose_by_addition():
-    one = Certificate(0.5, 1e-6, 0.1, 0.0, "all models")
-    assert compose([one, one, one]) == (pytest.approx(1.5), pytest.approx(3e-6))
 
 
 def test_constants_of_softmax_regression_bound_what_can_be_measured():

@@ -29,6 +29,7 @@ from fu_core.unlearning.baselines.fed_au import (
     serve,
 )
 from fu_core.unlearning.method import Trained
+from tests.nets import Backwards
 
 NET = FlatModel(nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)))  # d = 25 + 18
 W = NET.init(0, torch.float64)
@@ -229,14 +230,6 @@ def test_features_of_a_large_set_come_in_batches():
 
 
 def test_the_head_is_the_last_in_forward_order_not_in_name_order():
-    class Backwards(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a_last, self.z_first = nn.Linear(3, 2), nn.Linear(4, 3)
-
-        def forward(self, x):
-            return self.a_last(self.z_first(x))
-
     model = FlatModel(Backwards())
     head = find_head(model, model.init(0), torch.ones(1, 4))
     assert (head.name, head.place) == ("a_last", slice(0, 8))
