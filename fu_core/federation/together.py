@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from fu_core.errors import NumericalFailure, UnsupportedModel, check_choice
+from fu_core.errors import NumericalFailure, UnsupportedModel
 from fu_core.federation.augment import augment
 from fu_core.federation.federation import Federation
 from fu_core.federation.local import Client, train_client, visits
@@ -25,7 +25,6 @@ from fu_core.models.flat import FlatModel
 from fu_core.precision import training_precision
 from fu_core.streams import stream
 
-WAYS = ("auto", "loop", "vmap", "dense")
 TOGETHER = 100  # clients trained as one matrix on a CPU: more fall out of its cache, and need as much memory each
 
 Layers = dict[str, Tensor]  # (K, *shape) per name of `FlatModel.views`
@@ -113,7 +112,6 @@ def train_round(f: Federation, w: Tensor, round: int, ids: Sequence[int] | None 
 
 
 def _way(f: Federation, device: torch.device, clients: int) -> str:
-    check_choice("how", f.how, WAYS)
     dense = f.model.dense_tail is not None and f.local.augmentation == "none"  # which changes what features are made of
     if f.how == "dense" and not dense:
         raise UnsupportedModel(
