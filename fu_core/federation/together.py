@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from fu_core.errors import NumericalFailure, UnsupportedModel
+from fu_core.errors import InvalidRequest, NumericalFailure, UnsupportedModel, listed
 from fu_core.federation.augment import augment
 from fu_core.federation.federation import Federation
 from fu_core.federation.local import Client, train_client, visits
@@ -78,9 +78,11 @@ def train_round(f: Federation, w: Tensor, round: int, ids: Sequence[int] | None 
     update. The meter counts an exchange with a server for (d,) only; clients with models of their own have none.
 
     Raises `NumericalFailure` naming the client whose update is not finite, `ValueError` for a `w` of another shape,
-    `UnsupportedModel` for how="dense" with a model that is not.
+    `InvalidRequest` for unknown `ids`, `UnsupportedModel` for how="dense" with a model that is not.
     """
     model, ids = f.model, f.ids if ids is None else list(ids)
+    if unknown := [i for i in ids if i not in f.clients]:
+        raise InvalidRequest(f"ids names client {unknown[0]}, but clients are {listed(f.clients)}")
     one, each = (model.d,), (len(ids), model.d)
     if w.shape not in (one, each):
         raise ValueError(f"w must have shape {one}, or {each} with a row per client, got {tuple(w.shape)}")

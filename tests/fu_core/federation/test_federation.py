@@ -87,7 +87,6 @@ X, Y = torch.zeros(3, 2), torch.zeros(3)
 @pytest.mark.parametrize(
     ("clients", "message"),
     [
-        ([], "clients must name at least one client, got none"),
         (3, r"clients must be \(x, y\) by id, or a list of them, got int"),
         (iter([(X, Y)]), r"clients must be \(x, y\) by id, or a list of them, got list_iterator"),
         ([(X, Y), X], r"client 1 must be a pair of tensors \(x, y\), got Tensor"),
