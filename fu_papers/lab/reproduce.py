@@ -168,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for each, stages in [(each, _stages(each, options)) for each in plans]:  # all are checked before one runs
                 (_show_plan if options.dry_run else _run_part)(each, stages, options)
             return 0
-    except (ConfigError, RuntimeError) as error:
+    except (ValueError, RuntimeError) as error:  # the library's own, which name what is wrong
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
     environment = {"FU_PROGRESS": "text"}

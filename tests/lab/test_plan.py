@@ -104,6 +104,17 @@ def test_everything_asked_for_is_checked_before_anything_runs(own_runs, capsys):
     assert not own_runs.exists()
 
 
+def test_data_and_nets_that_do_not_fit_and_an_unknown_device_are_one_line(capsys, monkeypatch):
+    phantom = ["--paper", "puf", *TINY[:-1], '["phantom/iid/mlp"]', "--stage", "training"]
+    assert main(phantom) == 1
+    assert capsys.readouterr().err == "error: n_train must be at most 140 for 'phantom', got 200\n"
+    assert main([*phantom, "-p", "n_train", "40", "-p", "n_val", "20", "-p", "n_test", "10"]) == 1
+    assert capsys.readouterr().err == "error: model 'mlp' is not for segmentation, the task of phantom\n"
+    monkeypatch.setenv("FU_DEVICE", "gpu")
+    assert main(["--paper", "puf", *TINY, "--dry-run"]) == 2
+    assert capsys.readouterr().err == "error: FU_DEVICE must name a device of torch, cpu or cuda:1 say, got 'gpu'\n"
+
+
 def test_the_listing_counts_what_is_done_and_measures_the_rest(capsys):
     command = ["--paper", "puf", *TINY]
     main([*command, "--stage", "training", "--part", "1/2", "--jobs", "1"])
