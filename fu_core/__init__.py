@@ -13,7 +13,7 @@ from fu_core.version import __version__
 if TYPE_CHECKING:
     from fu_core import evaluation, federation, partition, unlearning
     from fu_core.data import Dataset, load
-    from fu_core.federation import ClientOpt, Federation, FedOpt, Peers, fedavg, recovery_path
+    from fu_core.federation import ClientOpt, Federation, FedOpt, Peers, dpsgd, fedavg, recovery_path
     from fu_core.models import FlatModel, build
     from fu_core.request import Deletion, Request
     from fu_core.unlearning.method import Trained, methods, register, unlearn
@@ -30,6 +30,7 @@ __all__ = [
     "Trained",
     "__version__",
     "build",
+    "dpsgd",
     "evaluation",
     "fedavg",
     "federation",
@@ -49,7 +50,7 @@ __getattr__ = lazy.parts(
     {
         **dict.fromkeys(("Dataset", "load"), "fu_core.data"),
         **dict.fromkeys(
-            ("ClientOpt", "FedOpt", "Federation", "Peers", "fedavg", "recovery_path"), "fu_core.federation"
+            ("ClientOpt", "FedOpt", "Federation", "Peers", "dpsgd", "fedavg", "recovery_path"), "fu_core.federation"
         ),
         **dict.fromkeys(("FlatModel", "build"), "fu_core.models"),
         **dict.fromkeys(("Deletion", "Request"), "fu_core.request"),

@@ -79,6 +79,12 @@ def check_positive(parameter: str, given: float, error: type[Exception] = ValueE
         raise error(f"{parameter} must be a finite number > 0, got {given!r}")
 
 
+def check_not_negative(parameter: str, given: float, error: type[Exception] = ValueError) -> None:
+    """Raise unless `given` is a finite number of at least zero."""
+    if not (isinstance(given, (int, float)) and 0 <= given < float("inf")):
+        raise error(f"{parameter} must be a finite number >= 0, got {given!r}")
+
+
 def check_share(parameter: str, given: float, error: type[Exception] = ValueError) -> None:
     """Raise unless `given` lies between 0 and 1, both included."""
     if not 0 <= given <= 1:

@@ -175,7 +175,7 @@ def _where(gone: Mapping[int, Tensor]) -> dict[int, Tensor]:
 # --- resolved --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Deletion:
     """Who forgets what: per client the forgotten and the kept samples. Clients without a part are absent."""
 

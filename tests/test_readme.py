@@ -1,6 +1,9 @@
 """The README says what the repository holds."""
 
+import os
 import re
+import subprocess
+import sys
 
 import pandas as pd
 import pytest
@@ -59,6 +62,17 @@ def test_its_library_example_runs(capsys):
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [int(k) for k, _ in rows] == list(range(6))
     assert all(0 <= float(accuracy) <= 100 for _, accuracy in rows)
+
+
+@pytest.mark.slow
+def test_its_library_example_passes_a_users_type_checker(tmp_path):
+    """Clients as a list, too."""
+    (tmp_path / "example.py").write_text(library_example(), encoding="utf-8")
+    settings = ["--strict", "--ignore-missing-imports", "--follow-imports=silent", "--cache-dir", str(tmp_path)]
+    environment = {**os.environ, "MYPYPATH": str(ROOT)}
+    command = [sys.executable, "-m", "mypy", "--config-file", "", *settings, str(tmp_path / "example.py")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_citation_file_names_the_four_papers():

@@ -20,7 +20,7 @@ from tests.test_environment import canonical, requirements
 pytestmark = pytest.mark.slow
 
 HOUSES = ("fu_core", "fu_papers")
-DATA = {"fu_papers/claims.csv", "fu_papers/errata.md", "fu_papers/published.md"} | {
+DATA = {"fu_core/py.typed", "fu_papers/claims.csv", "fu_papers/errata.md", "fu_papers/published.md"} | {
     f"fu_papers/{paper}/{file}"
     for paper, table in (("puf", "i"), ("hf_kcu", "1"), ("fedora", "i"), ("certified_dfl", "i"))
     for file in ("profiles/quick.yaml", "profiles/laptop.yaml", "profiles/paper.yaml", f"published/table_{table}.csv")
@@ -121,7 +121,7 @@ def test_both_archives_hold_every_module_and_all_data(archives):
         str(path.relative_to(ROOT).as_posix())
         for house in HOUSES
         for path in (ROOT / house).rglob("*")
-        if path.suffix in (".py", ".yaml", ".csv", ".md")
+        if path.suffix in (".py", ".typed", ".yaml", ".csv", ".md")
     }
     assert sources >= DATA
     assert sources - in_sdist == set()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fu_core.errors import InvalidRequest, UnsupportedTask
+from fu_core.errors import InvalidRequest, UnsupportedTask, check_choice
 from fu_core.federation.local import Client, ClientOpt
 from fu_core.federation.meter import Meter
 from fu_core.federation.server import FedOpt
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from fu_core.request import Deletion
 
 Clients = Mapping[int, Client]
+WAYS = ("auto", "loop", "vmap", "dense")  # of training all clients of a round, see `together`
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, eq=False)
 class Federation:
     """Everything a round needs beside the model's parameters.
 
@@ -37,21 +38,52 @@ class Federation:
     of all random streams; exchange: a server's optimiser, or `Peers` who mix their models by themselves; meter: counts
     what is sent, computed and kept, shared by all federations derived from this one; how: the way all clients of a
     round are trained, see `together`.
+
+    Raises `InvalidRequest` that names a client that is wrong, `ValueError` for another field that is.
     """
 
     model: FlatModel
-    clients: Clients
-    local: ClientOpt = field(default_factory=ClientOpt)
-    seed: int = 0
-    exchange: FedOpt | Peers = field(default_factory=FedOpt)
-    meter: Meter = field(default_factory=Meter)
-    how: str = "auto"
+    clients: Clients = field(repr=False)
+    local: ClientOpt
+    seed: int
+    exchange: FedOpt | Peers
+    meter: Meter
+    how: str
 
-    def __post_init__(self) -> None:
-        if isinstance(self.clients, Sequence):
-            object.__setattr__(self, "clients", dict(enumerate(self.clients)))
-        if not self.clients:
-            raise InvalidRequest("clients must name at least one client, got none")
+    def __init__(
+        self,
+        model: FlatModel,
+        clients: Clients | Sequence[Client],
+        local: ClientOpt | None = None,
+        seed: int = 0,
+        exchange: FedOpt | Peers | None = None,
+        meter: Meter | None = None,
+        how: str = "auto",
+    ) -> None:
+        values = {
+            "model": model,
+            "clients": _by_id(clients),
+            "local": ClientOpt() if local is None else local,
+            "seed": seed,
+            "exchange": FedOpt() if exchange is None else exchange,
+            "meter": Meter() if meter is None else meter,
+            "how": how,
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)  # it is frozen from here on
+        self._check()
+
+    def _check(self) -> None:
+        if not isinstance(self.model, FlatModel):
+            raise ValueError(f"model must be a FlatModel, FlatModel(module) say, got {type(self.model).__name__}")
+        if not isinstance(self.local, ClientOpt):
+            raise ValueError(f"local must be a ClientOpt, got {self.local!r}")
+        if not isinstance(self.exchange, FedOpt):
+            from fu_core.federation.graphs import Peers  # needs networkx, which takes its time
+
+            if not isinstance(self.exchange, Peers):
+                raise ValueError(f"exchange must be a FedOpt, or Peers(graph), got {type(self.exchange).__name__}")
+        check_choice("how", self.how, WAYS)
 
     @property
     def ids(self) -> list[int]:
@@ -82,5 +114,23 @@ class Federation:
 
     def after(self, deletion: Deletion) -> Federation:
         """What is left once a request has been served: those who stay, with the samples they keep, linked anew."""
-        exchange = self.exchange if isinstance(self.exchange, FedOpt) else self.exchange.without(deletion.leaving)
-        return replace(self, clients=deletion.kept, exchange=exchange)
+        if isinstance(self.exchange, FedOpt):
+            return replace(self, clients=deletion.kept)
+        gone = [i for i in self.ids if i not in deletion.kept]  # also those who never held a sample
+        return replace(self, clients=deletion.kept, exchange=self.exchange.without(gone))
+
+
+def _by_id(clients: Clients | Sequence[Client]) -> Clients:
+    if isinstance(clients, Sequence):
+        clients = dict(enumerate(clients))
+    if not isinstance(clients, Mapping):
+        raise InvalidRequest(f"clients must be (x, y) by id, or a list of them, got {type(clients).__name__}")
+    if not clients:
+        raise InvalidRequest("clients must name at least one client, got none")
+    for i, client in clients.items():
+        if not isinstance(client, Sequence) or len(client) != 2 or not all(isinstance(part, Tensor) for part in client):
+            raise InvalidRequest(f"client {i} must be a pair of tensors (x, y), got {type(client).__name__}")
+        x, y = client
+        if len(x) != len(y):
+            raise InvalidRequest(f"client {i} must hold as many samples in x as in y, got {len(x)} and {len(y)}")
+    return clients

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fu_core.errors import InvalidRequest, check_choice, check_count, check_positive
+from fu_core.errors import InvalidRequest, check_choice, check_count, check_not_negative, check_positive
 from fu_core.federation.augment import AUGMENTATIONS, augment
 from fu_core.federation.optim import OPTIMISERS, FlatOptimiser
 from fu_core.precision import training_precision
@@ -41,8 +41,8 @@ class ClientOpt:
         check_positive("lr_decay", self.lr_decay)
         check_positive("epochs", self.epochs)
         check_count("batch_size", self.batch_size)
-        if self.momentum < 0 or self.weight_decay < 0:
-            raise ValueError(f"momentum and weight_decay must be >= 0, got {self.momentum} and {self.weight_decay}")
+        check_not_negative("momentum", self.momentum)
+        check_not_negative("weight_decay", self.weight_decay)
 
     def fresh(self, round: int) -> FlatOptimiser:
         """A new optimiser with the learning rate of this round."""

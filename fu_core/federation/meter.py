@@ -19,7 +19,7 @@ def nbytes(tensor: Tensor) -> int:
 
 @dataclass
 class Meter:
-    """Counters of one phase (unlearning or recovery).
+    """Counters of one phase, training, unlearning or recovery; of one thread, since nothing is locked.
 
     bytes_down, bytes_up: model vectors sent to and received from clients, by a server or, as bytes_up alone,
     by each other; images: training images

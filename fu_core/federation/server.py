@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fu_core.errors import check_choice, check_positive
+from fu_core.errors import check_choice, check_not_negative, check_positive
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,11 @@ class FedOpt:
     def __post_init__(self) -> None:
         check_choice("server optimiser", self.kind, ("sgd", "adam", "yogi"))
         check_positive("server lr", self.lr)
+        check_not_negative("server momentum", self.momentum)
+        for name, beta in (("beta1", self.beta1), ("beta2", self.beta2)):
+            if not (isinstance(beta, (int, float)) and 0 <= beta < 1):
+                raise ValueError(f"{name} must be in [0, 1), got {beta!r}")
+        check_positive("tau", self.tau)
 
 
 class ServerState(NamedTuple):

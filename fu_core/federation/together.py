@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from fu_core.errors import NumericalFailure, UnsupportedModel, check_choice
+from fu_core.errors import InvalidRequest, NumericalFailure, UnsupportedModel, listed
 from fu_core.federation.augment import augment
 from fu_core.federation.federation import Federation
 from fu_core.federation.local import Client, train_client, visits
@@ -25,7 +25,6 @@ from fu_core.models.flat import FlatModel
 from fu_core.precision import training_precision
 from fu_core.streams import stream
 
-WAYS = ("auto", "loop", "vmap", "dense")
 TOGETHER = 100  # clients trained as one matrix on a CPU: more fall out of its cache, and need as much memory each
 
 Layers = dict[str, Tensor]  # (K, *shape) per name of `FlatModel.views`
@@ -79,9 +78,11 @@ def train_round(f: Federation, w: Tensor, round: int, ids: Sequence[int] | None 
     update. The meter counts an exchange with a server for (d,) only; clients with models of their own have none.
 
     Raises `NumericalFailure` naming the client whose update is not finite, `ValueError` for a `w` of another shape,
-    `UnsupportedModel` for how="dense" with a model that is not.
+    `InvalidRequest` for unknown `ids`, `UnsupportedModel` for how="dense" with a model that is not.
     """
     model, ids = f.model, f.ids if ids is None else list(ids)
+    if unknown := [i for i in ids if i not in f.clients]:
+        raise InvalidRequest(f"ids names client {unknown[0]}, but clients are {listed(f.clients)}")
     one, each = (model.d,), (len(ids), model.d)
     if w.shape not in (one, each):
         raise ValueError(f"w must have shape {one}, or {each} with a row per client, got {tuple(w.shape)}")
@@ -113,7 +114,6 @@ def train_round(f: Federation, w: Tensor, round: int, ids: Sequence[int] | None 
 
 
 def _way(f: Federation, device: torch.device, clients: int) -> str:
-    check_choice("how", f.how, WAYS)
     dense = f.model.dense_tail is not None and f.local.augmentation == "none"  # which changes what features are made of
     if f.how == "dense" and not dense:
         raise UnsupportedModel(

@@ -15,14 +15,14 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fu_core.errors import InvalidRequest, MissingHistory, UnsupportedTask, check_choice
+from fu_core.errors import InvalidRequest, MissingHistory, UnsupportedTask, check_choice, check_count
 from fu_core.federation.federation import Federation
 from fu_core.federation.meter import Meter
 from fu_core.federation.server import FedOpt
@@ -38,14 +38,15 @@ EXCHANGES = ("server", "peers", "vertical")
 GUARANTEES = ("none", "exact", "certified")  # exact: the very model that never saw the data
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trained:
     """A federation after training, as a request meets it.
 
     w: the model (d,), or everybody's (N, d) where clients are peers; None in a vertical federation, whose parties
     carry theirs. rounds: trained so far, which the count of rounds and the learning-rate schedule continue. w_0 (d,):
     where training began; of vertical parties, everybody's parameters in party order. memory: what was kept meanwhile.
-    watch: hears of a method's own progress, step by step.
+    watch: hears of a method's own progress, step by step. notes: where a method writes what it tells beside the model;
+    `unlearn` hands it empty ones and returns them.
     """
 
     federation: Federation | VerticalFederation
@@ -54,13 +55,18 @@ class Trained:
     w_0: Tensor | None = None
     memory: Memory | PeerHistory = field(default_factory=Memory)
     watch: Callable[[Any], None] | None = None
-    notes: dict[str, Any] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        check_count("rounds", self.rounds, least=0)
 
     @property
     def model(self) -> Tensor:
         """`w`, where there is one."""
-        if self.w is None:
+        if self.exchange == "vertical":
             raise UnsupportedTask("w: this method needs one model as a vector, but vertical parties hold parts of one")
+        if self.w is None:
+            raise InvalidRequest("w must be the trained model (d,), or (N, d) of peers, got None")
         return self.w
 
     @property
@@ -169,10 +175,16 @@ _REGISTERED: dict[str, Method] = {}
 def register(name: str, **about: Any) -> Callable[[Serve], Serve]:
     """Register the decorated function as the method `name`; the keywords are the fields of `Method`.
 
-    A name that is taken by another function raises ValueError; running a cell again replaces its own.
+    Raises ValueError for a keyword that is none of them, for one of them that is missing, and for a name that is taken
+    by another function; running a cell again replaces its own.
     """
+    if not isinstance(name, str):
+        raise ValueError(f'name must be text, as in @register("Name", paper=..., colour=...), got {name!r}')
+    _check_about(name, about)
 
     def declare(serve: Serve) -> Serve:
+        if not serve.__module__.startswith("fu_core.unlearning."):
+            _import_all()  # so that a name of ours is refused here, not when ours is imported
         known = _REGISTERED.get(name)
         where = (serve.__module__, serve.__qualname__)
         if known is not None and (known.serve.__module__, known.serve.__qualname__) != where:
@@ -181,6 +193,19 @@ def register(name: str, **about: Any) -> Callable[[Serve], Serve]:
         return serve
 
     return declare
+
+
+def _check_about(name: str, about: Mapping[str, Any]) -> None:
+    known = [f.name for f in fields(Method) if f.name not in ("name", "serve")]
+    for given in about:
+        check_choice(f"keyword of {name}", given, known)
+    for needed in ("paper", "colour"):
+        if not isinstance(about.get(needed), str):
+            raise ValueError(f"{needed} of {name} must be text, got {about.get(needed)!r}")
+    if isinstance(about.get("exchanges"), str):
+        raise ValueError(f"exchanges of {name} must be a collection, ({about['exchanges']!r},) say, got text")
+    if not isinstance(about.get("refuses", {}), Mapping):
+        raise ValueError(f"refuses of {name} must map a kind of request to a sentence, got {about['refuses']!r}")
 
 
 def methods() -> dict[str, Method]:
@@ -228,7 +253,7 @@ def unlearn(name: str, trained: Trained, request: str | Request | Deletion, **pa
     deletion = resolved(trained, request)
     refuse(deletion, chosen.refuses)
     meter = Meter()
-    counted = replace(trained, federation=trained.federation.having(meter=meter), notes={})
+    counted = replace(trained, federation=trained.federation.having(meter=meter))
     return Unlearned(chosen.serve(counted, deletion, config), meter, counted.notes)
 
 
@@ -237,6 +262,8 @@ def resolved(trained: Trained, request: str | Request | Deletion) -> Deletion:
     if isinstance(request, Deletion):
         return request
     read = Request.parse(request) if isinstance(request, str) else request
+    if not isinstance(read, Request):
+        raise InvalidRequest(f"request must be text like 'client-3', a Request or a Deletion, got {request!r}")
     return read.resolve(trained.federation.clients)
 
 

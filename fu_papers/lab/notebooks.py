@@ -15,6 +15,7 @@ from fu_core.errors import ConfigError, check_choice
 from fu_papers.lab import paths
 from fu_papers.parameters import Parameters, load_profile
 
+INTERACTIVE = "interactive"  # the notebook's parameter that shows its sliders, or not
 OTHERS = "others"  # the notebook's parameter that takes what has no line of its own in its cell
 
 
@@ -63,6 +64,10 @@ def plan(paper: str, profile: str, changes: Mapping[str, Any]) -> Plan:
     values = load_profile(paper, profile)
     schema.check_names(values, f"{paper}/{profile}.yaml")
     schema(**{**values, "profile": profile})
+    if OTHERS in changes:
+        raise ConfigError(f"-p: {OTHERS} is not set here; set each parameter by its own name, `-p lr 0.2` say")
+    if not isinstance(changes.get(INTERACTIVE), bool | None):
+        raise ConfigError(f"-p: {INTERACTIVE} must be true, false or null, got {changes[INTERACTIVE]!r}")
     of_notebook = [name for name in lines if name not in (*schema.model_fields, OTHERS)]
     schema.check_names({name: value for name, value in changes.items() if name not in of_notebook}, "-p")
     schema(**{**values, **{n: v for n, v in changes.items() if n in schema.model_fields}, "profile": profile})

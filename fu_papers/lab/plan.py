@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import median
@@ -44,11 +44,13 @@ PASS = ("dataset", "model", "clients", "batch_size", "augmentation", "optimiser"
 
 @dataclass(frozen=True)
 class Planned:
-    """A stage with the configs of its runs, for given parameters."""
+    """A stage with the configs of its runs, for given parameters. alone, optional: as of the `Stage`."""
 
     label: str
     fn: RunFunction
     configs: list[dict[str, Any]]
+    alone: bool = False
+    optional: str = ""
 
 
 def planned(paper: str, profile: str, changes: Mapping[str, Any]) -> list[Planned]:
@@ -56,7 +58,13 @@ def planned(paper: str, profile: str, changes: Mapping[str, Any]) -> list[Planne
     schema = experiment_of(paper)
     experiment = schema.of(profile, **{name: value for name, value in changes.items() if name in schema.model_fields})
     return [
-        Planned(stage.name, stage.fn, [dict(config) for config in stage.cells(experiment).values()])
+        Planned(
+            stage.name,
+            stage.fn,
+            [dict(config) for config in stage.cells(experiment).values()],
+            stage.alone,
+            stage.optional,
+        )
         for stage in stages_of(paper)
     ]
 
@@ -71,16 +79,25 @@ def chosen(stages: Sequence[Planned], label: str) -> list[Planned]:
 def part_of(stage: Planned, part: tuple[int, int]) -> Planned:
     """Every n-th run of a stage, beginning with the k-th, for `part` (k, n), 1-based."""
     k, n = part
-    return Planned(stage.label, stage.fn, stage.configs[k - 1 :: n])
+    return replace(stage, configs=stage.configs[k - 1 :: n])
 
 
 def run_part(stages: Sequence[Planned], part: tuple[int, int], jobs: int | None = None) -> int:
-    """Compute the k-th of n parts of every stage, without a notebook; returns how many runs that is."""
+    """Compute the k-th of n parts of every stage, without a notebook; returns how many runs that is.
+
+    Stages that are timed run one at a time, and what is optional says why it cannot run, as in `Study.run`.
+    """
     store = RecordStore(paths.runs_dir() / "records")
     runs = 0
     for stage in (part_of(stage, part) for stage in stages):
-        map_runs(stage.fn, stage.configs, store=store, jobs=jobs, label=stage.label)
-        runs += len(stage.configs)
+        try:
+            map_runs(stage.fn, stage.configs, store=store, jobs=1 if stage.alone else jobs, label=stage.label)
+        except RuntimeError as error:
+            if not stage.optional:
+                raise
+            print(f"{stage.optional}: {str(error).splitlines()[0]}")
+        else:
+            runs += len(stage.configs)
     return runs
 
 

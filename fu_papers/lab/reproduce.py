@@ -163,10 +163,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         plans = _plans(options)
         if options.dry_run or options.stage or options.part != (1, 1):
-            for each in plans:
-                (_show_plan if options.dry_run else _run_part)(each, options)
+            if options.figures_only and not options.dry_run:
+                raise ConfigError("--figures-only computes nothing, so it cannot be given with --stage or --part")
+            for each, stages in [(each, _stages(each, options)) for each in plans]:  # all are checked before one runs
+                (_show_plan if options.dry_run else _run_part)(each, stages, options)
             return 0
-    except (ConfigError, RuntimeError) as error:
+    except (ValueError, RuntimeError) as error:  # the library's own, which name what is wrong
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
     environment = {"FU_PROGRESS": "text"}
@@ -187,12 +189,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(any(outcome.failure for outcome in outcomes))
 
 
-def _show_plan(each: Plan, options: argparse.Namespace) -> None:
+def _show_plan(each: Plan, stages: Sequence[Planned], options: argparse.Namespace) -> None:
     """The listing of `--dry-run`, stage by stage as the notebook does them."""
     from fu_papers.lab.device import device
-    from fu_papers.lab.plan import chosen, estimate, part_of
+    from fu_papers.lab.plan import estimate, part_of
 
-    stages = [part_of(stage, options.part) for stage in chosen(_stages(each), options.stage)]
+    stages = [part_of(stage, options.part) for stage in stages]
     print(f"\n{each.paper}, profile {each.profile}, on one {device()} ({machine()['cpu']}):")
     print(f"{'stage':<32} {'runs':>6} {'done':>6} {'GiB kept':>9} {'hours':>9}")
     rows = []
@@ -212,21 +214,25 @@ def _merge(folder: Path) -> None:
     print(f"{RecordStore(paths.runs_dir() / 'records').merge(folder)} new records")
 
 
-def _run_part(each: Plan, options: argparse.Namespace) -> None:
-    from fu_papers.lab.plan import chosen, run_part
+def _run_part(each: Plan, stages: Sequence[Planned], options: argparse.Namespace) -> None:
+    from fu_papers.lab.plan import run_part
 
-    runs = run_part(chosen(_stages(each), options.stage), options.part, options.jobs)
+    runs = run_part(stages, options.part, options.jobs)
     print(f"{each.paper}: {runs} runs are there; the notebook, or --merge elsewhere, will find them")
 
 
-def _stages(each: Plan) -> list[Planned]:
-    from fu_papers.lab.plan import planned
+def _stages(each: Plan, options: argparse.Namespace) -> list[Planned]:
+    """Those stages of a paper that are asked for."""
+    from fu_papers.lab.plan import chosen, planned
 
-    return planned(each.paper, each.profile, each.changes)
+    try:
+        return chosen(planned(each.paper, each.profile, each.changes), options.stage)
+    except ConfigError as error:
+        raise ConfigError(f"{each.paper}: {error}") from error
 
 
 def _plans(options: argparse.Namespace) -> list[Plan]:
-    papers = list(notebooks()) if "all" in options.paper else options.paper
+    papers = list(notebooks()) if "all" in options.paper else list(dict.fromkeys(options.paper))
     changes = {name: read_yaml(value, f"-p {name}") for name, value in options.parameter}
     return [plan(paper, options.profile, changes) for paper in papers]
 

@@ -23,6 +23,8 @@ def test_parts_are_found_when_they_are_first_used():
     assert fu_core.unlearning.baselines.retrain.__name__ == "fu_core.unlearning.baselines.retrain"
     assert fu_core.evaluation.membership.__name__ == "fu_core.evaluation.membership"
     assert fu_core.FlatModel.__module__ == "fu_core.models.flat"
+    assert [name for name in fu_core.__all__ if not hasattr(fu_core, name)] == []
+    assert {"Peers", "dpsgd"} <= set(fu_core.__all__)  # whoever learns without a server needs both
 
 
 def test_what_is_not_there_is_an_attribute_error_with_its_name():

@@ -75,6 +75,46 @@ def test_two_parts_merged_are_the_whole(own_runs, tmp_path, monkeypatch, capsys)
     assert all(merged.tensors(key)["w"].equal(alone.tensors(key)["w"]) for key in keys)
 
 
+def test_a_part_is_run_as_the_notebook_would(own_runs, monkeypatch, capsys):
+    """Timed runs one at a time; what is optional does not take the others down with it."""
+    given = []
+    monkeypatch.setattr(plan, "map_runs", lambda fn, configs, *, jobs, label, **_: given.append((label, jobs)))
+    stages = planned("hf_kcu", "quick", {})
+    plan.run_part(plan.chosen(stages, "timing") + plan.chosen(stages, "training"), (1, 2), jobs=4)
+    assert given == [("timing", 1), ("training", 4)]
+    [flower] = plan.chosen(planned("puf", "quick", {}), "Flower")
+
+    def fails(fn, configs, *, label, **_):
+        if label == "Flower":
+            raise RuntimeError("no module named flwr\nlong story")
+
+    monkeypatch.setattr(plan, "map_runs", fails)
+    assert plan.run_part([flower, Planned("numbers", toy_runs.number, [{"value": 1}])], (1, 1)) == 1
+    assert capsys.readouterr().out == "Flower's simulation did not run here: no module named flwr\n"
+    with pytest.raises(RuntimeError, match="flwr"):
+        plan.run_part([Planned("Flower", toy_runs.number, [{"value": 1}])], (1, 1))
+
+
+def test_everything_asked_for_is_checked_before_anything_runs(own_runs, capsys):
+    """Only PUF has this stage; figures-only promises to compute nothing."""
+    assert main(["--paper", "puf", "hf_kcu", "--stage", "printed costs"]) == 2
+    assert capsys.readouterr().err.startswith("error: hf_kcu: --stage must be one of 'settings'")
+    assert main(["--paper", "puf", "--stage", "printed costs", "--figures-only"]) == 2
+    assert "--figures-only computes nothing" in capsys.readouterr().err
+    assert not own_runs.exists()
+
+
+def test_data_and_nets_that_do_not_fit_and_an_unknown_device_are_one_line(capsys, monkeypatch):
+    phantom = ["--paper", "puf", *TINY[:-1], '["phantom/iid/mlp"]', "--stage", "training"]
+    assert main(phantom) == 1
+    assert capsys.readouterr().err == "error: n_train must be at most 140 for 'phantom', got 200\n"
+    assert main([*phantom, "-p", "n_train", "40", "-p", "n_val", "20", "-p", "n_test", "10"]) == 1
+    assert capsys.readouterr().err == "error: model 'mlp' is not for segmentation, the task of phantom\n"
+    monkeypatch.setenv("FU_DEVICE", "gpu")
+    assert main(["--paper", "puf", *TINY, "--dry-run"]) == 2
+    assert capsys.readouterr().err == "error: FU_DEVICE must name a device of torch, cpu or cuda:1 say, got 'gpu'\n"
+
+
 def test_the_listing_counts_what_is_done_and_measures_the_rest(capsys):
     command = ["--paper", "puf", *TINY]
     main([*command, "--stage", "training", "--part", "1/2", "--jobs", "1"])

@@ -111,6 +111,8 @@ def test_misspelt_names_are_errors_that_name_the_nearest(lab, capsys):
     lab()
     assert "-p: toy has no parameter 'aplha'; did you mean 'alpha'" in wrong(capsys, "-p", "aplha", "0.5")
     assert "with --profile" in wrong(capsys, "-p", "profile", "paper")
+    assert "others is not set here; set each parameter by its own name" in wrong(capsys, "-p", "others", "{rounds: 2}")
+    assert "interactive must be true, false or null, got 3" in wrong(capsys, "-p", "interactive", "3")
     assert "did you mean 'toy'" in wrong(capsys, "--paper", "toi")
     assert "toy has no profile 'quik'; did you mean 'quick'?; there are: quick" in wrong(capsys, "--profile", "quik")
 

@@ -5,7 +5,8 @@ from dataclasses import FrozenInstanceError, replace
 import pytest
 import torch
 
-from fu_core.errors import UnsupportedTask
+from fu_core.errors import InvalidRequest, UnsupportedTask
+from fu_core.federation.decentralised import dpsgd
 from fu_core.federation.federation import Federation
 from fu_core.federation.graphs import Peers, ring
 from fu_core.federation.server import FedOpt
@@ -68,3 +69,53 @@ def test_peers_are_linked_anew_where_somebody_leaves_and_only_there(quadratics):
     assert sorted(map(sorted, left.peers.graph.edges)) == [[0, 1], [0, 3], [1, 3]]
     assert (left.peers.order, len(left.peers.Q)) == ("atc", 3)
     assert f.after(Deletion.of(q.clients, {2: torch.tensor([0])})).peers is peers
+
+
+def test_peers_without_samples_are_no_longer_linked_after_a_deletion(quadratics):
+    """Client 1 never held any, client 2 leaves: 0 and 3 are left, and learn."""
+    q = quadratics
+    x, y = q.clients[1]
+    clients = [q.clients[0], (x[:0], y[:0]), *q.clients[2:]]
+    left = q.federation(clients=clients, exchange=Peers(ring(4))).after(Deletion.of(clients, 2))
+    assert (left.ids, sorted(left.peers.graph.edges)) == ([0, 3], [(0, 3)])
+    assert dpsgd(left, q.model.init(0).double(), 1).shape == (2, q.model.d)
+
+
+X, Y = torch.zeros(3, 2), torch.zeros(3)
+
+
+@pytest.mark.parametrize(
+    ("clients", "message"),
+    [
+        (3, r"clients must be \(x, y\) by id, or a list of them, got int"),
+        (iter([(X, Y)]), r"clients must be \(x, y\) by id, or a list of them, got list_iterator"),
+        ([(X, Y), X], r"client 1 must be a pair of tensors \(x, y\), got Tensor"),
+        ({7: (X, [0, 1, 2])}, r"client 7 must be a pair of tensors \(x, y\), got tuple"),
+        ({7: (X, Y[:2])}, "client 7 must hold as many samples in x as in y, got 3 and 2"),
+    ],
+)
+def test_clients_that_hold_no_samples_with_labels_are_named(quadratics, clients, message):
+    with pytest.raises(InvalidRequest, match=f"^{message}$"):
+        Federation(quadratics.model, clients)
+
+
+@pytest.mark.parametrize(
+    ("field", "given", "message"),
+    [
+        ("model", torch.nn.Linear(2, 1), r"model must be a FlatModel, FlatModel\(module\) say, got Linear"),
+        ("local", 0.1, "local must be a ClientOpt, got 0.1"),
+        ("exchange", ring(4), r"exchange must be a FedOpt, or Peers\(graph\), got Graph"),
+        ("how", "lop", "how must be one of 'auto', 'loop', 'vmap', 'dense', got 'lop'; did you mean 'loop'.*"),
+    ],
+)
+def test_other_fields_are_refused_by_name_where_the_federation_is_made(quadratics, field, given, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        quadratics.federation().having(**{field: given})
+
+
+def test_federations_can_be_compared_and_shown_though_they_hold_tensors(quadratics):
+    f = quadratics.federation()
+    copied = f.having(clients={i: (x.clone(), y.clone()) for i, (x, y) in f.clients.items()})
+    assert f != copied
+    assert {f: 1}[f] == 1
+    assert "tensor" not in repr(f)

@@ -141,6 +141,25 @@ def test_an_empty_round_is_an_error(quadratics):
         fedavg_round(quadratics.federation(), W_0, 4, ids=[])
 
 
+def test_unknown_clients_are_named(quadratics):
+    with pytest.raises(InvalidRequest, match="ids names client 9, but clients are 0 to 3"):
+        fedavg_round(quadratics.federation(), W_0, 1, ids=[0, 9])
+
+
+@pytest.mark.parametrize(
+    ("field", "given", "message"),
+    [
+        ("momentum", -1.0, "server momentum must be a finite number >= 0, got -1.0"),
+        ("beta1", 1.0, r"beta1 must be in \[0, 1\), got 1.0"),
+        ("beta2", "0.9", r"beta2 must be in \[0, 1\), got '0.9'"),
+        ("tau", 0.0, "tau must be a finite number > 0, got 0.0"),
+    ],
+)
+def test_a_server_names_what_its_optimiser_cannot_have(field, given, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        FedOpt(**{field: given})
+
+
 def test_rounds_are_counted(quadratics):
     with pytest.raises(ValueError, match="rounds must be a whole number >= 0, got -1"):
         fedavg(quadratics.federation(), W_0, -1)

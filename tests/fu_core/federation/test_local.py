@@ -343,3 +343,10 @@ def test_dense_models_know_no_bf16(linear, monkeypatch):
     exact = train_round(linear, linear.model.init(0), 1)
     monkeypatch.setenv("FU_PRECISION", "bf16")
     assert torch.equal(train_round(linear, linear.model.init(0), 1), exact)
+
+
+@pytest.mark.parametrize("field", ["momentum", "weight_decay"])
+@pytest.mark.parametrize("given", [-0.1, math.nan, math.inf, "0.9"])
+def test_what_a_client_cannot_train_with_is_named(field, given):
+    with pytest.raises(ValueError, match=f"^{field} must be a finite number >= 0, got {given!r}$"):
+        ClientOpt(**{field: given})

@@ -6,6 +6,8 @@ Each is asked to serve every kind of request in every kind of federation that it
 import importlib
 import pkgutil
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 
@@ -311,12 +313,62 @@ def test_a_name_belongs_to_one_function():
         ({"refuses": {"sample": "no"}}, "refuses of Shrink must be one of .*did you mean 'samples'"),
         ({"exchanges": ("servers",)}, "exchanges of Shrink must be one of .*did you mean 'server'"),
         ({"guarantee": "exactly"}, "guarantee of Shrink must be one of .*did you mean 'exact'"),
+        ({"exchanges": "peers"}, r"exchanges of Shrink must be a collection, \('peers',\) say, got text"),
+        ({"refuses": ["samples"]}, "refuses of Shrink must map a kind of request to a sentence"),
+        ({"color": "red"}, "keyword of Shrink must be one of .*, got 'color'; did you mean 'colour'"),
+        ({"paper": None}, "paper of Shrink must be text, got None"),
     ],
 )
 def test_wrong_declarations_are_named_at_once(about, message):
     with pytest.raises(ValueError, match=message):
-        register("Shrink", paper="nobody's", colour="#123456", **about)(shrink)
+        register("Shrink", **{"paper": "nobody's", "colour": "#123456", **about})(shrink)
     assert "Shrink" not in method.methods()
+
+
+def test_a_decorator_without_a_name_is_refused():
+    with pytest.raises(
+        ValueError, match=r'name must be text, as in @register\("Name", paper=..., colour=...\), got <fu'
+    ):
+        register(shrink)
+
+
+def test_a_name_of_ours_is_refused_before_ours_have_been_imported():
+    """In a notebook's first cell, say; and the others are there afterwards."""
+    script = """
+from fu_core import methods, register
+try:
+    register("NoT", paper="mine", colour="#123456")(lambda trained, deletion, config: trained.model)
+except ValueError as error:
+    print(error)
+print(methods()["NoT"].paper)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    taken, paper = done.stdout.splitlines()
+    assert taken.startswith("method 'NoT' is registered already, by fu_core.unlearning.")
+    assert paper == METHODS["NoT"].paper
+
+
+@pytest.mark.parametrize("request_", [3, [3], None])
+def test_a_request_that_is_none_says_how_one_looks(request_):
+    with pytest.raises(InvalidRequest, match=r"request must be text like 'client-3', .*, got "):
+        unlearn("Natural", federations.with_server(), request_)
+
+
+def test_a_federation_that_was_not_trained_is_named():
+    f = federations.with_server().horizontal
+    with pytest.raises(InvalidRequest, match=r"w must be the trained model \(d,\), .*, got None"):
+        unlearn("Natural", Trained(f), "client-1")
+    with pytest.raises(ValueError, match="rounds must be a whole number >= 0, got -1"):
+        Trained(f, rounds=-1)
+
+
+def test_notes_are_a_methods_own_and_trainings_can_be_compared():
+    trained = federations.with_server()
+    with pytest.raises(TypeError, match="notes"):
+        Trained(trained.federation, trained.w, notes={})
+    trained.notes["mine"] = 1
+    assert replace(trained).notes == {}
+    assert trained != replace(trained, w=trained.w.clone())
 
 
 def test_an_unknown_method_names_the_nearest():
