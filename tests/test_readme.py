@@ -18,10 +18,13 @@ PROFILES = [folder for folder in (ROOT / "figures" / name for name in ("quick", 
 
 
 def test_the_tally_is_that_of_the_claims_files():
-    """On failure, paste the expected text between the two comments."""
+    """On failure, paste the expected text between the two comments.
+
+    Without `quick`, whose verdicts `make reproduce` may change on another processor: the two commands work in any order.
+    """
     shown = re.search(r"<!-- tally:[^>]*-->\n(.*?)\n<!-- /tally -->", README, re.DOTALL)
     assert shown, "the README has no tally between its two comments"
-    assert shown[1].strip() == tally_markdown(PROFILES)
+    assert shown[1].strip() == tally_markdown(folder for folder in PROFILES if folder.name != "quick")
 
 
 def test_the_speed_table_is_that_of_the_benchmark():
