@@ -20,7 +20,7 @@ PROFILES = [folder for folder in (ROOT / "figures" / name for name in ("quick", 
 def test_the_tally_is_that_of_the_claims_files():
     """On failure, paste the expected text between the two comments.
 
-    Without `quick`, whose verdicts `make reproduce` may change on another processor: the two commands work in any order.
+    Without `quick`: `make reproduce` may change its verdicts on another processor, and this test must still pass.
     """
     shown = re.search(r"<!-- tally:[^>]*-->\n(.*?)\n<!-- /tally -->", README, re.DOTALL)
     assert shown, "the README has no tally between its two comments"
