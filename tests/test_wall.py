@@ -5,8 +5,10 @@ import re
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import packages_distributions
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 import fu_papers
 from tests.readme import library_example
@@ -50,9 +52,23 @@ def modules(house="fu_core"):
 
 
 def declared(*extras):
-    """The distributions that the library requires by itself, and with these extras."""
+    """The distributions that the library requires by itself and with these extras, and what it asks of them by name.
+
+    `flwr[simulation]` asks for ray, in a version that fits Flower's; a range of our own beside it could only disagree.
+    """
     lists = [PROJECT["dependencies"], *(PROJECT["optional-dependencies"][extra] for extra in extras)]
-    return {re.match(r"[\w.-]+", line).group() for lines in lists for line in lines}
+    lines = [Requirement(line) for lines in lists for line in lines]
+    return {line.name for line in lines}.union(*(brought(line.name, extra) for line in lines for extra in line.extras))
+
+
+def brought(name, extra):
+    """The distributions that the `extra` of the distribution `name` adds to what it requires anyway."""
+    lines = [Requirement(line) for line in requires(name) or ()]
+    return {line.name for line in lines if applies(line, extra) and not applies(line, "")}
+
+
+def applies(line, extra):
+    return line.marker is None or line.marker.evaluate({"extra": extra})
 
 
 def used(house):
