@@ -63,11 +63,7 @@ def table_2(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
             row: dict[str, Any] = {
                 "data / net": f"{title(setting)}, {NETS.get(s.model, s.model)}",
                 "method": shown(method),
-                "test acc. %": spread(r.test),
-                "Retrain's": spread(r.test_retrain),
-                "Δ test": spread(r.delta_test),
-                "forget acc. %": spread(r.forget),
-                "Retrain's forget": spread(r.forget_retrain),
+                **_accuracies(r),
                 "CF": _cf(r),
                 **_gains(timed(e, speeds, setting), method),
                 "runs": len(r),
@@ -176,11 +172,7 @@ def _sweep_table(
             row: dict[str, Any] = {
                 group: label,
                 "method": shown(method),
-                "test acc. %": spread(r.test),
-                "Retrain's": spread(r.test_retrain),
-                "Δ test": spread(r.delta_test),
-                "forget acc. %": spread(r.forget),
-                "Retrain's forget": spread(r.forget_retrain),
+                **_accuracies(r),
                 **_gains(speeds[f"{group} {label}"].metrics, method),
                 "runs": len(r),
             }
@@ -263,6 +255,17 @@ def _variant_row(label: str, r: pd.DataFrame) -> dict[str, Any]:
 
 def _reference_rows(e: Experiment, runs: pd.DataFrame) -> list[dict[str, Any]]:
     return [_variant_row(shown(method), main_runs(e, runs, method)) for method in REFERENCES]
+
+
+def _accuracies(r: pd.DataFrame) -> dict[str, Any]:
+    """What the runs `r` keep of the test data and of what is to be forgotten, beside Retrain's."""
+    return {
+        "test acc. %": spread(r.test),
+        "Retrain's": spread(r.test_retrain),
+        "Δ test": spread(r.delta_test),
+        "forget acc. %": spread(r.forget),
+        "Retrain's forget": spread(r.forget_retrain),
+    }
 
 
 def _cf(r: pd.DataFrame) -> str:
