@@ -17,15 +17,22 @@ from fu_papers.lab.files import written_atomically
 from fu_papers.lab.record import Record
 from fu_papers.look import csv_text, one_line
 
-VERDICTS = ("holds", "holds in part", "does not hold", "not run")
-CLAIM_COLUMNS = ("id", "paper", "claim", "paper_value", "ours", "spread", "verdict", "records", "reason")
+VERDICTS = ("holds", "holds in part", "does not hold", "undetermined", "not run")
+NO_OTHER = "–"  # the second reading of a claim about which the paper prints one form only
+CLAIM_COLUMNS = ("id", "paper", "claim", "paper_value", "ours", "spread", "verdict", "corrected", "records", "reason")
 Theory = Mapping[str, Sequence[Record]]  # of `Study.theory`: the numerical checks by kind
 NOT_RUN = "no verdict in this profile yet"
 
 
 @dataclass(frozen=True)
 class ClaimResult:
-    """What our records say about one claim of a paper. `records`: the keys the verdict was computed from."""
+    """What our records say about one claim of a paper.
+
+    verdict: on the claim as the paper prints it; corrected: on the same claim with the formula that can be right, where
+    the paper prints one that cannot (else `NO_OTHER`). The second never lifts the first. spread: effects with their
+    intervals and numbers of targets and seeds, or what else there is of the kind; records: the keys of those that the
+    verdict was computed from.
+    """
 
     id: str
     verdict: str
@@ -33,24 +40,50 @@ class ClaimResult:
     spread: str = ""
     records: Sequence[str] = ()
     reason: str = ""
+    corrected: str = NO_OTHER
 
     def __post_init__(self) -> None:
         check_choice(f"verdict of {self.id}", self.verdict, VERDICTS)
+        check_choice(f"corrected verdict of {self.id}", self.corrected, (*VERDICTS, NO_OTHER))
+        if self.verdict == "undetermined" and not self.reason:
+            raise ValueError(f"claim {self.id} is undetermined; say what would tell in `reason`")
         if self.verdict == "not run" and not self.reason:
             raise ValueError(f"claim {self.id} is not run; say why in `reason`")
         if self.verdict != "not run" and not self.records:
             raise ValueError(f"the verdict on claim {self.id} needs the keys of the records it was computed from")
 
 
-def judge(id: str, met: Sequence[bool], ours: str, spread: str, keys: Sequence[str], reason: str) -> ClaimResult:
-    """A claim holds if every condition of `met` is, in part if any is. `keys`: of the records behind it."""
-    verdict = "holds" if all(met) else "holds in part" if any(met) else "does not hold"
-    return ClaimResult(id, verdict, ours, spread, list(dict.fromkeys(keys)), reason)
+def verdict_of(met: Sequence[bool]) -> str:
+    """A claim holds if every condition of `met` is; in part if not all but at least half of them are.
+
+    One condition met out of six is not a half-truth.
+    """
+    return "holds" if all(met) else "holds in part" if 2 * sum(met) >= len(met) else "does not hold"
+
+
+def judge(
+    id: str,
+    met: Sequence[bool],
+    ours: str,
+    spread: str,
+    keys: Sequence[str],
+    reason: str,
+    corrected: Sequence[bool] | None = None,
+) -> ClaimResult:
+    """The result of a claim that consists of conditions, counted in its reason where some hold and others do not.
+
+    met: of the claim as printed; corrected: of the corrected form, where there are two; keys: of the records behind it.
+    """
+    verdict = verdict_of(met)
+    if verdict == "holds in part":
+        reason = f"{sum(met)} of {len(met)} parts hold; {reason}"
+    other = NO_OTHER if corrected is None else verdict_of(corrected)
+    return ClaimResult(id, verdict, ours, spread, list(dict.fromkeys(keys)), reason, other)
 
 
 def lowered(met: Sequence[bool], nothing: bool) -> list[bool]:
-    """What doing nothing achieves as well is at most a half-truth about a method."""
-    return [*met, False] if nothing else list(met)
+    """What doing nothing achieves as well says nothing about a method: none of its conditions counts."""
+    return [False] * len(met) if nothing else list(met)
 
 
 def claims() -> pd.DataFrame:
@@ -73,6 +106,7 @@ def claims_table(results: Iterable[ClaimResult]) -> pd.DataFrame:
                 "ours": result.ours,
                 "spread": result.spread,
                 "verdict": result.verdict,
+                "corrected": result.corrected,
                 "records": " ".join(result.records),
                 "reason": one_line(result.reason),
             }
@@ -90,7 +124,15 @@ def read_claims(profile_dir: Path) -> dict[str, ClaimResult]:
         return {name: ClaimResult(name, "not run", reason=NOT_RUN) for name in names}
     try:
         verdicts = [
-            ClaimResult(row["id"], row["verdict"], row["ours"], row["spread"], row["records"].split(), row["reason"])
+            ClaimResult(
+                row["id"],
+                row["verdict"],
+                row["ours"],
+                row["spread"],
+                row["records"].split(),
+                row["reason"],
+                row["corrected"],
+            )
             for row in _read_text_csv(path).to_dict("records")
         ]
         if [verdict.id for verdict in verdicts] != names:
@@ -124,23 +166,33 @@ def write_claims(results: Iterable[ClaimResult], paper: str, profile_dir: Path) 
     return path
 
 
-def claims_tally(profile_dir: Path) -> pd.DataFrame:
-    """How many claims of each paper have which verdict: papers as rows, verdicts as columns."""
+def claims_tally(profile_dir: Path, reading: str = "verdict") -> pd.DataFrame:
+    """How many claims of each paper have which verdict: papers as rows, verdicts as columns.
+
+    reading: "verdict", of the claims as printed, or "corrected", of those that have a second form.
+    """
+    check_choice("reading", reading, ("verdict", "corrected"))
     table = claims_table(read_claims(profile_dir).values())
-    counts = pd.crosstab(table["paper"], table["verdict"])
+    counts = pd.crosstab(table["paper"], table[reading])
     return counts.reindex(index=table["paper"].unique(), columns=list(VERDICTS), fill_value=0)
 
 
 def tally_markdown(profile_dirs: Iterable[Path]) -> str:
-    """The README's table: verdicts per paper and profile, for every profile that has judged any of its claims."""
-    lines = [f"| paper | profile | {' | '.join(VERDICTS)} |", "|---" * (2 + len(VERDICTS)) + "|"]
-    tallies = {Path(folder).name: claims_tally(folder) for folder in profile_dirs}
-    papers = list(dict.fromkeys(paper for tally in tallies.values() for paper in tally.index))
-    for paper in papers:
-        judged = {name: t.loc[paper] for name, t in tallies.items() if t.loc[paper].drop("not run").any()}
-        unjudged = {"–": next(iter(tallies.values())).loc[paper]}
-        for profile, counts in (judged or unjudged).items():
-            lines.append(f"| {paper} | {profile} | {' | '.join(str(counts[verdict]) for verdict in VERDICTS)} |")
+    """The README's table: verdicts per paper and profile, for every profile that has judged any of its claims.
+
+    A paper some of whose formulas cannot be right as printed has a second line, on their corrected form.
+    """
+    folders = {Path(folder).name: Path(folder) for folder in profile_dirs}
+    lines = [f"| paper | form | profile | {' | '.join(VERDICTS)} |", "|---" * (3 + len(VERDICTS)) + "|"]
+    readings = {"as printed": "verdict", "corrected": "corrected"}
+    tallies = {
+        (form, name): claims_tally(folder, reading) for form, reading in readings.items() for name, folder in folders.items()
+    }
+    for paper in dict.fromkeys(claims()["paper"]):
+        rows = {place: tally.loc[paper] for place, tally in tallies.items()}
+        judged = {place: counts for place, counts in rows.items() if counts.drop("not run").any()}
+        for (form, profile), counts in (judged or {("as printed", "–"): next(iter(rows.values()))}).items():
+            lines.append(f"| {paper} | {form} | {profile} | {' | '.join(str(counts[v]) for v in VERDICTS)} |")
     return "\n".join(lines)
 
 
