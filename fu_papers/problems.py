@@ -7,6 +7,7 @@ into data, clients and a model, `train_resumably` trains on it inside a run.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from fu_core import partition
 from fu_core.data import Dataset, load
+from fu_core.data.datasets import data_dir
 from fu_core.errors import ConfigError, check_choice, check_positive
 from fu_core.federation import Client, ClientOpt, Federation, fedavg
 from fu_core.models import MODELS, FlatModel, build
@@ -30,7 +32,8 @@ DATASET_TITLES = {"digits": "Digits", "mnist": "MNIST", "fashion_mnist": "Fashio
                   "cifar100": "CIFAR-100", "tiny_imagenet_100": "Tiny-ImageNet-100", "pathmnist": "PathMNIST",
                   "breast_cancer": "Breast cancer", "adult": "Income (Adult)",
                   "phantom": "Phantom (synthetic)", "prostate_mri": "ProstateMRI"}  # fmt: skip
-SPLITS = ("iid", "dirichlet", "site")
+SPLITS = ("iid", "dirichlet", "released", "file", "site")
+RELEASED_SIZES = (2968, 2238, 4541, 2278, 7305, 13500, 4951, 4453, 2715, 5048)  # of PUF's ten CIFAR-10 clients
 
 
 def dataset_name(dataset: str) -> str:
@@ -43,13 +46,15 @@ def dataset_name(dataset: str) -> str:
 class Setting:
     """One data set, one way to split it, one net, written as `dataset/split/model`.
 
-    The split is `iid`, `dirichlet-<alpha>` or, for data that comes from several hospitals, `site`:
+    The split is `iid`, `dirichlet-<alpha>`, `released-<alpha>` (the same with the client sizes of PUF's CIFAR-10
+    split, whose index lists mean nothing in data of another order), `file-<name>` (the lists of indices in
+    <name>.json of the data folder) or, for data that comes from several hospitals, `site`:
     "fashion_mnist/dirichlet-0.3/tiny_cnn".
     """
 
     dataset: str
-    split: str
-    alpha: float  # 0 unless dirichlet
+    split: str  # the kind, or "file-<name>"
+    alpha: float  # 0 unless drawn from a Dirichlet distribution
     model: str
 
     @classmethod
@@ -62,20 +67,32 @@ class Setting:
         kind, _, number = split.partition("-")
         check_choice(f"split of {text!r}", kind, SPLITS, ConfigError)
         check_choice(f"model of {text!r}", model, MODELS, ConfigError)
+        if kind == "file":
+            if not re.fullmatch(r"[\w.-]+", number):
+                raise ConfigError(f"split of {text!r} must name a file of the data folder, file-<name>, got {split!r}")
+            return cls(dataset, split, 0.0, model)
+        drawn = kind in ("dirichlet", "released")
         try:
-            alpha = float(number) if kind == "dirichlet" else 0.0
+            alpha = float(number) if drawn else 0.0
         except ValueError:
             raise ConfigError(f"alpha of {text!r} must be a number, got {number!r}") from None
-        if kind != "dirichlet" and split != kind:
+        if not drawn and split != kind:
             raise ConfigError(f"split of {text!r} must be {kind!r} alone, which takes no alpha, got {split!r}")
-        if kind == "dirichlet":
+        if drawn:
             check_positive(f"alpha of {text!r}", alpha, ConfigError)
         return cls(dataset, kind, alpha, model)
 
     @property
+    def skewed(self) -> bool:
+        """Do clients differ in their classes by the split?"""
+        return self.split not in ("iid", "site")
+
+    @property
     def title(self) -> str:
         """For headings: "CIFAR-10, Dirichlet 0.3"."""
-        split = {"iid": "IID", "site": "by site"}.get(self.split, f"Dirichlet {self.alpha:g}")
+        drawn = f"Dirichlet {self.alpha:g}"
+        told = {"iid": "IID", "site": "by site", "dirichlet": drawn, "released": f"{drawn}, released sizes"}
+        split = told.get(self.split, self.split.replace("-", " ", 1))
         return f"{dataset_name(self.dataset)}, {split}"
 
 
@@ -111,8 +128,9 @@ class Problem:
         return {"label_counts": counts, "source": self.dataset.source, "parameters": self.model.d}
 
     def federation(self, config: Mapping[str, Any]) -> Federation:
-        """Everybody, with the local training and the seed of a run's config."""
-        return Federation(self.model, dict(enumerate(self.clients)), client_opt(config), config["seed"])
+        """Everybody, with the local training, the seed and, if it has any, the participation of a run's config."""
+        f = Federation(self.model, dict(enumerate(self.clients)), client_opt(config), config["seed"])
+        return f.having(participation=config["participation"]) if config.get("participation", 1.0) < 1 else f
 
 
 def problem(config: Mapping[str, Any]) -> Problem:
@@ -131,6 +149,16 @@ def _problem(
         parts = partition.iid(len(dataset.y_train), clients, seed=0)
     elif split == "site":
         parts = _by_site(dataset, clients)
+    elif split == "released":
+        if clients != len(RELEASED_SIZES):
+            raise ConfigError(f"clients must be {len(RELEASED_SIZES)} for a split 'released', got {clients}")
+        n = len(dataset.y_train)
+        sizes = [n * size // sum(RELEASED_SIZES) for size in RELEASED_SIZES]
+        parts = partition.dirichlet(dataset.y_train, clients, alpha=alpha, seed=0, sizes=sizes)
+    elif split.startswith("file-"):
+        parts = partition.read(data_dir() / f"{split.removeprefix('file-')}.json", len(dataset.y_train))
+        if len(parts) != clients:
+            raise ConfigError(f"clients must be {len(parts)}, as in the file of split {split!r}, got {clients}")
     else:
         # a client with a handful of samples would have nothing to forget that could be measured
         least = min(SMALLEST_CLIENT, max(1, len(dataset.y_train) // (10 * clients)))

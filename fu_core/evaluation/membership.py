@@ -7,6 +7,7 @@ model's, not zero: some forgotten samples look familiar to any good model.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -87,6 +88,29 @@ def half_of_each_class(y: Tensor, name: str) -> Tensor:
     for label in y.unique():
         half[order[y[order] == label][::2]] = True
     return half
+
+
+def class_matched(y: Tensor, like: Tensor, name: str) -> Tensor:
+    """Indices into `y` (n,) of as many samples as there can be with the class shares of `like` (m,), ascending.
+
+    A leaving client has other classes than the test set: against all of it, an attack would partly tell classes apart,
+    not members. Random: which samples of a class, from stream (0, name), whatever the training seed. Raises ValueError
+    if a class of `like` that matters (a hundredth of it or more) has no sample in `y`.
+    """
+    classes, counts = like.unique(return_counts=True)
+    shares = counts.double() / len(like)
+    there = torch.stack([(y == label).sum() for label in classes]).double()
+    matters = shares >= 0.01
+    if bool((there[matters] == 0).any()):
+        missing = int(classes[matters][(there[matters] == 0).nonzero()[0]])
+        raise ValueError(f"y must have samples of every class of `like`, got none of class {missing}")
+    total = float((there[matters] / shares[matters]).min())  # the class that is scarcest decides
+    order = torch.randperm(len(y), generator=stream(0, name)).to(y.device)
+    taken = [
+        order[y[order] == label][: math.floor(float(share) * total + 1e-9)]
+        for label, share in zip(classes, shares, strict=True)
+    ]
+    return torch.cat(taken).sort().values
 
 
 # --- shadow models ---------------------------------------------------------------------------------------------------

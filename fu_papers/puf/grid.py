@@ -15,24 +15,42 @@ from pydantic import model_validator
 
 from fu_core.errors import ConfigError, check_choice, check_count
 from fu_core.federation.local import ClientOpt
+from fu_core.request import Request
 from fu_core.unlearning.method import method as registered
 from fu_core.unlearning.method import methods as registered_methods
+from fu_core.unlearning.tuning import trials
 from fu_papers.problems import Setting, client_opt, plain_fields
 from fu_papers.puf.parameters import PufParameters
 from fu_papers.study import Cell
 
+AGAIN = "Retrain again"  # another seed's: what a difference to Retrain is worth
+DESTROYED = "Destroyed"  # random weights: what has forgotten, and is of no use
 REFERENCES = ("Original", "Retrain")
+CONTROLS = (*REFERENCES, AGAIN, DESTROYED)  # in every table: must fail, is the yardstick, must pass, must fail
+AS_THEY_ARE = CONTROLS  # evaluated without recovery
 PUFS = ("PUF-Special", "PUF-Regular")
-METHODS = ("Natural", "FedEraser", "PGA", "MoDe", "FedAU", "NoT", *PUFS)
-SHOWN = (*REFERENCES, *METHODS)
+METHODS = ("Natural", "Fine-tune", "Random labels", "FedEraser", "PGA", "MoDe", "FedAU", "NoT", *PUFS)
+RIVALS = ("PGA", "MoDe", "FedAU", "NoT")  # the recovering methods of the paper's tables
 HOSPITALS = 6  # of ProstateMRI and of the phantom
 SWEPT_AGAINST = ("Natural", "NoT", "PGA")  # Fig. 5
+PUBLISHED = "as published"  # the label of runs with a method's own settings, where others are tuned
 OPTIONS = {  # method -> its hyper-parameters that parameters of ours set; the others are what the method registers
     "PUF-Special": {"eta_u": "eta_u_special", "epochs_u": "epochs_u"},
     "PUF-Regular": {"eta_u": "eta_u_regular", "epochs_u": "epochs_u"},
     "FedEraser": {"calibration": "calibration"},
-    "PGA": {"stop_distance": "pga_stop"},
-    "MoDe": {"momentum": "mode_lambda", "rounds_d": "mode_rounds_d", "rounds_m": "mode_rounds_m"},
+    "PGA": {
+        "lr": "pga_lr",
+        "epochs": "pga_epochs",
+        "batch_size": "pga_batch_size",
+        "stop_distance": "pga_stop",
+    },
+    "MoDe": {
+        "momentum": "mode_lambda",
+        "rounds_d": "mode_rounds_d",
+        "rounds_m": "mode_rounds_m",
+        "lr_guidance": "mode_lr_guidance",
+        "lr_target": "mode_lr_target",
+    },
     "FedAU": {"epochs": "fed_au_epochs"},
 }
 
@@ -46,8 +64,9 @@ class Scenario:
     settings: Sequence[str]
     requests: Sequence[str]
     seeds: Sequence[int]
-    methods: Sequence[str] = SHOWN
+    methods: Sequence[str] = (*CONTROLS, *METHODS)
     training: Mapping[str, Any] = field(default_factory=dict)  # what differs from the main scenario's training
+    tuned: bool = False  # are methods tuned, on a client and a seed that are not judged?
 
 
 class Experiment(PufParameters):
@@ -57,7 +76,8 @@ class Experiment(PufParameters):
     def _fits_together(self) -> Experiment:
         """What one value says about another. Raises ConfigError naming them."""
         check_count("clients", self.clients, least=2, error=ConfigError)  # one leaves, and somebody must stay
-        known = [m for m, about in registered_methods().items() if "server" in about.exchanges and m not in SHOWN]
+        shown = (*CONTROLS, *METHODS)
+        known = [m for m, about in registered_methods().items() if "server" in about.exchanges and m not in shown]
         for name in self.further_methods:
             check_choice("further_methods", name, known, ConfigError)
         for pair in self.pairs:
@@ -70,7 +90,16 @@ class Experiment(PufParameters):
         if self.segmentation_settings and not self.segmentation_targets:
             raise ConfigError("segmentation_targets must name at least one hospital, got none")
         asked = self.pairs if self.pair_settings else ()  # who has no use for pairs need not change the default
-        of = [("targets", self.targets, self.clients), ("segmentation_targets", self.segmentation_targets, HOSPITALS)]
+        if self.tuning_trials > 1 and (self.tuning_target in self.targets or self.tuning_seed in self.seeds):
+            raise ConfigError(
+                f"tuning_target and tuning_seed must not be among those that are judged, targets {self.targets} and "
+                f"seeds {self.seeds}, got {self.tuning_target} and {self.tuning_seed}"
+            )
+        of = [
+            ("targets", self.targets, self.clients),
+            ("tuning_target", [self.tuning_target], self.clients),
+            ("segmentation_targets", self.segmentation_targets, HOSPITALS),
+        ]
         for name, wanted, there in [*of, *(("pairs", pair, self.clients) for pair in asked)]:
             if outside := [t for t in wanted if t >= there]:
                 raise ConfigError(f"{name} names client {outside[0]}, but clients are 0 to {there - 1}")
@@ -92,54 +121,30 @@ class Experiment(PufParameters):
     def scenarios(self) -> list[Scenario]:
         """All that have a setting, in the order of the paper's tables. The first is the main one."""
         alone = [f"client-{t}" for t in self.targets]
-        methods = (*REFERENCES, *self.methods)
-        with_history = [m for m in methods if self.history_interval or not registered(m).needs.history]
+        methods = tuple(
+            m for m in (*CONTROLS, *self.methods) if self.history_interval or not registered(m).needs.history
+        )
+        long = {"epochs": float(self.long_epochs), "rounds": self.long_rounds}
+        transformer = {name: getattr(self, f"transformer_{name}") for name in ("rounds", "optimiser", "lr", "weights")}
+        partial = {"participation": self.partial_share}
+        few, part = self.few_seeds, f"{100 * self.sample_fraction:g} % of a client's samples"
+        halves = [f"sample-{t}-{self.sample_fraction:g}" for t in self.targets]
+        pairs = [f"client-{a}-{b}" for a, b in self.pairs]
+        hospitals = [f"client-{t}" for t in self.segmentation_targets]
         found = [
-            Scenario("clients", "one client leaves", self.settings, alone, self.seeds, with_history),
-            Scenario(
-                "long",
-                f"one client leaves, E = {self.long_epochs:g}",
-                self.long_settings,
-                alone,
-                self.few_seeds,
-                with_history,
-                {"epochs": float(self.long_epochs), "rounds": self.long_rounds},
-            ),
-            Scenario(
-                "samples",
-                f"{100 * self.sample_fraction:g} % of a client's samples",
-                self.sample_settings,
-                [f"sample-{t}-{self.sample_fraction:g}" for t in self.targets],
-                self.few_seeds,
-                with_history,
-            ),
-            Scenario(
-                "pairs",
-                "two clients leave at once",
-                self.pair_settings,
-                [f"client-{a}-{b}" for a, b in self.pairs],
-                self.few_seeds,
-                with_history,
-            ),
-            Scenario(
-                "transformer",
-                "one client leaves, transformer",
-                self.transformer_settings,
-                alone,
-                self.few_seeds,
-                with_history,
-                {name: getattr(self, f"transformer_{name}") for name in ("rounds", "optimiser", "lr", "weights")},
-            ),
-            Scenario(
-                "segmentation",
-                "one hospital leaves",
-                self.segmentation_settings,
-                [f"client-{t}" for t in self.segmentation_targets],
-                self.few_seeds,
-                with_history,
-                self._segmentation_training(),
-            ),
-        ]
+            Scenario("clients", "one client leaves", self.settings, alone, self.seeds, methods, tuned=True),
+            Scenario("long", f"one client leaves, E = {self.long_epochs:g}", self.long_settings, alone, few, methods, long),
+            Scenario("samples", part, self.sample_settings, halves, few, methods, tuned=True),
+            Scenario("pairs", "two clients leave at once", self.pair_settings, pairs, few, methods, tuned=True),
+            Scenario("partial", f"one client leaves, {100 * self.partial_share:g} % take part in a round",
+                     self.partial_settings, alone, few, methods, partial),
+            Scenario("backdoor", "one client leaves, with a backdoor in half of its images",
+                     self.backdoor_settings, alone, few, methods),
+            Scenario("transformer", "one client leaves, transformer",
+                     self.transformer_settings, alone, few, methods, transformer),
+            Scenario("segmentation", "one hospital leaves", self.segmentation_settings, hospitals, few, methods,
+                     self._segmentation_training()),
+        ]  # fmt: skip
         return [scenario for scenario in found if scenario.settings]
 
     def scenario(self, name: str) -> Scenario:
@@ -168,6 +173,8 @@ class Experiment(PufParameters):
             **asdict(Setting.parse(setting)),
             **shared,
             **plain_fields(self.local(scenario)),
+            "participation": float(scenario.training.get("participation", 1.0)),
+            "poisoned": -1,
             "seed": seed,
             "request": request,
             "history": self.history_interval if request == "none" else 0,
@@ -180,18 +187,78 @@ class Experiment(PufParameters):
         """The config of one `unlearn` run; `change` overrides the method's hyper-parameters, e.g. `form="printed"`."""
         check_choice("method", name, scenario.methods, ConfigError)
         # FedEraser repeats the whole training: there is nothing to recover from
-        cap = self.recovery_cap if registered(name).recovers else 0
-        set_here = {field: getattr(self, parameter) for field, parameter in OPTIONS.get(name, {}).items()}
-        options = plain_fields(registered(name).configured(**{**set_here, **change}))
-        # the history is the original training's, which the request refers to
-        training = {**self.training(scenario, setting, seed, request), "history": self.history_interval}
-        return {**training, "method": name, "cap": cap, "options": options}
+        cap = self.recovery_cap if name != AGAIN and registered(name).recovers else 0
+        options: dict[str, Any] = {}
+        if name != AGAIN:
+            set_here = {field: getattr(self, parameter) for field, parameter in OPTIONS.get(name, {}).items()}
+            options = plain_fields(registered(name).configured(**{**set_here, **change}))
+        training = self.training(scenario, setting, seed, request)
+        if scenario.name == "backdoor":
+            training["poisoned"] = Request.parse(request).targets[0]
+        segmenting = Setting.parse(setting).split == "site"
+        return {
+            **training,
+            "history": self.history_interval,  # the original training's, which the request refers to
+            "method": name,
+            "cap": cap,
+            "read": list(self.natural_rounds) if name == "Natural" else [],
+            "options": options,
+            "other_seed": self.other_seed(scenario, seed),
+            "attacked": not segmenting,
+            "relearn_cap": 0 if segmenting else self.relearn_cap,
+            "trials": [],
+            "tuned_on": {},
+        }
+
+    def other_seed(self, scenario: Scenario, seed: int) -> int:
+        """Of the second retraining and of the attacker's model: the next of the scenario's seeds, or one more."""
+        seeds = [*scenario.seeds]
+        return seeds[(seeds.index(seed) + 1) % len(seeds)] if len(seeds) > 1 else seed + 1
+
+    def tuned(self, scenario: Scenario, setting: str, seed: int, request: str, name: str) -> dict[str, Any]:
+        """The config of one `unlearn` run whose hyper-parameters are the best of the method's trials."""
+        config = self.unlearning(scenario, setting, seed, request, name)
+        tried = self.trials(name)
+        if len(tried) < 2:
+            return config
+        on = {"request": f"client-{self.tuning_target}", "seed": self.tuning_seed, "cap": min(config["cap"], self.tuning_cap)}
+        return {**config, "trials": tried, "tuned_on": on}
+
+    def trials(self, name: str) -> list[dict[str, Any]]:
+        """What is tried of a method: equally many choices for each, the first as published."""
+        if name in CONTROLS or not registered(name).ranges:
+            return []
+        published = {field: getattr(self, parameter) for field, parameter in OPTIONS.get(name, {}).items()}
+        first, *others = trials(name, self.tuning_trials, seed=self.tuning_seed)
+        return [{field: published.get(field, value) for field, value in first.items()}, *others]
 
     def runs(self) -> Iterator[tuple[Cell, dict[str, Any]]]:
-        """Every `unlearn` run of the tables, with the place of its result."""
+        """Every `unlearn` run of the tables, with the place of its result.
+
+        In a scenario that tunes, what has been tuned is labelled "", and what was published PUBLISHED.
+        """
         for s in self.scenarios():
             for setting, seed, request, method in itertools.product(s.settings, s.seeds, s.requests, s.methods):
-                yield Cell(s.name, setting, seed, request, method), self.unlearning(s, setting, seed, request, method)
+                cell = Cell(s.name, setting, seed, request, method)
+                published = self.unlearning(s, setting, seed, request, method)
+                best = self.tuned(s, setting, seed, request, method) if self.tunes(s, setting) else published
+                yield cell, best
+                if best != published:
+                    yield cell._replace(label=PUBLISHED), published
+
+    def tunes(self, scenario: Scenario, setting: str) -> bool:
+        """Are methods tuned there? Trials are those of the main block, one client's leaving, on the same setting."""
+        return scenario.tuned and setting in self.settings and self.tuning_trials > 1
+
+    def tuning(self) -> Iterator[tuple[Cell, dict[str, Any]]]:
+        """Every trial, with the place of its result: the label is the number of the trial."""
+        from fu_papers.puf.runs import trials_of  # which imports this module
+
+        main = self.scenarios()[0]
+        for setting, method in itertools.product(main.settings if self.tuning_trials > 1 else (), main.methods):
+            config = self.tuned(main, setting, self.seeds[0], f"client-{self.targets[0]}", method)
+            for k, one in enumerate(trials_of(config)):
+                yield Cell("tuning", setting, self.tuning_seed, one["request"], method, str(k)), one
 
     def sweep(self) -> Iterator[tuple[Cell, dict[str, Any]]]:
         """Fig. 5 and 6: PUF with other eta_u and E_u, the first seed of the others."""

@@ -9,44 +9,81 @@ import pandas as pd
 
 from fu_papers.lab.record import Record
 from fu_papers.problem_figures import title
+from fu_papers.puf.grid import PUBLISHED
 from fu_papers.puf.runs import STOP_RULES
 from fu_papers.study import Cell, tidy
 
 Trainings = Mapping[tuple[str, str, int, str], Record]  # (scenario, setting, seed, request)
 Unlearnings = Mapping[Cell, Record]
 
-ATTACKS = ("forget", "song", "yeom")  # what tells remembered data from forgotten ones
+ATTACKS = ("forget", "song", "yeom")  # what tells remembered data from forgotten ones, as printed
+JUDGES = ("shadow", "shadow_auc", "threshold_auc", "tpr", "relearn", "backdoor")  # stronger eyes, where they have looked
 
 
 def of_runs(unlearnings: Unlearnings, trainings: Trainings, references: Unlearnings | None = None) -> pd.DataFrame:
     """Every metric of every run, per stop rule, with differences to the retrained model of the same seed and request.
 
-    `references` holds the Retrain runs if `unlearnings` does not. Runs of unsupported cases have no rows, those that
-    diverged have some without numbers.
+    `references` holds the Retrain runs if `unlearnings` does not. "reached": False where a method gave up, whose state
+    is then no result; whoever is exempt from the stop rule (controls, Natural, FedEraser) cannot give up. "shortfall":
+    how much less test accuracy than Retrain. Runs of unsupported cases have no rows, those that diverged have some
+    without numbers.
     """
 
     def measure(cell: Cell, record: Record) -> Iterator[dict[str, Any]]:
         if "unsupported" in record.metrics:
             return
-        options = record.config.get("options", {})
+        options = record.config.get("options", {}) | record.metrics.get("chosen", {})
         swept = {name: options[name] for name in ("eta_u", "epochs_u") if name in options}
         if "diverged" in record.metrics:
-            yield from ({"stop": stop, "test": None, **swept} for stop in STOP_RULES)
+            yield from ({"stop": stop, "test": None, "reached": False, **swept} for stop in STOP_RULES)
             return
         retrained = (references or unlearnings)[cell._replace(method="Retrain", label="")].metrics["final"]
         training = trainings[cell.group, cell.setting, cell.seed, cell.request].metrics
+        exempt = not record.config["cap"] or bool(record.config["read"])
         for stop in STOP_RULES:
             m: dict[str, Any] = dict(record.metrics.get("final") or record.metrics[stop])
             if cell.method == "Retrain":
                 m |= {"bytes": training["bytes"], "images": training["images"]}
+            m["reached"] = exempt or m["reached"]
             spent = [cost for cost in ("bytes", "images") if m.get(cost)]  # none where nothing was sent
             gains = {f"{cost}_gain": training[cost] / m[cost] for cost in spent}
-            compared = [name for name in ("test", "loss", *ATTACKS) if name in m]
+            compared = [name for name in ("test", "loss", *ATTACKS, *JUDGES) if name in m]
             deltas = {f"delta_{name}": abs(m[name] - retrained[name]) for name in compared}
+            deltas["shortfall"] = retrained["test"] - m["test"]
             step = {f"unlearned_{k}": v for k, v in record.metrics.get("unlearned", {}).items() if k != "sha256"}
             yield {"stop": stop, **m, **deltas, **gains, **step, **swept}
 
     return tidy(unlearnings, measure, index=["stop"])
+
+
+def natural_at(unlearnings: Unlearnings, group: str = "clients") -> pd.DataFrame:
+    """Natural's state after every round: setting, seed, request, round, test, forget and delta_forget, in points."""
+    rows = []
+    for cell, record in unlearnings.items():
+        if (cell.group, cell.method) == (group, "Natural") and record.rounds:
+            retrained = unlearnings[cell._replace(method="Retrain")].metrics["final"]["forget"]
+            rows += [
+                {
+                    "setting": cell.setting,
+                    "seed": cell.seed,
+                    "request": cell.request,
+                    "round": row["round"],
+                    "test": row["test"],
+                    "forget": row["forget"],
+                    "delta_forget": abs(row["forget"] - retrained),
+                    "record": record.key,
+                }
+                for row in record.rounds
+            ]
+    return pd.DataFrame(rows)
+
+
+def as_published(runs: pd.DataFrame) -> pd.DataFrame:
+    """The rows with methods' own settings: those so labelled, and those of methods that nothing was tuned of."""
+    places = ["group", "setting", "seed", "request", "method"]
+    own = runs[runs.label == PUBLISHED]
+    others = runs[runs.label == ""].merge(own[places].drop_duplicates(), on=places, how="left", indicator=True)
+    return pd.concat([own, others[others.pop("_merge") == "left_only"]])
 
 
 def diverged(unlearnings: Unlearnings) -> dict[str, str]:

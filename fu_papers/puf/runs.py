@@ -1,15 +1,15 @@
 """PUF's experiments as runs: from a flat config to a record.
 
-Two kinds of runs matter. `train` is the original training, or the retraining that a request asks for.
-`unlearn` starts from the original model, lets one method serve one request, and recovers. Everything
-shown in tables and figures is read from their records.
+`train` is the original training, or the retraining that a request asks for. `unlearn` starts from the original model,
+lets one method serve one request, and recovers; `trial` does so on a request that is not judged, for the sake of a
+method's hyper-parameters. Everything shown in tables and figures is read from their records.
 """
 
 from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,10 +17,10 @@ from torch import Tensor
 
 from fu_core.data.datasets import data_dir
 from fu_core.errors import NumericalFailure, UnsupportedTask
-from fu_core.evaluation.accuracy import accuracy, outputs_accuracy
+from fu_core.evaluation.accuracy import accuracy
+from fu_core.evaluation.backdoor import Trigger, poison
 from fu_core.evaluation.costs import measured_flops
-from fu_core.evaluation.equivalence import logits_kl, parameter_gap, relative_step_difference
-from fu_core.evaluation.membership import confidences, song, yeom
+from fu_core.evaluation.equivalence import parameter_gap, relative_step_difference
 from fu_core.federation import Federation, Meter, recovery_path
 from fu_core.models.mit import load_pretrained
 from fu_core.request import Deletion, Request
@@ -30,7 +30,7 @@ from fu_core.unlearning.method import Trained, Unlearned, method
 from fu_core.unlearning.method import unlearn as serve_request
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.device import device
-from fu_papers.lab.record import Needs, run_function
+from fu_papers.lab.record import Needs, Record, run_function
 from fu_papers.problems import (
     PROBLEM_KEYS,
     TRAINING_FIELDS,
@@ -41,10 +41,22 @@ from fu_papers.problems import (
     train_resumably,
 )
 from fu_papers.puf.costs import cost_cells
-from fu_papers.puf.grid import REFERENCES, Experiment
+from fu_papers.puf.grid import AGAIN, AS_THEY_ARE, Experiment
+from fu_papers.puf.judges import Judged, Shadow, evaluate
 
 STOP_RULES = ("validation", "test")  # ours, and the paper's, which looks at the test set
-TRAINING_KEYS = (*PROBLEM_KEYS, "rounds", *TRAINING_FIELDS, "seed", "request", "history", "weights")
+TRIGGER = Trigger(size=3, target=7)  # of a backdoor: an automobile with the patch is a horse
+TRAINING_KEYS = (
+    *PROBLEM_KEYS,
+    "rounds",
+    *TRAINING_FIELDS,
+    "participation",
+    "poisoned",
+    "seed",
+    "request",
+    "history",
+    "weights",
+)
 
 
 @run_function("puf.describe", data=data_hash)
@@ -65,7 +77,7 @@ def train(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
     finished round. Trainings of one seed start from the same weights.
     """
     p = problem(config)
-    f, w_0, memory = p.federation(config), _initial(config, p), None
+    f, w_0, memory = _federation(config, p), _initial(config, p), None
     if config["request"] == "none":
         memory = _memory(config, w_0)
     else:
@@ -79,6 +91,15 @@ def train(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
     counted = {"bytes": f.meter.bytes, "images": f.meter.images}
     kept = memory.tensors() if memory is not None else {}
     return {"test": last["test"], "validation": last["validation"], **counted}, {"w": w, **kept}
+
+
+def _federation(config: Mapping[str, Any], p: Problem) -> Federation:
+    """Everybody, with the data as they are trained on: those of the client `poisoned` carry a backdoor, if it is >= 0."""
+    f, target = p.federation(config), config["poisoned"]
+    if target < 0:
+        return f
+    carrying = poison(f.clients[target], TRIGGER, fraction=0.5, seed=config["seed"], client_id=target)
+    return f.having(clients={**f.clients, target: carrying})
 
 
 def _initial(config: Mapping[str, Any], p: Problem) -> Tensor:
@@ -95,10 +116,30 @@ def _memory(config: Mapping[str, Any], w_0: Tensor) -> Memory:
     return Memory(history, last_round=config["rounds"])
 
 
-def needs(config: Mapping[str, Any]) -> Needs:
-    """The trainings that an unlearning run starts from and is compared with."""
+def references(config: Mapping[str, Any]) -> Needs:
+    """The trainings that an unlearning run starts from and is compared with. Who leaves takes its backdoor with it."""
     training = {key: config[key] for key in TRAINING_KEYS}
-    return {"original": (train, {**training, "request": "none"}), "retrained": (train, {**training, "history": 0})}
+    clean = {"history": 0, "poisoned": -1}
+    return {"original": (train, {**training, "request": "none"}), "retrained": (train, {**training, **clean})}
+
+
+def needs(config: Mapping[str, Any]) -> Needs:
+    """Both references, the trainings of another seed (the attacker's model, a second retraining), a method's trials."""
+    found = dict(references(config))
+    other = {key: config[key] for key in TRAINING_KEYS} | {"seed": config["other_seed"], "poisoned": -1}
+    if config["method"] == AGAIN:
+        found["again"] = (train, {**other, "history": 0})
+    if config["attacked"]:
+        found["attacker"] = (train, {**other, "request": "none"})
+    return found | {f"trial {k}": (trial, one) for k, one in enumerate(trials_of(config))}
+
+
+def trials_of(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The configs of the trials that a tuned run chooses among; none for one with settings of its own."""
+    if not config["trials"]:
+        return []
+    plain = {key: config[key] for key in (*TRAINING_KEYS, "method", "cap", "read")}
+    return [{**plain, **config["tuned_on"], "options": {**config["options"], **one}} for one in config["trials"]]
 
 
 # --- unlearning and recovery -----------------------------------------------------------------------------------------
@@ -118,67 +159,144 @@ class Case:
     def of(cls, config: Mapping[str, Any], context: RunContext) -> Case:
         """Read the trainings that the config needs; they are run if need be."""
         p = problem(config)
-        f = p.federation(config)
-        original, retrained = (context.needed(name, ["w"])["w"].to(device()) for name in ("original", "retrained"))
+        f = _federation(config, p)
+        original, retrained = (_model_of(context, name) for name in ("original", "retrained"))
         return cls(p, f, Request.parse(config["request"]).resolve(f.clients), original, retrained)
+
+    def trained(self, config: Mapping[str, Any], context: RunContext) -> Trained:
+        """The federation as the config's method meets it: with what it needs of the past, and nothing else."""
+        needed = method(config["method"]).needs
+        if not (needed.history or needed.stateful_clients):
+            return Trained(self.f, self.original, config["rounds"])
+        w_0 = _initial(config, self.p)
+        memory = _memory(config, w_0)
+        names = None if needed.history else [f"last/{k}" for k in self.f.ids]
+        memory.restore(context.needed("original", names), device())
+        return Trained(self.f, self.original, config["rounds"], w_0 if needed.history else None, memory)
 
     def served(self, config: Mapping[str, Any], context: RunContext, **change: Any) -> Unlearned:
         """The unlearning step alone, by the config's method; `change` overrides its hyper-parameters."""
-        w_0 = _initial(config, self.p)
-        memory, kept = _memory(config, w_0), method(config["method"]).needs
-        if kept.history or kept.stateful_clients:
-            names = None if kept.history else [f"last/{k}" for k in self.f.ids]
-            memory.restore(context.needed("original", names), device())
-        trained = Trained(self.f, self.original, config["rounds"], w_0, memory)
+        trained = self.trained(config, context)
         with warnings.catch_warnings():
             warnings.filterwarnings(
                 "ignore", "the PUF step is"
             )  # sweeps go too far on purpose, and their records show it
             return serve_request(config["method"], trained, self.deletion, **{**config["options"], **change})
 
+    def judged(self, config: Mapping[str, Any], context: RunContext) -> Judged:
+        """The same, as the judges want it."""
+        attacker = None
+        if config["attacked"]:
+            key = context.needed_record("attacker").key
+            attacker = Shadow(key, _model_of(context, "attacker"), self.p)
+        trigger = TRIGGER if config["poisoned"] >= 0 else None
+        about = (config["request"], config["seed"], trigger, config["relearn_cap"])
+        return Judged(self.p, self.f, self.deletion, self.original, self.retrained, attacker, *about)
+
+
+def _model_of(context: RunContext, name: str) -> Tensor:
+    return context.needed(name, ["w"])["w"].to(device())
+
 
 @run_function("puf.unlearn", data=data_hash, needs=needs)
 def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """One method serves one request; then recovery until both stop rules are met or `cap` rounds are over.
 
+    With `trials` the method has the hyper-parameters of the best of them ("chosen" in the metrics), else `options`.
+    A method that is `read` at certain rounds goes on to the last of them, whatever its accuracy.
+
     Metrics: "unlearned" (right after the unlearning step) and, per stop rule, the state in which recovery
-    stopped: rounds, reached, test and forget accuracy, both attacks, distances to the retrained model,
-    and the costs counted up to there. "Original" and "Retrain" are evaluated as they are. A method that
-    cannot serve such a request, or not on such a task, leaves its own reason as "unsupported"; one after which
-    training leaves the numbers, as too large a step does, leaves "diverged".
+    stopped: rounds, reached, all that `judges.evaluate` tells, and the costs counted up to there. References and
+    controls are evaluated as they are. A method that cannot serve such a request, or not on such a task, leaves its own
+    reason as "unsupported"; one after which training leaves the numbers, as too large a step does, leaves "diverged".
     """
     case = Case.of(config, context)
+    chosen: dict[str, Any] = {}
     try:
-        if config["method"] in REFERENCES:
-            w = case.original if config["method"] == "Original" else case.retrained
-            return {"final": evaluate(case, w, config["seed"])}, None
-        return _recovered(config, context, case), None
+        if config["method"] in AS_THEY_ARE:
+            w = {"Original": case.original, "Retrain": case.retrained}.get(config["method"])
+            if config["method"] == AGAIN:
+                w = _model_of(context, "again")
+            if w is None:
+                w = case.served(config, context).model
+            return {"final": evaluate(case.judged(config, context), w)}, None
+        if config["trials"]:
+            tried = [context.needed_record(f"trial {k}") for k in range(len(config["trials"]))]
+            best = best_trial(tried)
+            chosen = {"trial": best, "chosen": config["trials"][best]}
+            config = {**config, "options": {**config["options"], **config["trials"][best]}}
+        judged = case.judged(config, context)
+        return chosen | _recovered(config, context, case, lambda w: evaluate(judged, w)), None
+    except UnsupportedTask as reason:
+        return {"unsupported": str(reason)}, None
+    except NumericalFailure as reason:
+        return {"diverged": str(reason), **chosen}, None
+
+
+@run_function("puf.trial", data=data_hash, needs=references)
+def trial(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
+    """One choice of a method's hyper-parameters on a request that is not judged: how good, by our stop rule?
+
+    Metrics: "objective", the forget gap to Retrain plus the shortfall of validation accuracy, in points, where recovery
+    stopped on validation data; the two; rounds, and whether Retrain's validation accuracy was reached.
+    """
+    case = Case.of(config, context)
+    goal = accuracy(case.p.model, case.retrained, *case.p.validation)
+    remembered = accuracy(case.p.model, case.retrained, *case.deletion.forget)
+
+    def scored(w: Tensor) -> dict[str, Any]:
+        gap = abs(accuracy(case.p.model, w, *case.deletion.forget) - remembered)
+        shortfall = max(0.0, goal - accuracy(case.p.model, w, *case.p.validation))
+        return {"objective": gap + shortfall, "forget_gap": gap, "shortfall": shortfall}
+
+    try:
+        return _recovered(config, context, case, scored, rules=STOP_RULES[:1])[STOP_RULES[0]], None
     except UnsupportedTask as reason:
         return {"unsupported": str(reason)}, None
     except NumericalFailure as reason:
         return {"diverged": str(reason)}, None
 
 
-def _recovered(config: Mapping[str, Any], context: RunContext, case: Case) -> dict[str, Any]:
+def best_trial(trials: Sequence[Record]) -> int:
+    """Which of `trials` has the smallest objective; those that gave up come after all that did not, diverged ones last."""
+
+    def rank(k: int) -> tuple[bool, bool, float]:
+        metrics = trials[k].metrics
+        lost = "objective" not in metrics
+        return lost, lost or not metrics["reached"], 0.0 if lost else metrics["objective"]
+
+    return min(range(len(trials)), key=rank)
+
+
+def _recovered(
+    config: Mapping[str, Any],
+    context: RunContext,
+    case: Case,
+    judge: Callable[[Tensor], Mapping[str, Any]],
+    rules: Sequence[str] = STOP_RULES,
+) -> dict[str, Any]:
     p, forgotten = case.p, case.deletion.forget
-    reference = {rule: accuracy(p.model, case.retrained, *getattr(p, rule)) for rule in STOP_RULES}
+    reference = {rule: accuracy(p.model, case.retrained, *getattr(p, rule)) for rule in rules}
+    cap = max(config["read"], default=config["cap"])
     if (saved := context.resume()) is None:
         with context.phase("unlearn"):
             state = _Recovering.begin(config, context, case)
     else:
         state = _Recovering(saved[0]["w"].to(device()), **{**saved[1], "recovery": Meter(**saved[1]["recovery"])})
     with context.phase("recover"):
-        for k, w_k in state.path(config, case):
+        for k, w_k in state.path(config, case, cap):
             if k == len(context.rounds):  # else it was evaluated before the interruption
-                scores = {rule: accuracy(p.model, w_k, *getattr(p, rule)) for rule in STOP_RULES}
+                scores = {rule: accuracy(p.model, w_k, *getattr(p, rule)) for rule in rules}
                 context.log(round=k, **scores, forget=accuracy(p.model, w_k, *forgotten))
-                for rule in STOP_RULES:
+                judged: Mapping[str, Any] | None = None
+                for rule in rules:
                     reached = scores[rule] >= reference[rule]
-                    if rule not in state.metrics and (reached or k == config["cap"]):
-                        final = evaluate(case, w_k, config["seed"])
-                        state.metrics[rule] = {"rounds": k, "reached": reached, **final, **state.costs()}
+                    ends = k == cap or (reached and not config["read"])
+                    if rule not in state.metrics and ends:
+                        judged = judge(w_k) if judged is None else judged
+                        state.metrics[rule] = {"rounds": k, "reached": reached, **judged, **state.costs()}
                 context.checkpoint({"w": w_k}, state.meta(k))
-            if all(rule in state.metrics for rule in STOP_RULES):
+            if all(rule in state.metrics for rule in rules):
                 break
     return state.metrics
 
@@ -190,7 +308,7 @@ class _Recovering:
     w: Tensor
     round: int
     metrics: dict[str, Any]
-    spent: dict[str, int]  # by the unlearning step: bytes, images, storage, rounds
+    spent: dict[str, int]  # by the unlearning step: bytes, images, storage, rounds; handed: bytes it was given
     recovery: Meter
 
     @classmethod
@@ -204,13 +322,14 @@ class _Recovering:
             "sha256": hashlib.sha256(w.cpu().numpy().tobytes()).hexdigest(),
         }
         spent = {name: getattr(cost, name) for name in ("bytes", "images", "storage", "rounds")}
+        spent["handed"] = _bytes_of(case.trained(config, context))
         return cls(w, 0, {"unlearned": unlearned}, spent, Meter())
 
-    def path(self, config: Mapping[str, Any], case: Case) -> Iterator[tuple[int, Tensor]]:
+    def path(self, config: Mapping[str, Any], case: Case, cap: int) -> Iterator[tuple[int, Tensor]]:
         """The recovery rounds still to come, the present state first. They continue the training's count."""
         first_round = config["rounds"] + 1 + self.spent["rounds"]
         remaining = case.f.after(case.deletion).having(meter=self.recovery)
-        return recovery_path(remaining, self.w, first_round=first_round, cap=config["cap"], start=self.round)
+        return recovery_path(remaining, self.w, first_round=first_round, cap=cap, start=self.round)
 
     def costs(self) -> dict[str, int]:
         """Counted so far: both phases together, the unlearning step alone, and what the method must keep."""
@@ -221,6 +340,7 @@ class _Recovering:
             "unlearning_images": self.spent["images"],
             "unlearning_rounds": self.spent["rounds"],
             "storage": self.spent["storage"],
+            "handed": self.spent["handed"],
         }
 
     def meta(self, k: int) -> dict[str, Any]:
@@ -228,28 +348,14 @@ class _Recovering:
         return {"round": k, "metrics": self.metrics, "spent": self.spent, "recovery": asdict(self.recovery)}
 
 
-def evaluate(case: Case, w: Tensor, seed: int) -> dict[str, float]:
-    """Utility, forgetting, both attacks, and the distance to the retrained model.
-
-    Segmentation: Dice for accuracy and the mean loss on the forgotten slices for the attacks, as in Table VI.
-    """
-    p, task = case.p, case.p.model.task
-    data = {"forget": case.deletion.forget, "retain": case.deletion.retain, "test": p.test}
-    logits = {side: p.model.predict(w, x) for side, (x, _) in data.items()}
-    losses = {side: p.model.sample_losses(logits[side], data[side][1]) for side in ("forget", "retain")}
-    found = {side: outputs_accuracy(task, logits[side], data[side][1]) for side in ("test", "forget")}
-    found |= {"loss": float(losses["forget"].mean()), "gap": parameter_gap(w, case.retrained)}
-    if task == "segmentation":
-        return found
-    conf = {side: confidences(logits[side], y) for side, (_, y) in data.items()}
-    return found | {
-        "song": song(conf["forget"], conf["retain"], conf["test"], seed=seed),
-        "yeom": yeom(losses["forget"], losses["retain"]),
-        "kl": logits_kl(logits["test"], p.model.predict(case.retrained, p.test[0])),
-    }
+def _bytes_of(trained: Trained) -> int:
+    """Of all tensors that a method is handed beside the clients: the model, where training began, what was kept."""
+    models = [w for w in (trained.w, trained.w_0) if w is not None]
+    kept = trained.server_memory.tensors().values()
+    return sum(t.numel() * t.element_size() for t in (*models, *kept))
 
 
-@run_function("puf.mode_equivalence", data=data_hash, needs=needs)
+@run_function("puf.mode_equivalence", data=data_hash, needs=references)
 def mode_equivalence(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """Claim P14 on the trained net: Regular(eta_r, eta_u) against Special((eta_r + eta_u) p_u), same updates."""
     case = Case.of(config, context)

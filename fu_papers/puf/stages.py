@@ -18,12 +18,20 @@ def descriptions(e: Experiment) -> dict[str, Config]:
 
 
 def trainings(e: Experiment) -> dict[tuple[str, str, int, str], Config]:
-    """What the tables' runs need, by (scenario, setting, seed, request); "none" is the original model's."""
+    """What the runs need, by (scenario, setting, seed, request); "none" is the original model's.
+
+    A training with a backdoor is kept as that of the request whose client carries it.
+    """
     found: dict[tuple[str, str, int, str], Config] = {}
     for cell, config in e.runs():
         needed = runs.needs(config)
-        for request, name in (("none", "original"), (cell.request, "retrained")):
-            found[cell.group, cell.setting, cell.seed, request] = needed[name][1]
+        for name, (_, training) in needed.items():
+            if not name.startswith("trial"):
+                what = training["request"] if training["poisoned"] < 0 else f"poisoned {cell.request}"
+                found.setdefault((cell.group, cell.setting, training["seed"], what), training)
+    for cell, config in e.tuning():
+        for _, training in runs.references(config).values():
+            found[cell.group, cell.setting, cell.seed, training["request"]] = training
     return found
 
 
@@ -45,7 +53,8 @@ def in_flower(e: Experiment) -> Mapping[str, Any]:
 STAGES = (
     Stage("settings", runs.describe, descriptions, alone=True),
     Stage("training", runs.train, trainings),
-    Stage("unlearning and recovery", runs.unlearn, lambda e: dict(e.runs()), needs=("training",)),
+    Stage("tuning", runs.trial, lambda e: dict(e.tuning()), needs=("training",)),
+    Stage("unlearning and recovery", runs.unlearn, lambda e: dict(e.runs()), needs=("training", "tuning")),
     Stage("the other divisor", runs.unlearn, lambda e: dict(e.norms()), needs=("training",)),
     Stage("sweep over eta_u and E_u", runs.unlearn, lambda e: dict(e.sweep()), needs=("training",)),
     Stage("printed costs", runs.printed_costs, lambda e: {"costs": {"tables": "III to V"}}, alone=True),
