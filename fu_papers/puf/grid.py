@@ -24,6 +24,7 @@ from fu_papers.puf.parameters import PufParameters
 from fu_papers.study import Cell
 
 AGAIN = "Retrain again"  # another seed's: what a difference to Retrain is worth
+OFFICIAL = "FedAU official"  # as its authors have it: who will leave must be known when training begins
 DESTROYED = "Destroyed"  # random weights: what has forgotten, and is of no use
 REFERENCES = ("Original", "Retrain")
 CONTROLS = (*REFERENCES, AGAIN, DESTROYED)  # in every table: must fail, is the yardstick, must pass, must fail
@@ -105,6 +106,10 @@ class Experiment(PufParameters):
                 raise ConfigError(f"{name} names client {outside[0]}, but clients are 0 to {there - 1}")
         if not set(self.few_seeds) <= set(self.seeds):
             raise ConfigError(f"few_seeds must be some of seeds {self.seeds}, got {self.few_seeds}")
+        if not set(self.official_settings) <= set(self.settings):
+            raise ConfigError(
+                f"official_settings must be some of settings {self.settings}, got {self.official_settings}"
+            )
         if not set(self.sweep_settings) <= set(self.settings):
             raise ConfigError(f"sweep_settings must be some of settings {self.settings}, got {self.sweep_settings}")
         for _ in (*self.runs(), *self.sweep()):
@@ -185,11 +190,11 @@ class Experiment(PufParameters):
         self, scenario: Scenario, setting: str, seed: int, request: str, name: str, **change: Any
     ) -> dict[str, Any]:
         """The config of one `unlearn` run; `change` overrides the method's hyper-parameters, e.g. `form="printed"`."""
-        check_choice("method", name, scenario.methods, ConfigError)
+        check_choice("method", name, (*scenario.methods, OFFICIAL), ConfigError)
         # FedEraser repeats the whole training: there is nothing to recover from
-        cap = self.recovery_cap if name != AGAIN and registered(name).recovers else 0
-        options: dict[str, Any] = {}
-        if name != AGAIN:
+        cap = self.recovery_cap if name == OFFICIAL or (name != AGAIN and registered(name).recovers) else 0
+        options: dict[str, Any] = {"alpha": self.fed_au_alpha} if name == OFFICIAL else {}
+        if name not in (AGAIN, OFFICIAL):
             set_here = {field: getattr(self, parameter) for field, parameter in OPTIONS.get(name, {}).items()}
             options = plain_fields(registered(name).configured(**{**set_here, **change}))
         training = self.training(scenario, setting, seed, request)
@@ -226,7 +231,7 @@ class Experiment(PufParameters):
 
     def trials(self, name: str) -> list[dict[str, Any]]:
         """What is tried of a method: equally many choices for each, the first as published."""
-        if name in CONTROLS or not registered(name).ranges:
+        if name in (*CONTROLS, OFFICIAL) or not registered(name).ranges:
             return []
         published = {field: getattr(self, parameter) for field, parameter in OPTIONS.get(name, {}).items()}
         first, *others = trials(name, self.tuning_trials, seed=self.tuning_seed)
@@ -238,13 +243,18 @@ class Experiment(PufParameters):
         In a scenario that tunes, what has been tuned is labelled "", and what was published PUBLISHED.
         """
         for s in self.scenarios():
-            for setting, seed, request, method in itertools.product(s.settings, s.seeds, s.requests, s.methods):
+            for setting, seed, request, method in self._cells(s):
                 cell = Cell(s.name, setting, seed, request, method)
                 published = self.unlearning(s, setting, seed, request, method)
                 best = self.tuned(s, setting, seed, request, method) if self.tunes(s, setting) else published
                 yield cell, best
                 if best != published:
                     yield cell._replace(label=PUBLISHED), published
+
+    def _cells(self, s: Scenario) -> Iterator[tuple[str, int, str, str]]:
+        for setting, seed, request in itertools.product(s.settings, s.seeds, s.requests):
+            official = [OFFICIAL] if s.name == "clients" and setting in self.official_settings else []
+            yield from ((setting, seed, request, method) for method in (*s.methods, *official))
 
     def tunes(self, scenario: Scenario, setting: str) -> bool:
         """Are methods tuned there? Trials are those of the main block, one client's leaving, on the same setting."""

@@ -63,6 +63,8 @@ class PufParameters(Parameters):
     mode_lr_guidance: Positive = parameter("MoDe's rate in memory guidance", paper="5e-4")
     mode_lr_target: Positive = parameter("the same, of the client that leaves", paper="0.1 (released code)")
     fed_au_epochs: Count = parameter("of FedAU's auxiliary head", paper="10")
+    official_settings: Several[str] = parameter("of settings: where FedAU is run as its authors have it, too")
+    fed_au_alpha: Share = parameter("the auxiliary head's share in the official FedAU", paper="0.9 (its authors)")
     few_seeds: Distinct[int] = parameter("seeds of everything but sections 3 to 7")
     long_settings: Several[str] = parameter("settings of section 8: many local epochs")
     long_epochs: Positive = parameter("E there", paper="10")

@@ -25,6 +25,7 @@ from fu_core.federation import Federation, Meter, recovery_path
 from fu_core.models.mit import load_pretrained
 from fu_core.request import Deletion, Request
 from fu_core.streams import stream_seed
+from fu_core.unlearning.baselines.fed_au_official import fed_au_train, fed_au_unlearn
 from fu_core.unlearning.memory import Memory, UpdateHistory
 from fu_core.unlearning.method import Trained, Unlearned, method
 from fu_core.unlearning.method import unlearn as serve_request
@@ -32,6 +33,7 @@ from fu_papers.lab.context import RunContext
 from fu_papers.lab.device import device
 from fu_papers.lab.record import Needs, Record, run_function
 from fu_papers.problems import (
+    EVALUATE_EVERY,
     PROBLEM_KEYS,
     TRAINING_FIELDS,
     Problem,
@@ -41,7 +43,7 @@ from fu_papers.problems import (
     train_resumably,
 )
 from fu_papers.puf.costs import cost_cells
-from fu_papers.puf.grid import AGAIN, AS_THEY_ARE, Experiment
+from fu_papers.puf.grid import AGAIN, AS_THEY_ARE, OFFICIAL, Experiment
 from fu_papers.puf.judges import Judged, Shadow, evaluate
 
 STOP_RULES = ("validation", "test")  # ours, and the paper's, which looks at the test set
@@ -93,6 +95,31 @@ def train(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
     return {"test": last["test"], "validation": last["validation"], **counted}, {"w": w, **kept}
 
 
+@run_function("puf.train_official", data=data_hash)
+def train_official(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Training as FedAU's authors have it: who will leave trains an auxiliary head in every round, kept as "h_A".
+
+    Resumes after the last finished round.
+    """
+    p = problem(config)
+    f, w, h_A, done = _federation(config, p), _initial(config, p), None, 0
+    deletion = Request.parse(config["request"]).resolve(f.clients)
+    if (saved := context.resume()) is not None:
+        tensors, meta = saved
+        w, h_A, done = tensors["w"].to(device()), tensors["h_A"].to(device()), meta["round"]
+        f.meter.restore(meta["meter"])
+
+    def after_round(t: int, w_t: Tensor, heads: Tensor) -> None:
+        if t % EVALUATE_EVERY == 0 or t in (1, config["rounds"]):
+            context.log(round=t, test=accuracy(p.model, w_t, *p.test))
+        context.checkpoint({"w": w_t, "h_A": heads}, {"round": t, "meter": asdict(f.meter)})
+
+    rounds = config["rounds"] - done
+    w, h_A = fed_au_train(f, w, deletion, rounds, first_round=done + 1, h_A=h_A, after_round=after_round)
+    last = {"test": accuracy(p.model, w, *p.test), "validation": accuracy(p.model, w, *p.validation)}
+    return {**last, "bytes": f.meter.bytes, "images": f.meter.images}, {"w": w, "h_A": h_A}
+
+
 def _federation(config: Mapping[str, Any], p: Problem) -> Federation:
     """Everybody, with the data as they are trained on: those of the client `poisoned` carry a backdoor, if it is >= 0."""
     f, target = p.federation(config), config["poisoned"]
@@ -127,6 +154,9 @@ def needs(config: Mapping[str, Any]) -> Needs:
     """Both references, the trainings of another seed (the attacker's model, a second retraining), a method's trials."""
     found = dict(references(config))
     other = {key: config[key] for key in TRAINING_KEYS} | {"seed": config["other_seed"], "poisoned": -1}
+    if config["method"] == OFFICIAL:
+        plain = {key: value for key, value in found["retrained"][1].items() if key != "history"}
+        found["official"] = (train_official, plain)
     if config["method"] == AGAIN:
         found["again"] = (train, {**other, "history": 0})
     if config["attacked"]:
@@ -165,6 +195,8 @@ class Case:
 
     def trained(self, config: Mapping[str, Any], context: RunContext) -> Trained:
         """The federation as the config's method meets it: with what it needs of the past, and nothing else."""
+        if config["method"] == OFFICIAL:
+            return Trained(self.f, self.original, config["rounds"])
         needed = method(config["method"]).needs
         if not (needed.history or needed.stateful_clients):
             return Trained(self.f, self.original, config["rounds"])
@@ -176,6 +208,11 @@ class Case:
 
     def served(self, config: Mapping[str, Any], context: RunContext, **change: Any) -> Unlearned:
         """The unlearning step alone, by the config's method; `change` overrides its hyper-parameters."""
+        if config["method"] == OFFICIAL:
+            tensors, meter = context.needed("official", ["w", "h_A"]), Meter()
+            w, h_A = tensors["w"].to(device()), tensors["h_A"].to(device())
+            f = self.f.having(meter=meter)
+            return Unlearned(fed_au_unlearn(f, w, h_A, self.deletion, **config["options"]), meter, {})
         trained = self.trained(config, context)
         with warnings.catch_warnings():
             warnings.filterwarnings(

@@ -7,7 +7,7 @@ from typing import Any
 
 from fu_papers.problems import PROBLEM_KEYS
 from fu_papers.puf import flower, runs
-from fu_papers.puf.grid import Experiment
+from fu_papers.puf.grid import OFFICIAL, Experiment
 from fu_papers.study import Cell, Config, Stage
 
 
@@ -26,13 +26,18 @@ def trainings(e: Experiment) -> dict[tuple[str, str, int, str], Config]:
     for cell, config in e.runs():
         needed = runs.needs(config)
         for name, (_, training) in needed.items():
-            if not name.startswith("trial"):
+            if not name.startswith(("trial", "official")):
                 what = training["request"] if training["poisoned"] < 0 else f"poisoned {cell.request}"
                 found.setdefault((cell.group, cell.setting, training["seed"], what), training)
     for cell, config in e.tuning():
         for _, training in runs.references(config).values():
             found[cell.group, cell.setting, cell.seed, training["request"]] = training
     return found
+
+
+def official(e: Experiment) -> dict[Cell, Config]:
+    """The trainings of the official FedAU, which has one for every request."""
+    return {cell: runs.needs(config)["official"][1] for cell, config in e.runs() if cell.method == OFFICIAL}
 
 
 def equivalence(e: Experiment) -> dict[Cell, Config]:
@@ -54,7 +59,13 @@ STAGES = (
     Stage("settings", runs.describe, descriptions, alone=True),
     Stage("training", runs.train, trainings),
     Stage("tuning", runs.trial, lambda e: dict(e.tuning()), needs=("training",)),
-    Stage("unlearning and recovery", runs.unlearn, lambda e: dict(e.runs()), needs=("training", "tuning")),
+    Stage("training with auxiliary heads", runs.train_official, official),
+    Stage(
+        "unlearning and recovery",
+        runs.unlearn,
+        lambda e: dict(e.runs()),
+        needs=("training", "tuning", "training with auxiliary heads"),
+    ),
     Stage("the other divisor", runs.unlearn, lambda e: dict(e.norms()), needs=("training",)),
     Stage("sweep over eta_u and E_u", runs.unlearn, lambda e: dict(e.sweep()), needs=("training",)),
     Stage("printed costs", runs.printed_costs, lambda e: {"costs": {"tables": "III to V"}}, alone=True),

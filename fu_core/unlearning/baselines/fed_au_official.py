@@ -12,6 +12,7 @@ model that has been trained already, without auxiliary heads.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -79,12 +80,20 @@ class _Twins(nn.Module):
 
 
 def fed_au_train(
-    f: Federation, w: Tensor, deletion: Deletion, rounds: int, *, first_round: int = 1
+    f: Federation,
+    w: Tensor,
+    deletion: Deletion,
+    rounds: int,
+    *,
+    first_round: int = 1,
+    h_A: Tensor | None = None,
+    after_round: Callable[[int, Tensor, Tensor], None] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """FedAvg from `w` in which the targets train an auxiliary head as well: w (d,) and h_A (|U|, P_c).
 
     The heads stay with their clients from round to round, in the order of `deletion.targets`; models are
-    averaged, by all clients' samples: everybody trains on all it has.
+    averaged, by all clients' samples: everybody trains on all it has. h_A: where the heads start, fresh by default, so
+    that a training can go on; `after_round(t, w, h_A)` is called after each round.
 
     Random: heads and labels, the latter once, and the batches of `fedavg`, round by round. Raises as
     `find_head`, and `NumericalFailure` on divergence.
@@ -104,7 +113,8 @@ def fed_au_train(
     targets, others = f.having(model=two, clients=taught), [i for i in f.ids if i not in taught]
     n = f.sizes()
 
-    h_A = torch.stack([fresh_head(head, w, seed=f.seed, client_id=u) for u in taught])
+    if h_A is None:
+        h_A = torch.stack([fresh_head(head, w, seed=f.seed, client_id=u) for u in taught])
     w, state = w.clone(), ServerState()
     for t in range(first_round, first_round + rounds):
         moved, step_A = two.part(train_round(targets, two.join(w, h_A), t))
@@ -117,6 +127,8 @@ def fed_au_train(
         w, state = server_step(w, aggregate(deltas, n / n.sum()), f.server, state)  # sum_i n_i / n * Delta_i
         if not bool(w.isfinite().all()):
             raise NumericalFailure(f"round {t}: the global model is not finite")
+        if after_round is not None:
+            after_round(t, w, h_A)
     return w, h_A
 
 
