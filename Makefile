@@ -20,7 +20,7 @@ SETTINGS := $(if $(DATA),FU_DATA="$(DATA)") $(if $(JOBS),FU_JOBS="$(JOBS)")
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo "  Variables: PROFILE=$(PROFILE) (quick, laptop, paper)  PAPER=$(PAPER) (puf, hf_kcu, ...)"
+	@echo "  Variables: PROFILE=$(PROFILE) (quick, laptop, workstation, paper)  PAPER=$(PAPER) (puf, hf_kcu, ...)"
 	@echo "             JOBS=$(JOBS) (processes; all cores)  DATA=$(DATA) (folder of the data caches; data/)"
 
 setup: $(READY) ## Make .venv with the pinned packages (once; again when they change)

@@ -14,7 +14,8 @@ from fu_papers.lab.store import CommittedStore
 from fu_papers.verdicts import tally_markdown
 from tests.readme import README, library_example
 
-PROFILES = [folder for folder in (ROOT / "figures" / name for name in ("quick", "laptop", "paper")) if folder.exists()]
+SIZES = ("quick", "laptop", "workstation", "paper")
+PROFILES = [folder for folder in (ROOT / "figures" / name for name in SIZES) if folder.exists()]
 
 
 def test_the_tally_is_that_of_the_claims_files():

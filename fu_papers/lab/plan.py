@@ -6,7 +6,7 @@
 
 The plan is the paper's own list of stages. Hours come from two measurements: how long one pass over the
 training data takes on this device, by training for one round on a little of it; and how many passes' worth of time
-the same method took in the committed records of the `laptop` profile, or else of `quick`.
+the same method took in the committed records of `workstation`, or else of `laptop` or `quick`.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class Reference:
     """
 
     def __init__(self, paper: str) -> None:
-        stores = [CommittedStore(paths.figures_dir(profile, paper)) for profile in ("laptop", "quick")]
+        stores = [CommittedStore(paths.figures_dir(profile, paper)) for profile in ("workstation", "laptop", "quick")]
         self._records = [[record for record in store.everything() if record.provenance] for store in stores]
 
     def passes(self, stage: Planned, config: Mapping[str, Any]) -> float | None:

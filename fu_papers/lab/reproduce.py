@@ -233,13 +233,17 @@ def _stages(each: Plan, options: argparse.Namespace) -> list[Planned]:
 
 def _plans(options: argparse.Namespace) -> list[Plan]:
     papers = list(notebooks()) if "all" in options.paper else list(dict.fromkeys(options.paper))
+    without = [paper for paper in papers if options.profile not in profiles(paper)]
+    if "all" in options.paper and 0 < len(without) < len(papers):
+        print(f"no profile {options.profile!r} yet: {', '.join(without)}")
+        papers = [paper for paper in papers if paper not in without]
     changes = {name: read_yaml(value, f"-p {name}") for name, value in options.parameter}
     return [plan(paper, options.profile, changes) for paper in papers]
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m fu_papers", description="Make the figures and tables.")
-    parser.add_argument("--profile", default="quick", help="how large: quick (default), laptop or paper")
+    parser.add_argument("--profile", default="quick", help="how large: quick (default), laptop, ... (--list)")
     parser.add_argument("--paper", nargs="+", default=["all"], help="which notebooks: puf ..., or all (default)")
     parser.add_argument("--jobs", type=_count, help="processes for the runs of a notebook (default: all cores)")
     parser.add_argument(
