@@ -30,9 +30,12 @@ from fu_core.federation.server import ServerState, aggregate, server_step
 from fu_core.federation.together import train_round
 from fu_core.request import Deletion
 from fu_core.unlearning.method import Trained, register
+from fu_core.unlearning.ranges import Range
 
 MODES = ("special", "regular")
 FORMS = ("corrected", "printed")
+SPECIAL = {"eta_u": Range(0.25, 8.0, "log")}  # the paper has 2: from an eighth to four times as much
+REGULAR = {"eta_u": Range(2.5, 80.0, "log")}  # ten times as much: the same push where one of ten clients leaves
 
 
 @dataclass(frozen=True)
@@ -154,8 +157,15 @@ def puf_round(f: Federation, w: Tensor, deletion: Deletion, config: PUF, round: 
     return w_unlearned
 
 
-@register("PUF-Special", paper="PUF", colour="#d55e00", parameters=PUF, preset={"mode": "special"})
-@register("PUF-Regular", paper="PUF", colour="#e69f00", parameters=PUF, preset={"mode": "regular", "eta_u": 20.0})
+@register("PUF-Special", paper="PUF", colour="#d55e00", parameters=PUF, preset={"mode": "special"}, ranges=SPECIAL)
+@register(
+    "PUF-Regular",
+    paper="PUF",
+    colour="#e69f00",
+    parameters=PUF,
+    preset={"mode": "regular", "eta_u": 20.0},
+    ranges=REGULAR,
+)
 def serve(trained: Trained, deletion: Deletion, config: PUF) -> Tensor:
     """The unlearning round that follows training."""
     return puf_round(trained.horizontal, trained.model, deletion, config, trained.next_round)

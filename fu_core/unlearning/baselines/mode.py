@@ -26,10 +26,18 @@ from fu_core.federation.together import train_round
 from fu_core.request import Deletion
 from fu_core.unlearning.method import Trained, refuse, register
 from fu_core.unlearning.needs import Needs
+from fu_core.unlearning.ranges import Range
 
 REFUSES = {
     "clients": "targets must name one client, got {targets}: MoDe guides one target at a time",
     **dict.fromkeys(("samples", "classes"), "forget: MoDe lets a whole client leave and cannot forget single samples"),
+}
+RANGES = {
+    "momentum": Range(0.8, 0.99),  # PUF tuned it in 0.9 to 0.99
+    "rounds_d": Range(2, 8, "whole"),  # around PUF's 6
+    "rounds_m": Range(2, 12, "whole"),  # around PUF's 10
+    "lr_guidance": Range(5e-4, 5e-2, "log"),  # from PUF's upwards: where clients train at 0.1, it hardly moves a model
+    "lr_target": Range(5e-4, 1e-1, "log"),  # from what PUF's appendix says to what its code does
 }
 
 
@@ -114,6 +122,7 @@ def _guidance_round(f: Federation, w: Tensor, u: int, config: MoDe, round: int) 
     parameters=MoDe,
     needs=Needs(task=True, several_rounds=True, one_at_a_time=True),
     refuses=REFUSES,
+    ranges=RANGES,
 )
 def serve(trained: Trained, deletion: Deletion, config: MoDe) -> Tensor:
     """The rounds that follow training."""
