@@ -125,7 +125,7 @@ def puf_round(f: Federation, w: Tensor, deletion: Deletion, config: PUF, round: 
             f"server optimiser {f.server.kind!r} normalises a Special round, so that eta_u={config.eta_u} would hardly "
             "matter; use mode='regular' or server 'sgd', or set allow_adaptive_special=True"
         )
-    everybody, minus_ids, plus_ids = _participants(deletion, config.mode)
+    everybody, minus_ids, plus_ids = participants(deletion, config.mode)
     augmentation = f.local.augmentation if config.augment else "none"
     f = f.having(clients=everybody)
     at_targets = f.having(local=replace(f.local, epochs=config.epochs_u, augmentation=augmentation))
@@ -192,7 +192,7 @@ def _shares(sizes: Tensor, targets: Tensor, mode: str, form: str, n: float | Non
     return torch.where(takes_part & ~targets, share, 0.0), torch.where(targets, share, 0.0)
 
 
-def _participants(deletion: Deletion, mode: str) -> tuple[dict[int, Client], list[int], list[int]]:
+def participants(deletion: Deletion, mode: str) -> tuple[dict[int, Client], list[int], list[int]]:
     """Everybody's data by id, the ids of S- and the ids of S+.
 
     The forget part of a target j that stays is a participant of its own, N + j, so that it has its own random stream.

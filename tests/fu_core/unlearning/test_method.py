@@ -42,7 +42,7 @@ REQUESTS = {  # by exchange and kind; neighbours leave a ring in one piece; vert
 NEEDED = {  # parameters that have no sensible default
     "FedORA calibrated": {"unseen": list(federations.classified(12, seed=1)[0].split([3, 2], dim=1))},
 }
-FREE = ("Original", "Natural", "NoT")  # nobody trains, nothing is sent
+FREE = ("Original", "Natural", "NoT", "Destroyed")  # nobody trains, nothing is sent
 
 
 def importable() -> dict[str, Exception]:
