@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,6 +29,7 @@ from fu_core.federation.server import FedOpt
 from fu_core.request import Deletion, Request
 from fu_core.unlearning.memory import Memory, PeerHistory
 from fu_core.unlearning.needs import Needs
+from fu_core.unlearning.ranges import Choice, Range
 
 if TYPE_CHECKING:
     from fu_core.federation.vertical import VerticalFederation
@@ -112,6 +113,7 @@ class Trained:
 
 
 Serve = Callable[[Trained, Deletion, Any], Any]
+Ranges = Mapping[str, Range | Choice]  # by parameter
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,8 @@ class Method:
     frozen dataclass of its hyper-parameters; preset: the values of its fields that make it this method ("PUF-Special"
     is PUF with mode="special"); needs: the columns of PUF's Table I; refuses: KINDS of requests that it cannot serve,
     and why, in its own words, in which {targets} stands for those who forget; exchanges: where it works; guarantee: one
-    of GUARANTEES; recovers: do rounds of recovery follow, or is the model ready as it comes?
+    of GUARANTEES; recovers: do rounds of recovery follow, or is the model ready as it comes? ranges: the parameters
+    that a fair comparison tunes, and between which values (see `tuning.trials`); none where nothing is to be chosen.
     """
 
     name: str
@@ -142,6 +145,7 @@ class Method:
     exchanges: Collection[str] = ("server",)
     guarantee: str = "none"
     recovers: bool = True
+    ranges: Ranges = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for kind in self.refuses:
@@ -149,6 +153,11 @@ class Method:
         for exchange in self.exchanges:
             check_choice(f"exchanges of {self.name}", exchange, EXCHANGES)
         check_choice(f"guarantee of {self.name}", self.guarantee, GUARANTEES)
+        for parameter, values in self.ranges.items():
+            if is_dataclass(self.parameters):
+                check_choice(f"ranges of {self.name}", parameter, [f.name for f in fields(self.parameters)])
+            if not isinstance(values, Range | Choice):
+                raise ValueError(f"ranges of {self.name} must hold a Range or Choice for {parameter}, got {values!r}")
 
     @property
     def serves(self) -> list[str]:
@@ -206,6 +215,8 @@ def _check_about(name: str, about: Mapping[str, Any]) -> None:
         raise ValueError(f"exchanges of {name} must be a collection, ({about['exchanges']!r},) say, got text")
     if not isinstance(about.get("refuses", {}), Mapping):
         raise ValueError(f"refuses of {name} must map a kind of request to a sentence, got {about['refuses']!r}")
+    if not isinstance(about.get("ranges", {}), Mapping):
+        raise ValueError(f"ranges of {name} must map a parameter to its values, got {about['ranges']!r}")
 
 
 def methods() -> dict[str, Method]:

@@ -30,9 +30,12 @@ from fu_core.federation.server import ServerState, aggregate, server_step
 from fu_core.federation.together import train_round
 from fu_core.request import Deletion
 from fu_core.unlearning.method import Trained, register
+from fu_core.unlearning.ranges import Range
 
 MODES = ("special", "regular")
 FORMS = ("corrected", "printed")
+SPECIAL = {"eta_u": Range(0.25, 8.0, "log")}  # the paper has 2: from an eighth to four times as much
+REGULAR = {"eta_u": Range(2.5, 80.0, "log")}  # ten times as much: the same push where one of ten clients leaves
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,7 @@ def puf_round(f: Federation, w: Tensor, deletion: Deletion, config: PUF, round: 
             f"server optimiser {f.server.kind!r} normalises a Special round, so that eta_u={config.eta_u} would hardly "
             "matter; use mode='regular' or server 'sgd', or set allow_adaptive_special=True"
         )
-    everybody, minus_ids, plus_ids = _participants(deletion, config.mode)
+    everybody, minus_ids, plus_ids = participants(deletion, config.mode)
     augmentation = f.local.augmentation if config.augment else "none"
     f = f.having(clients=everybody)
     at_targets = f.having(local=replace(f.local, epochs=config.epochs_u, augmentation=augmentation))
@@ -154,8 +157,15 @@ def puf_round(f: Federation, w: Tensor, deletion: Deletion, config: PUF, round: 
     return w_unlearned
 
 
-@register("PUF-Special", paper="PUF", colour="#d55e00", parameters=PUF, preset={"mode": "special"})
-@register("PUF-Regular", paper="PUF", colour="#e69f00", parameters=PUF, preset={"mode": "regular", "eta_u": 20.0})
+@register("PUF-Special", paper="PUF", colour="#d55e00", parameters=PUF, preset={"mode": "special"}, ranges=SPECIAL)
+@register(
+    "PUF-Regular",
+    paper="PUF",
+    colour="#e69f00",
+    parameters=PUF,
+    preset={"mode": "regular", "eta_u": 20.0},
+    ranges=REGULAR,
+)
 def serve(trained: Trained, deletion: Deletion, config: PUF) -> Tensor:
     """The unlearning round that follows training."""
     return puf_round(trained.horizontal, trained.model, deletion, config, trained.next_round)
@@ -182,7 +192,7 @@ def _shares(sizes: Tensor, targets: Tensor, mode: str, form: str, n: float | Non
     return torch.where(takes_part & ~targets, share, 0.0), torch.where(targets, share, 0.0)
 
 
-def _participants(deletion: Deletion, mode: str) -> tuple[dict[int, Client], list[int], list[int]]:
+def participants(deletion: Deletion, mode: str) -> tuple[dict[int, Client], list[int], list[int]]:
     """Everybody's data by id, the ids of S- and the ids of S+.
 
     The forget part of a target j that stays is a participant of its own, N + j, so that it has its own random stream.

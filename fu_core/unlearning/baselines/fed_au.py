@@ -34,8 +34,13 @@ from fu_core.request import Deletion
 from fu_core.streams import stream
 from fu_core.unlearning.method import Trained, register
 from fu_core.unlearning.needs import Needs
+from fu_core.unlearning.ranges import Range
 
 Samples = tuple[Tensor, Tensor, int]  # x (n, ...), y (n,), and how many of them, the first, are kept
+RANGES = {
+    "c": Range(0.004, 0.4, "log"),  # a decade around what PUF found in 0 to 1; FedAU's own is 0.1
+    "epochs": Range(2, 20, "whole"),  # up to twice PUF's 10
+}
 INIT_STD = 0.01  # auxiliary heads start at N(0, 0.01^2), their biases at zero
 
 
@@ -181,7 +186,14 @@ def _train_head(f: Federation, head: Head, samples: Samples, config: FedAU, u: i
     return h
 
 
-@register("FedAU", paper="Gu et al., IJCAI 2024", colour="#4b1f7a", parameters=FedAU, needs=Needs(task=True))
+@register(
+    "FedAU",
+    paper="Gu et al., IJCAI 2024",
+    colour="#4b1f7a",
+    parameters=FedAU,
+    needs=Needs(task=True),
+    ranges=RANGES,
+)
 def serve(trained: Trained, deletion: Deletion, config: FedAU) -> Tensor:
     """PUF's variant, in the round that follows training."""
     return fed_au(trained.horizontal, trained.model, deletion, config, trained.next_round)

@@ -29,8 +29,13 @@ from fu_core.request import Deletion
 from fu_core.unlearning.memory import Memory, UpdateHistory
 from fu_core.unlearning.method import Trained, refuse, register
 from fu_core.unlearning.needs import Needs
+from fu_core.unlearning.ranges import Choice, Range
 
 NORM_SCOPES = ("global", "layer", "layer_avg")
+RANGES = {
+    "calibration": Range(0.1, 1.0),  # up to a whole training again; PUF and the original paper have 0.5
+    "norm_scope": Choice(NORM_SCOPES),  # PUF's code, the original paper, its public code
+}
 SHORTEST = 1e-12  # a fresh update below this has no direction
 REFUSES = dict.fromkeys(
     ("samples", "classes"), "forget: FedEraser stores updates of whole clients and cannot forget single samples"
@@ -118,6 +123,7 @@ def fed_eraser(f: Federation, history: UpdateHistory, deletion: Deletion, config
     needs=Needs(history=True, full_participation=True, several_rounds=True),
     refuses=REFUSES,
     recovers=False,
+    ranges=RANGES,
 )
 def serve(trained: Trained, deletion: Deletion, config: FedEraser) -> Tensor:
     """The replay, which is a whole training: nothing is left to recover from."""

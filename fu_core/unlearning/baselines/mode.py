@@ -8,7 +8,9 @@ Beside the global model w, the remaining clients train a degradation model v afr
     w <- w + sum_k n_k / n Delta_k(w)                  memory guidance: all clients, the target with y_u
 
 Zhao et al. published no code. PUF's trains the target's part of the guidance at 0.1, which its appendix does
-not say (`lr_target`); neither rate follows the training's decay.
+not say (`lr_target`); neither rate follows the training's decay. Its guidance has the optimiser that its clients train
+with, SGD without momentum; where clients have some, it is theirs unless `guidance_momentum` says otherwise.
+The rounds of MoDe count: what follows goes on with the rate of round T + R_m + 1, in PUF's code as here.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fu_core.errors import UnsupportedTask, check_count, check_positive, check_share
+from fu_core.errors import UnsupportedTask, check_count, check_not_negative, check_positive, check_share
 from fu_core.federation.federation import Federation
 from fu_core.federation.horizontal import fedavg_round
 from fu_core.federation.server import FedOpt, aggregate
@@ -26,10 +28,18 @@ from fu_core.federation.together import train_round
 from fu_core.request import Deletion
 from fu_core.unlearning.method import Trained, refuse, register
 from fu_core.unlearning.needs import Needs
+from fu_core.unlearning.ranges import Range
 
 REFUSES = {
     "clients": "targets must name one client, got {targets}: MoDe guides one target at a time",
     **dict.fromkeys(("samples", "classes"), "forget: MoDe lets a whole client leave and cannot forget single samples"),
+}
+RANGES = {
+    "momentum": Range(0.8, 0.99),  # PUF tuned it in 0.9 to 0.99
+    "rounds_d": Range(2, 8, "whole"),  # around PUF's 6
+    "rounds_m": Range(2, 12, "whole"),  # around PUF's 10
+    "lr_guidance": Range(5e-4, 5e-2, "log"),  # from PUF's upwards: where clients train at 0.1, it hardly moves a model
+    "lr_target": Range(5e-4, 1e-1, "log"),  # from what PUF's appendix says to what its code does
 }
 
 
@@ -44,6 +54,7 @@ class MoDe:
     lr_guidance: float = 5e-4
     lr_target: float = 5e-4  # the target's rate in memory guidance; PUF's code: 0.1
     epochs_guidance: float = 1.0
+    guidance_momentum: float | None = None  # of everybody's SGD in memory guidance; None: the clients', local.momentum
 
     def __post_init__(self) -> None:
         check_count("rounds_d", self.rounds_d, least=0)
@@ -54,6 +65,8 @@ class MoDe:
         check_positive("lr_guidance", self.lr_guidance)
         check_positive("lr_target", self.lr_target)
         check_positive("epochs_guidance", self.epochs_guidance)
+        if self.guidance_momentum is not None:
+            check_not_negative("guidance_momentum", self.guidance_momentum)
 
 
 def mode(
@@ -62,7 +75,8 @@ def mode(
     """The model (d,) after degradation and memory guidance; `w` (d,) is left untouched. Zhao et al. 2023.
 
     Of the one client that leaves, only the inputs are used. Optimiser, batches and augmentation of every step, and E
-    of degradation, are `f.local`'s; its rates are replaced by those of `config`. The server is plain averaging.
+    of degradation, are `f.local`'s; its rates, and in guidance its momentum if one is given, are replaced by those of
+    `config`. The server is plain averaging.
     v_0 (d,): where the degradation model starts, by default `f.model.init(f.seed)`.
 
     Random: batches and augmentation, from the streams of rounds `round`, `round` + 1, ...; both trainings of
@@ -98,8 +112,9 @@ def _guidance_round(f: Federation, w: Tensor, u: int, config: MoDe, round: int) 
     """One FedAvg round of everybody, the target `u` at a rate of its own."""
     target = torch.tensor([k == u for k in f.ids])
     deltas = torch.empty((len(f.ids), f.model.d), dtype=w.dtype, device=w.device)
+    momentum = f.local.momentum if config.guidance_momentum is None else config.guidance_momentum
     for rows, lr in ((~target, config.lr_guidance), (target, config.lr_target)):
-        opt = replace(f.local, lr=lr, lr_decay=1.0, epochs=config.epochs_guidance)
+        opt = replace(f.local, lr=lr, lr_decay=1.0, epochs=config.epochs_guidance, momentum=momentum)
         group = [k for k, chosen in zip(f.ids, rows.tolist(), strict=True) if chosen]
         deltas[rows] = train_round(f.having(local=opt), w, round, group)
     f.meter.rounds -= 1  # both groups train in the same round
@@ -114,6 +129,7 @@ def _guidance_round(f: Federation, w: Tensor, u: int, config: MoDe, round: int) 
     parameters=MoDe,
     needs=Needs(task=True, several_rounds=True, one_at_a_time=True),
     refuses=REFUSES,
+    ranges=RANGES,
 )
 def serve(trained: Trained, deletion: Deletion, config: MoDe) -> Tensor:
     """The rounds that follow training."""

@@ -16,6 +16,12 @@ from fu_core.federation.federation import Federation
 from fu_core.federation.local import ClientOpt, batches
 from fu_core.request import Deletion
 from fu_core.unlearning.method import Trained, register
+from fu_core.unlearning.ranges import Range
+
+RANGES = {
+    "lr": Range(1e-4, 1e-1, "log"),  # downwards from the rates that clients train at: uphill, those diverge
+    "epochs": Range(1, 10, "whole"),  # up to HF-KCU's 10
+}
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,13 @@ def naive_ga(f: Federation, w: Tensor, deletion: Deletion, config: NaiveGA) -> T
 
 
 @register(
-    "NaiveGA", paper="HF-KCU, after Mahdavi et al.", colour="#3fb5dd", dash="-.", parameters=NaiveGA, recovers=False
+    "NaiveGA",
+    paper="HF-KCU, after Mahdavi et al.",
+    colour="#3fb5dd",
+    dash="-.",
+    parameters=NaiveGA,
+    recovers=False,
+    ranges=RANGES,
 )
 def serve(trained: Trained, deletion: Deletion, config: NaiveGA) -> Tensor:
     """The model as it comes out of the ascent, however far away."""

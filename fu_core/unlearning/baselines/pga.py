@@ -32,6 +32,7 @@ from fu_core.request import Deletion
 from fu_core.streams import stream_seed
 from fu_core.unlearning.method import Trained, refuse, register
 from fu_core.unlearning.needs import Needs
+from fu_core.unlearning.ranges import Choice, Range
 
 SINGLE_SAMPLES = "forget: PGA takes a whole client out of the average and cannot forget single samples"
 REFUSES = {
@@ -41,6 +42,12 @@ REFUSES = {
 }
 RADII = ("squared", "puf")
 RANDOM_MODELS = 10
+RANGES = {
+    "lr": Range(1e-3, 1e-1, "log"),  # a decade around the 0.01 of the authors' code
+    "epochs": Range(1, 10, "whole"),  # up to twice their 5
+    "batch_size": Choice((16, 32, 64, 128, 512)),  # PUF's 512, and smaller ones for clients with fewer samples
+    "stop_distance": Range(0.5, 20.0, "log"),  # PUF tuned it in 2.2 to 10; a length, so it depends on the net
+}
 
 
 @dataclass(frozen=True)
@@ -173,6 +180,7 @@ def pga(f: Federation, w: Tensor, w_u: Tensor, deletion: Deletion, config: PGA) 
     parameters=PGA,
     needs=Needs(full_participation=True, stateful_clients=True, one_at_a_time=True),
     refuses=REFUSES,
+    ranges=RANGES,
 )
 def serve(trained: Trained, deletion: Deletion, config: PGA) -> Tensor:
     """The target's local model comes from what was kept of the last round; raises `MissingHistory` without it."""

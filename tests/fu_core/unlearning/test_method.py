@@ -4,6 +4,7 @@ Each is asked to serve every kind of request in every kind of federation that it
 """
 
 import importlib
+import json
 import pkgutil
 import re
 import subprocess
@@ -22,6 +23,8 @@ from fu_core.federation.vertical import Parties
 from fu_core.request import Deletion, Request
 from fu_core.unlearning import baselines, method
 from fu_core.unlearning.method import EXCHANGES, KINDS, Trained, kind_of, register, resolved, unlearn
+from fu_core.unlearning.ranges import Choice, Range
+from fu_core.unlearning.tuning import trials
 from tests import federations
 
 # --- every method that there is ---
@@ -39,7 +42,7 @@ REQUESTS = {  # by exchange and kind; neighbours leave a ring in one piece; vert
 NEEDED = {  # parameters that have no sensible default
     "FedORA calibrated": {"unseen": list(federations.classified(12, seed=1)[0].split([3, 2], dim=1))},
 }
-FREE = ("Original", "Natural", "NoT")  # nobody trains, nothing is sent
+FREE = ("Original", "Natural", "NoT", "Destroyed")  # nobody trains, nothing is sent
 
 
 def importable() -> dict[str, Exception]:
@@ -257,6 +260,29 @@ def test_what_it_tells_of_itself_can_be_shown():
         assert m.configured() == m.configured(**m.preset)
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_what_it_lets_others_tune_are_parameters_that_it_takes(name):
+    """Twelve trials, all different, plain, and each one a configuration; what it is by itself lies in its ranges."""
+    m = METHODS[name]
+    fixed = {key: value for key, value in NEEDED.get(name, {}).items() if key not in m.ranges}
+    found = trials(name, 12, seed=0, fixed=fixed)
+    assert found == trials(name, 12, seed=0, fixed=fixed)
+    assert len(found) == 1 if not m.ranges else len(found) > 1
+    for options in found:
+        config = m.configured(**options)
+        assert set(options) == {*m.ranges, *fixed}
+        assert all(getattr(config, key) == options[key] for key in m.ranges)
+        assert json.loads(json.dumps({key: options[key] for key in m.ranges})) == {k: options[k] for k in m.ranges}
+        for key, values in m.ranges.items():
+            if options[key] is None:  # as the clients have it
+                assert options is found[0]
+            elif isinstance(values, Choice):
+                assert options[key] in values.values
+            else:
+                assert values.low <= options[key] <= values.high
+    assert len({json.dumps({key: options[key] for key in m.ranges}) for options in found}) == len(found)
+
+
 # --- a method of somebody's own ---
 
 
@@ -317,6 +343,9 @@ def test_a_name_belongs_to_one_function():
         ({"refuses": ["samples"]}, "refuses of Shrink must map a kind of request to a sentence"),
         ({"color": "red"}, "keyword of Shrink must be one of .*, got 'color'; did you mean 'colour'"),
         ({"paper": None}, "paper of Shrink must be text, got None"),
+        ({"parameters": Shrink, "ranges": {"fator": Range(0, 1)}}, "ranges of Shrink must be .*mean 'factor'"),
+        ({"parameters": Shrink, "ranges": {"factor": (0, 1)}}, "must hold a Range or Choice for factor, got"),
+        ({"parameters": Shrink, "ranges": ["factor"]}, "ranges of Shrink must map a parameter to its values"),
     ],
 )
 def test_wrong_declarations_are_named_at_once(about, message):

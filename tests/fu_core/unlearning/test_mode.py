@@ -122,6 +122,32 @@ def test_one_rate_decides_what_the_target_does():
     torch.testing.assert_close(run(clients, config, w, v), by_hand, **EXACT)
 
 
+def test_guidance_may_have_a_momentum_of_its_own():
+    """Two full-batch steps along g_1, g_2: -eta ((1 + mu) g_1 + g_2), whatever momentum the clients train with."""
+    clients, w, v = dealt(), start(1), start(2)
+    config = MoDe(rounds_d=0, rounds_m=1, lr_guidance=FROZEN, lr_target=0.1, epochs_guidance=2.0)
+    (x, _), moving = clients[1], replace(LOCAL, momentum=0.9)
+    pseudo = (x @ v.view(2, 3).T).argmax(dim=1)
+
+    def by_hand(mu):
+        first = softmax_step(w, x, pseudo, 0.1)
+        return w + 10 / 24 * (first + mu * first + softmax_step(w + first, x, pseudo, 0.1))
+
+    for mu, local in ((None, moving), (0.9, LOCAL), (0.5, moving), (0.0, moving)):
+        ours = run(clients, replace(config, guidance_momentum=mu), w, v, local=local)
+        torch.testing.assert_close(ours, by_hand(0.9 if mu is None else mu), **EXACT)
+
+
+def test_the_momentum_of_guidance_leaves_degradation_alone():
+    """lambda = 0, guidance off: w is v, which the clients train with their own momentum."""
+    config = MoDe(rounds_d=2, rounds_m=2, momentum=0.0, lr_guidance=FROZEN, lr_target=FROZEN)
+    local = ClientOpt(lr=0.3, batch_size=4, momentum=0.9)
+    ours, other = (
+        run(dealt(), replace(config, guidance_momentum=mu), start(1), start(2), local=local) for mu in (None, 0.0)
+    )
+    assert torch.equal(ours, other)
+
+
 def test_defaults_are_the_papers():
     """PUF, appendix A: R_d = 6, R_m = 10, lambda = 0.95, guidance at 0.0005 for everybody."""
     c = MoDe()
@@ -190,6 +216,7 @@ def test_requests_that_cannot_be_served():
         ({"lr_guidance": 0.0}, "lr_guidance"),
         ({"lr_target": -1.0}, "lr_target"),
         ({"epochs_guidance": 0.0}, "epochs_guidance"),
+        ({"guidance_momentum": -0.1}, "guidance_momentum must be a finite number >= 0, got -0.1"),
     ],
 )
 def test_bad_options_are_named(option, message):
