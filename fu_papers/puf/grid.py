@@ -19,7 +19,7 @@ from fu_core.request import Request
 from fu_core.unlearning.method import method as registered
 from fu_core.unlearning.method import methods as registered_methods
 from fu_core.unlearning.tuning import trials
-from fu_papers.problems import Setting, client_opt, plain_fields
+from fu_papers.problems import PROBLEM_KEYS, TRAINING_FIELDS, Setting, client_opt, plain_fields
 from fu_papers.puf.parameters import PufParameters
 from fu_papers.study import Cell
 
@@ -54,6 +54,25 @@ OPTIONS = {  # method -> its hyper-parameters that parameters of ours set; the o
     },
     "FedAU": {"epochs": "fed_au_epochs"},
 }
+
+
+TRAINING_KEYS = (
+    *PROBLEM_KEYS,
+    "rounds",
+    *TRAINING_FIELDS,
+    "participation",
+    "poisoned",
+    "seed",
+    "request",
+    "history",
+    "weights",
+)
+
+
+def trials_of(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The configs of the trials that a tuned run chooses among; none for one with settings of its own."""
+    plain = {key: config[key] for key in (*TRAINING_KEYS, "method", "cap", "read")}
+    return [{**plain, **config["tuned_on"], "options": {**config["options"], **one}} for one in config["trials"]]
 
 
 @dataclass(frozen=True)
@@ -199,7 +218,7 @@ class Experiment(PufParameters):
             options = plain_fields(registered(name).configured(**{**set_here, **change}))
         training = self.training(scenario, setting, seed, request)
         if scenario.name == "backdoor":
-            training["poisoned"] = Request.parse(request).targets[0]
+            training["poisoned"] = Request.parse(request).clients[0]
         segmenting = Setting.parse(setting).split == "site"
         return {
             **training,
@@ -262,8 +281,6 @@ class Experiment(PufParameters):
 
     def tuning(self) -> Iterator[tuple[Cell, dict[str, Any]]]:
         """Every trial, with the place of its result: the label is the number of the trial."""
-        from fu_papers.puf.runs import trials_of  # which imports this module
-
         main = self.scenarios()[0]
         for setting, method in itertools.product(main.settings if self.tuning_trials > 1 else (), main.methods):
             config = self.tuned(main, setting, self.seeds[0], f"client-{self.targets[0]}", method)

@@ -34,8 +34,6 @@ from fu_papers.lab.device import device
 from fu_papers.lab.record import Needs, Record, run_function
 from fu_papers.problems import (
     EVALUATE_EVERY,
-    PROBLEM_KEYS,
-    TRAINING_FIELDS,
     Problem,
     data_hash,
     initial_model,
@@ -43,22 +41,11 @@ from fu_papers.problems import (
     train_resumably,
 )
 from fu_papers.puf.costs import cost_cells
-from fu_papers.puf.grid import AGAIN, AS_THEY_ARE, OFFICIAL, Experiment
+from fu_papers.puf.grid import AGAIN, AS_THEY_ARE, OFFICIAL, TRAINING_KEYS, Experiment, trials_of
 from fu_papers.puf.judges import Judged, Shadow, evaluate
 
 STOP_RULES = ("validation", "test")  # ours, and the paper's, which looks at the test set
 TRIGGER = Trigger(size=3, target=7)  # of a backdoor: an automobile with the patch is a horse
-TRAINING_KEYS = (
-    *PROBLEM_KEYS,
-    "rounds",
-    *TRAINING_FIELDS,
-    "participation",
-    "poisoned",
-    "seed",
-    "request",
-    "history",
-    "weights",
-)
 
 
 @run_function("puf.describe", data=data_hash)
@@ -162,14 +149,6 @@ def needs(config: Mapping[str, Any]) -> Needs:
     if config["attacked"]:
         found["attacker"] = (train, {**other, "request": "none"})
     return found | {f"trial {k}": (trial, one) for k, one in enumerate(trials_of(config))}
-
-
-def trials_of(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The configs of the trials that a tuned run chooses among; none for one with settings of its own."""
-    if not config["trials"]:
-        return []
-    plain = {key: config[key] for key in (*TRAINING_KEYS, "method", "cap", "read")}
-    return [{**plain, **config["tuned_on"], "options": {**config["options"], **one}} for one in config["trials"]]
 
 
 # --- unlearning and recovery -----------------------------------------------------------------------------------------
