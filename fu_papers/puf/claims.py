@@ -227,7 +227,9 @@ def _cheaper(e: Experiment, ended: pd.DataFrame) -> ClaimResult:
         found = paired(sent.assign(value=sent.ratio), sent.assign(value=sent.one), value="value", log=True)
         verdict = decide(found, claim="more", margin=float(CHEAPER))
         parts[name] = "undetermined" if gave_up and verdict == "holds" else verdict
-        shown.append(f"{name}: {found.text()}x, {done.rounds.mean():.1f} recovery rounds{f', {gave_up}' if gave_up else ''}")
+        shown.append(
+            f"{name}: {found.text()}x, {done.rounds.mean():.1f} recovery rounds{f', {gave_up}' if gave_up else ''}"
+        )
         if parts[name] == "undetermined":
             open_.append(f"{name}: {what_would_tell(found, claim='more', margin=float(CHEAPER))}")
     verdict, counted = in_part(parts)
@@ -259,7 +261,9 @@ def _storage(ended: pd.DataFrame, descriptions: Mapping[str, Record]) -> ClaimRe
     """
     r = ended[ended.method.isin(PUFS)]
     ratio = pd.concat([_models_kept(r, descriptions), _models_kept(r, descriptions, "handed")])
-    reason = f"bytes handed to the method, and bytes it declares as kept: {int((ratio == 1).sum())} of {len(ratio)} are 4 P"
+    reason = (
+        f"bytes handed to the method, and bytes it declares as kept: {int((ratio == 1).sum())} of {len(ratio)} are 4 P"
+    )
     ours = f"{ratio.min():g} to {ratio.max():g} models of 4 P bytes"
     verdict = "holds" if bool((ratio == 1).all()) else "does not hold"
     return ClaimResult("P5", verdict, ours, "exact", _keys(r), reason)

@@ -245,7 +245,11 @@ class Experiment(PufParameters):
         tried = self.trials(name)
         if len(tried) < 2:
             return config
-        on = {"request": f"client-{self.tuning_target}", "seed": self.tuning_seed, "cap": min(config["cap"], self.tuning_cap)}
+        on = {
+            "request": f"client-{self.tuning_target}",
+            "seed": self.tuning_seed,
+            "cap": min(config["cap"], self.tuning_cap),
+        }
         return {**config, "trials": tried, "tuned_on": on}
 
     def trials(self, name: str) -> list[dict[str, Any]]:

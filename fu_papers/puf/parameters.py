@@ -44,7 +44,9 @@ class PufParameters(Parameters):
     epochs_u: Positive = parameter("E_u, the target's epochs when it is unlearned", paper="1")
     recovery_cap: Count = parameter("give up recovery after so many", unit="rounds", paper="30 (released code)")
     natural_rounds: Distinct[Count] = parameter("when Natural is read, which no rule stops", paper="1, 2, 4, 6, 8")
-    relearn_cap: Natural = parameter("passes over the forgotten data until they count as not relearned; 0: not measured")
+    relearn_cap: Natural = parameter(
+        "passes over the forgotten data until they count as not relearned; 0: not measured"
+    )
     tuning_trials: Count = parameter("of each method's hyper-parameters, ours and theirs; 1: as published", paper="1")
     tuning_target: Natural = parameter("who asks to be forgotten in the trials; nobody judged")
     tuning_seed: int = parameter("of the trainings of the trials; none that is judged")

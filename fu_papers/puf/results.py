@@ -17,7 +17,14 @@ Trainings = Mapping[tuple[str, str, int, str], Record]  # (scenario, setting, se
 Unlearnings = Mapping[Cell, Record]
 
 ATTACKS = ("forget", "song", "yeom")  # what tells remembered data from forgotten ones, as printed
-JUDGES = ("shadow", "shadow_auc", "threshold_auc", "tpr", "relearn", "backdoor")  # stronger eyes, where they have looked
+JUDGES = (
+    "shadow",
+    "shadow_auc",
+    "threshold_auc",
+    "tpr",
+    "relearn",
+    "backdoor",
+)  # stronger eyes, where they have looked
 
 
 def of_runs(unlearnings: Unlearnings, trainings: Trainings, references: Unlearnings | None = None) -> pd.DataFrame:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fu_papers.problems import PROBLEM_KEYS
-from fu_papers.puf import flower, runs
+from fu_papers.puf import flower, runs, trainings
 from fu_papers.puf.grid import OFFICIAL, Experiment
 from fu_papers.study import Cell, Config, Stage
 
@@ -17,7 +17,7 @@ def descriptions(e: Experiment) -> dict[str, Config]:
     return {text: {key: config[key] for key in PROBLEM_KEYS} for text, config in configs.items()}
 
 
-def trainings(e: Experiment) -> dict[tuple[str, str, int, str], Config]:
+def all_trainings(e: Experiment) -> dict[tuple[str, str, int, str], Config]:
     """What the runs need, by (scenario, setting, seed, request); "none" is the original model's.
 
     A training with a backdoor is kept as that of the request whose client carries it.
@@ -30,7 +30,7 @@ def trainings(e: Experiment) -> dict[tuple[str, str, int, str], Config]:
                 what = training["request"] if training["poisoned"] < 0 else f"poisoned {cell.request}"
                 found.setdefault((cell.group, cell.setting, training["seed"], what), training)
     for cell, config in e.tuning():
-        for _, training in runs.references(config).values():
+        for _, training in trainings.references(config).values():
             found[cell.group, cell.setting, cell.seed, training["request"]] = training
     return found
 
@@ -57,9 +57,9 @@ def in_flower(e: Experiment) -> Mapping[str, Any]:
 
 STAGES = (
     Stage("settings", runs.describe, descriptions, alone=True),
-    Stage("training", runs.train, trainings),
+    Stage("training", trainings.train, all_trainings),
     Stage("tuning", runs.trial, lambda e: dict(e.tuning()), needs=("training",)),
-    Stage("training with auxiliary heads", runs.train_official, official),
+    Stage("training with auxiliary heads", trainings.train_official, official),
     Stage(
         "unlearning and recovery",
         runs.unlearn,
