@@ -1,37 +1,28 @@
-"""PUF's tables, from run records only: Tables I to VI, and what stands beside them.
+"""PUF's tables I and II, and what stands beside the printed ones; from run records only.
 
-Every function takes the experiment and records or the frame of `results`; nothing here trains.
+Tables III to VI are in `fu_papers.puf.printed_tables`. Every function takes the experiment and records or the frame of
+`results`; nothing here trains.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 
 from fu_core.unlearning.method import method as registered
+from fu_papers.evidence import completed
 from fu_papers.lab.record import Record
 from fu_papers.look import mean_spread, published
-from fu_papers.problem_figures import spread, title
+from fu_papers.problem_figures import title
 from fu_papers.problems import Setting
-from fu_papers.puf.cost_model import NOMINAL_FLOPS
-from fu_papers.puf.grid import PUFS, REFERENCES, Experiment
-from fu_papers.puf.results import Unlearnings, rows_of, unsupported
+from fu_papers.puf.grid import AGAIN, PUFS, Experiment, Scenario
+from fu_papers.puf.printed_tables import DASH
+from fu_papers.puf.results import Unlearnings, as_published, rows_of, unsupported
+from fu_papers.puf.runs import best_trial
 
-# The paper's nearest setting: it has no IID results on CIFAR-10, and no other data set of ours.
-PAPER_SETTING = {
-    ("clients", "iid"): ("iii", "CIFAR-100, IID, ResNet-18, E=1"),
-    ("clients", "dirichlet"): ("iii", "CIFAR-10, Non-IID, ResNet-18, E=1"),
-    ("long", "dirichlet"): ("iii", "CIFAR-100, Non-IID, ResNet-18, E=10"),
-    ("samples", "iid"): ("iv", "CIFAR-100, IID, ResNet-18, E=1"),
-    ("samples", "dirichlet"): ("iv", "CIFAR-100, Non-IID, ResNet-18, E=1"),
-    ("pairs", "dirichlet"): ("v", "Multiple Unlearning, CIFAR-100, Non-IID, ResNet-18, E=1"),
-    ("transformer", "dirichlet"): ("iii", "CIFAR-100, Non-IID, MiT-B0, E=1"),
-    ("segmentation", "site"): ("vi", "ProstateMRI, U-NET"),
-}
-# our name -> heading, the published table's name
-ATTACKS = {"forget": ("forget acc.", "forget_acc"), "song": ("Song", "mia_song"), "yeom": ("Yeom", "mia_yeom")}
-ON_MASKS = {"forget": ("forget Dice", "forget_acc"), "loss": ("forget loss", "forget_loss")}
+NOT_HERE = "not implemented here"
 # our name of a need -> heading of doing without, the published table's column
 COLUMNS = {
     "history": ("no history", "no_historical_information"),
@@ -46,11 +37,16 @@ COLUMNS = {
 
 
 def gap_table(runs: pd.DataFrame) -> pd.DataFrame:
-    """How far Original is from Retrain on the target's data, in points: mean and smallest of a setting's runs."""
-    originals = runs[(runs.group == "clients") & (runs.method == "Original") & (runs.stop == "test")]
-    deltas = originals.groupby("setting", sort=False)[["delta_forget", "delta_song", "delta_yeom"]]
+    """How far Original is from Retrain on the target's data, in points: mean and smallest of a setting's runs.
+
+    "noise floor": the same of the second retraining, what a smaller difference is not worth more than.
+    """
+    r = runs[(runs.group == "clients") & (runs.stop == "test")]
+    deltas = r[r.method == "Original"].groupby("setting", sort=False)[["delta_forget", "delta_song", "delta_yeom"]]
     gap = deltas.agg(["mean", "min"]).round(1)
     gap.columns = [" gap, ".join(column).removeprefix("delta_") for column in gap.columns.to_list()]
+    floor = r[r.method == AGAIN].groupby("setting").delta_forget.mean().round(1)
+    gap.insert(2, "forget gap, noise floor", floor.reindex(gap.index))
     return gap.rename(index=title)
 
 
@@ -58,11 +54,12 @@ def needs_table(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) -> 
     """Table I for the methods here: ✓ where a method does without. From each method's own `NEEDS`.
 
     "agrees with the runs" counts the entries that the records can tell: the task, several clients at once,
-    rounds, and whether the model depends on who leaves. "paper says" lists where Table I has it otherwise.
+    rounds, and whether the model depends on who leaves. "paper says otherwise" lists where Table I differs. Last
+    come the works that the paper lists and that are not implemented here, with its entries.
     """
     printed = published("puf", "table_i").set_index("work")
-    printed.index = [name.split(" ")[0] for name in printed.index]
-    rows = []
+    printed.index = [name.split(" [")[0].removesuffix(" (ours)") for name in printed.index]
+    rows: list[dict[str, Any]] = []
     for method in e.methods:
         needs = registered(method).needs
         seen = _seen(method, runs, unlearnings)
@@ -77,6 +74,11 @@ def needs_table(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) -> 
         else:
             row["paper says otherwise"] = "not in its table"
         rows.append(row)
+    here = {method.split("-")[0] for method in e.methods}
+    for name in printed.index.difference([*here, "FedEraser"], sort=False):  # which history_interval may leave out
+        row = {"method": name}
+        row |= {heading: "✓" if printed[column][name] else DASH for heading, column in COLUMNS.values()}
+        rows.append({**row, "agrees with the runs": NOT_HERE, "paper says otherwise": "the paper's entries"})
     return pd.DataFrame(rows)
 
 
@@ -91,142 +93,184 @@ def _seen(method: str, runs: pd.DataFrame, unlearnings: Unlearnings) -> dict[str
     if len(own):
         found["several_rounds"] = bool(own.unlearning_rounds.max() > 1)
     models = [
-        (cell.setting, cell.seed, record.metrics["unlearned"]["sha256"])
+        (cell.setting, cell.seed, cell.label, record.metrics["unlearned"]["sha256"])
         for cell, record in unlearnings.items()
         if (cell.group, cell.method) == ("clients", method) and "unlearned" in record.metrics
     ]
-    if len(models) > len({model[:2] for model in models}):  # several targets
+    if len(models) > len({model[:3] for model in models}):  # several targets
         found["blind"] = len(set(models)) < len(models)
     return found
 
 
-def forgetting_table(
-    e: Experiment, runs: pd.DataFrame, setting: str, scenario: str = "clients", stop: str = "validation"
-) -> pd.DataFrame:
-    """Tables III to VI, efficacy: mean ± standard deviation over runs, and Δ, the mean ± standard deviation of the
-    absolute difference to the retrained model of the same seed and request, with the paper's Δ beside it.
-    A method that cannot serve the request has dashes."""
-    paper = _paper_rows(scenario, setting)
-    masks = Setting.parse(setting).split == "site"
-    rows = []
-    for method in e.scenario(scenario).methods:
-        r = rows_of(runs, scenario, setting, method, stop)
-        row = {"method": method, f"test {'Dice' if masks else 'acc.'} %": _spread(r, "test")}
-        for name, (heading, printed) in (ON_MASKS if masks else ATTACKS).items():
-            digits = 2 if name == "loss" else 1
-            row[heading + ("" if name == "loss" else " %")] = _spread(r, name, digits)
-            row[f"Δ {heading}"] = "–" if method == "Retrain" else _spread(r, f"delta_{name}", digits)
-            row[f"paper's Δ {heading}"] = _printed_delta(paper, method, printed, digits)
-        rows.append(row)
-    return pd.DataFrame(rows)
-
-
-def cost_table(
-    e: Experiment,
-    runs: pd.DataFrame,
-    setting: str,
-    flops: float,
-    scenario: str = "clients",
-    stop: str = "validation",
-) -> pd.DataFrame:
-    """Tables III to VI, efficiency: both phases together, counted, with the gain over retraining and the paper's.
-
-    flops: measured per training image of the setting's net; the paper's nominal F stands beside it.
-    """
-    paper = _paper_rows(scenario, setting)
-    rows = []
-    for method in e.scenario(scenario).methods:
-        r = rows_of(runs, scenario, setting, method, stop)
-        if method == "Original" or r.empty:
-            continue
-        row = {"method": method, "recovery rounds": "–"}
-        if method not in REFERENCES and registered(method).recovers:
-            missed = f" ({(~r.reached.astype(bool)).sum()} of {len(r)} gave up)" if not r.reached.all() else ""
-            row["recovery rounds"] = spread(r.rounds) + missed
-        row |= {
-            "bytes sent": f"{r.bytes.mean():.2e}",
-            "of them unlearning": f"{r.unlearning_bytes.mean():.2e}" if method not in REFERENCES else "–",
-            "fewer, ×": _gain(r.bytes_gain),
-            "paper's ×": f"{paper.comm_gain[method]:g}" if method in paper.index else "–",
-            "FLOPs, measured": f"{r.images.mean() * flops:.2e}",
-            "FLOPs, nominal F": f"{r.images.mean() * NOMINAL_FLOPS['ResNet-18']:.2e}",
-            "fewer FLOPs, ×": _gain(r.images_gain),
-        }
-        if method not in REFERENCES:
-            row["bytes kept"] = f"{r.storage.mean():.2e}"
-        rows.append(row)
-    return pd.DataFrame(rows).fillna("–")
-
-
 def summary(runs: pd.DataFrame) -> pd.DataFrame:
-    """Numbers behind every table: mean, sample standard deviation and count per block, method and stop rule."""
+    """Numbers behind every table, per block, method and stop rule: mean and sample standard deviation of the runs that
+    came back; n: how many runs there were, gave_up: how many of them did not."""
     places = ["group", "setting", "method", "label", "stop"]
-    numeric = [c for c in runs.columns if c not in (*places, "seed", "request", "condition", "record", "reached")]
-    groups = runs.groupby(places, sort=False)[numeric]
-    wide = groups.agg(["mean", "std"])
+    truths = ("reached", "relearned")
+    numeric = [c for c in runs.columns if c not in (*places, "seed", "request", "condition", "record", *truths)]
+    done, _ = completed(runs)
+    wide = done.groupby(places, sort=False)[numeric].agg(["mean", "std"])
     wide.columns = ["_".join(column) for column in wide.columns.to_list()]
-    wide.insert(0, "n", groups.size())
-    return wide.dropna(axis=1, how="all").reset_index()
+    counts = runs.groupby(places, sort=False).reached.agg(n="size", gave_up=lambda r: int((~r.astype(bool)).sum()))
+    return counts.join(wide.dropna(axis=1, how="all")).reset_index()
+
+
+def trials_table(e: Experiment, tuning: Unlearnings) -> pd.DataFrame:
+    """Every trial of every method: what was tried, its objective in points, and whether it came back in time.
+
+    Objective: forget gap to Retrain plus shortfall of validation accuracy, on a client and a seed that nobody is judged
+    by. Missing where training left the numbers.
+    """
+    rows = []
+    for cell, record in tuning.items():
+        m = record.metrics
+        tried = e.trials(cell.method)[int(cell.label)]
+        numbers = {name: m.get(name) for name in ("objective", "forget_gap", "shortfall", "rounds", "reached")}
+        lost = next((name for name in ("unsupported", "diverged") if name in m), "")
+        row = {"setting": cell.setting, "method": cell.method, "trial": int(cell.label), "tried": _told(tried)}
+        rows.append({**row, **numbers, "lost": lost})
+    columns = ["setting", "method", "trial", "tried", "objective", "forget_gap", "shortfall", "rounds", "reached"]
+    return pd.DataFrame(rows, columns=[*columns, "lost"])
+
+
+def tuning_table(tuning: Unlearnings, unlearnings: Unlearnings) -> pd.DataFrame:
+    """What the trials chose, per setting and method: the values, their objective beside that of trial 0, which has the
+    method's own settings, and how many trials came back. In points; smaller is better."""
+    trials: dict[tuple[str, str], list[Record]] = {}
+    for cell, record in sorted(tuning.items(), key=lambda found: int(found[0].label)):
+        trials.setdefault((cell.setting, cell.method), []).append(record)
+    chosen = {
+        (cell.setting, cell.method): record.metrics
+        for cell, record in unlearnings.items()
+        if cell.group == "clients" and "chosen" in record.metrics
+    }
+    rows = []
+    for setting, method in dict.fromkeys((cell.setting, cell.method) for cell in tuning):
+        tried = trials[setting, method]
+        best = chosen[setting, method]["trial"] if (setting, method) in chosen else best_trial(tried)
+        options = chosen[setting, method]["chosen"] if (setting, method) in chosen else None
+        came_back = sum(bool(record.metrics.get("reached")) for record in tried)
+        rows.append(
+            {
+                "setting": title(setting),
+                "method": method,
+                "trials": len(tried),
+                "came back": came_back,
+                "chosen": _told(options) if options else f"trial {best}",
+                "objective": tried[best].metrics.get("objective"),
+                "as published": tried[0].metrics.get("objective"),
+            }
+        )
+    columns = ["setting", "method", "trials", "came back", "chosen", "objective", "as published"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _told(options: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{name} = {value:g}" if isinstance(value, float) else f"{name} = {value}" for name, value in options.items()
+    )
 
 
 def forms_table(e: Experiment, runs: pd.DataFrame, printed: pd.DataFrame) -> pd.DataFrame:
-    """PUF with n_i (corrected) and without (Algorithm 1 to the letter), first setting: what hangs on it."""
+    """PUF with n_i (corrected) and without (Algorithm 1 to the letter), first setting: what hangs on it.
+
+    Both with the method's own settings, whatever the tables are tuned to.
+    """
     rows = []
     for method in PUFS:
-        for form, frame in (("corrected", runs[runs.label == ""]), ("as printed", printed)):
+        for form, frame in (("corrected", as_published(runs)), ("as printed", printed)):
             r = rows_of(frame, "clients", e.settings[0], method, "validation", label=None)
-            rows.append(
-                {
-                    "method": method,
-                    "form": form,
-                    "step / |w|": f"{r.unlearned_step.mean():.2g}",
-                    "forget acc. % right after": mean_spread(r.unlearned_forget),
-                    "Δ forget after recovery": mean_spread(r.delta_forget),
-                }
-            )
+            rows.append({"method": method, "form": form, **_step_and_after(r)})
     return pd.DataFrame(rows)
 
 
 def norms_table(e: Experiment, runs: pd.DataFrame, full: pd.DataFrame) -> pd.DataFrame:
-    """What `n` counts in a Special round for samples: the forgotten ones (Eq. 4), or all of the target's (its code)."""
+    """What `n` counts in a Special round for samples: the forgotten ones (Eq. 4), or all of the target's (its code).
+
+    Both with the method's own settings, whatever the tables are tuned to.
+    """
     rows = []
     for setting in e.sample_settings:
-        for counted, frame in (("forgotten samples", runs), ("all of the target's", full)):
+        for counted, frame in (("forgotten samples", as_published(runs)), ("all of the target's", full)):
             r = rows_of(frame, "samples", setting, "PUF-Special", "validation", label=None)
-            rows.append(
-                {
-                    "setting": title(setting),
-                    "n counts": counted,
-                    "step / |w|": f"{r.unlearned_step.mean():.2g}",
-                    "forget acc. % right after": mean_spread(r.unlearned_forget),
-                    "recovery rounds": mean_spread(r.rounds),
-                    "Δ forget after recovery": mean_spread(r.delta_forget),
-                }
-            )
+            rows.append({"setting": title(setting), "n counts": counted, **_step_and_after(r)})
     return pd.DataFrame(rows)
 
 
+def _step_and_after(r: pd.DataFrame) -> dict[str, str]:
+    """The unlearning step of all runs whose numbers stayed finite, and where those that came back ended."""
+    done, gave_up = completed(r)
+    r = r[r.test.notna()]
+    return {
+        "step / |w|": f"{r.unlearned_step.mean():.2g}" if len(r) else DASH,
+        "forget acc. % right after": mean_spread(r.unlearned_forget) if len(r) else DASH,
+        "recovery rounds": mean_spread(done.rounds) if len(done) else DASH,
+        "Δ forget after recovery": mean_spread(done.delta_forget) if len(done) else DASH,
+        "gave up": gave_up.removeprefix("gave up ").strip("()"),
+    }
+
+
+# our heading -> the published table's column
+TABLE_II = {
+    "Model": "model",
+    "Dataset": "dataset",
+    "Clients": "clients",
+    "Unlearning Case": "unlearning_case",
+    "Data Heterogeneity": "data_heterogeneity",
+    "Pre-trained": "pretrained",
+    "E": "local_epochs",
+    "Task": "task",
+    "# target clients": "max_target_clients",
+}
+
+
 def settings_table(e: Experiment, descriptions: Mapping[str, Record]) -> pd.DataFrame:
-    """Table II for our runs: every scenario and setting, with what is trained and how often."""
+    """Table II: the paper's columns, in its order, for every scenario and setting of ours, and for its own below.
+
+    Then what it says in its text: how large the net is, how it is trained, how many requests and seeds.
+    """
     rows = []
     for s in e.scenarios():
         for text in s.settings:
             config = e.training(s, text, s.seeds[0])
+            about = Setting.parse(text)
             rows.append(
                 {
-                    "who asks": s.heading,
-                    "data": title(text),
-                    "net": config["model"],
+                    "whose": s.heading,
+                    "Model": config["model"],
+                    "Dataset": title(text).split(", ")[0],
+                    "Clients": config["clients"],
+                    "Unlearning Case": "sample" if s.name == "samples" else "client",
+                    "Data Heterogeneity": _heterogeneity(about),
+                    "Pre-trained": "✓" if config["weights"] else "×",
+                    "E": f"{config['epochs']:g}",
+                    "Task": "segmentation" if about.split == "site" else "classification",
+                    "# target clients": _targets(s),
                     "P": f"{descriptions[text].metrics['parameters']:,}",
-                    "clients": config["clients"],
                     "rounds": config["rounds"],
-                    "E": config["epochs"],
                     "B": config["batch_size"],
                     "optimiser": f"{config['optimiser']}, lr {config['lr']:g}",
+                    "take part": f"{100 * config['participation']:g} %",
                     "requests x seeds": f"{len(s.requests)} x {len(s.seeds)}",
                 }
             )
-    return pd.DataFrame(rows)
+    for row in published("puf", "table_ii").to_dict("records"):
+        printed = {heading: row[column] for heading, column in TABLE_II.items()}
+        printed["Pre-trained"] = "✓" if row["pretrained"] else "×"
+        printed["# target clients"] = f"up to {row['max_target_clients']}"
+        rows.append({"whose": "paper", **printed})
+    return pd.DataFrame(rows).fillna(DASH)
+
+
+def _heterogeneity(setting: Setting) -> str:
+    drawn = f"LDA (alpha={setting.alpha:g})"
+    told = {"iid": "IID", "dirichlet": drawn, "released": f"{drawn}, released sizes", "site": "Real-world feature skew"}
+    return told.get(setting.split, setting.split)
+
+
+def _targets(s: Scenario) -> str:
+    """How many clients a request names."""
+    return "2" if s.name == "pairs" else "1"
 
 
 def equivalence_table(equivalence: Unlearnings) -> pd.DataFrame:
@@ -234,28 +278,3 @@ def equivalence_table(equivalence: Unlearnings) -> pd.DataFrame:
     rows = [(title(cell.setting), 100 * r.metrics["relative_difference"]) for cell, r in equivalence.items()]
     frame = pd.DataFrame(rows, columns=["setting", "difference"])
     return frame.groupby("setting", sort=False).difference.agg(["mean", "std", "max", "count"]).reset_index()
-
-
-def _spread(runs: pd.DataFrame, name: str, digits: int = 1) -> str:
-    return spread(runs[name], digits) if len(runs) else "–"
-
-
-def _paper_rows(scenario: str, setting: str) -> pd.DataFrame:
-    """The rows of the paper's nearest setting, by method; none where it has nothing of the kind."""
-    place = PAPER_SETTING.get((scenario, Setting.parse(setting).split))
-    if place is None:
-        return pd.DataFrame()
-    table = published("puf", f"table_{place[0]}")
-    return table[table.setting == place[1]].set_index("method")
-
-
-def _printed_delta(paper: pd.DataFrame, method: str, name: str, digits: int) -> str:
-    if method not in paper.index or pd.isna(paper[f"{name}_delta"][method]):
-        return "–"
-    return f"{paper[f'{name}_delta'][method]:.{digits}f} ± {paper[f'{name}_delta_std'][method]:.{digits}f}"
-
-
-def _gain(values: pd.Series) -> str:
-    """Retrain's cost over the method's mean cost; infinite where nothing was sent in any run."""
-    cost = (1 / values).fillna(0.0).mean()  # in units of Retrain's; missing: nothing was sent
-    return f"{1 / cost:.1f}" if cost else "∞"
