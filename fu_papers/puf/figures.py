@@ -14,31 +14,42 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from fu_papers.look import colour, linestyle, seed_band
+from fu_papers.evidence import completed
+from fu_papers.look import colour, linestyle, published, seed_band
 from fu_papers.problem_figures import axes_row, title
 from fu_papers.problems import Setting
-from fu_papers.puf.grid import PUFS, REFERENCES, SWEPT_AGAINST, Experiment
-from fu_papers.puf.results import ATTACKS, Trainings, Unlearnings, rows_of, runs_of
+from fu_papers.puf.costs import implied_rounds
+from fu_papers.puf.grid import AGAIN, PUBLISHED, PUFS, REFERENCES, SWEPT_AGAINST, Experiment
+from fu_papers.puf.printed_tables import beside
+from fu_papers.puf.results import ATTACKS, Trainings, Unlearnings, natural_at, rows_of, runs_of
 from fu_papers.study import Cell
 
 SHOWN_BELOW_RETRAIN = 40  # points of accuracy; deeper falls leave the frame, so that the end stays readable
 Curve = Sequence[Mapping[str, float]]  # a row of metrics per recovery round
 References = Mapping[str, Mapping[str, float]]  # method -> metrics
 MARKERS = {1.0: "o", 2.0: "s", 5.0: "^", 10.0: "D"}  # per E_u
+FLOOR = "#bbbbbb"  # of the noise floor: two retrainings that only their seeds tell apart
 
 
 def training_curves(e: Experiment, trainings: Trainings, scenario: str = "clients") -> Figure:
-    """Test accuracy per round of the original model (all seeds) and of the retrained ones (seeds and requests)."""
+    """Test accuracy per round of the original model (all seeds) and of the retrained ones (seeds and requests).
+
+    Trainings of other seeds, that only an attacker or a second retraining has, are left out. Where the client that
+    leaves carries a backdoor, the original models are those with it.
+    """
     s = e.scenario(scenario)
+    poisoned = [f"poisoned {request}" for request in s.requests]
+    originals = poisoned if any(key[0] == scenario and key[3] in poisoned for key in trainings) else ["none"]
     fig, axes = axes_row(len(s.settings), height=3.4, width=4.4)
     for ax, text in zip(axes, s.settings, strict=True):
-        for method in REFERENCES:
+        for method, requests in zip(REFERENCES, (originals, s.requests), strict=True):
             runs = [
                 record
-                for (name, setting, _, request), record in trainings.items()
-                if (name, setting) == (scenario, text) and (request == "none") == (method == "Original")
+                for (name, setting, seed, request), record in trainings.items()
+                if (name, setting) == (scenario, text) and seed in s.seeds and request in requests
             ]
             rounds = [row["round"] for row in runs[0].rounds]
             seed_band(ax, rounds, [[row["test"] for row in run.rounds] for run in runs], method)
@@ -71,24 +82,29 @@ def recovery_curves(
 ) -> Figure:
     """Fig. 4: test accuracy (left) and forget accuracy (right) per recovery round, mean and spread over runs.
 
-    methods: only these; none given: all of the experiment's.
-    Round 0 is right after the unlearning step. A run that has stopped keeps its last value; the mark is
-    the mean round at which the paper's stop rule (test accuracy reaches Retrain's) would end recovery.
+    methods: only these; none given: all of the experiment's. Round 0 is right after the unlearning step.
+
+    A run that has stopped keeps its last value. A line ends where fewer than half of its runs still go on: beyond, it
+    would show old values of the stopped ones beside those that are about to give up. The mark is where the paper's stop
+    rule (test accuracy reaches Retrain's) ends recovery, mean over the runs that it ended; Natural, which no rule
+    stops, has none.
     """
     fig, axes = axes_row(2, height=3.8, width=5.2)
     found = {m: runs for m in methods or e.methods if (runs := runs_of(unlearnings, scenario, setting, m))}
-    last = max(len(run.rounds) for runs in found.values() for run in runs)
     measure = measure_of(setting)
     for ax, metric in zip(axes, ("test", "forget"), strict=True):
         for method, runs in found.items():
-            paths = np.array([_extended([row[metric] for row in run.rounds], last) for run in runs])
-            if max(len(run.rounds) for run in runs) > 1:  # FedEraser has no recovery, hence no line
+            lengths = [len(run.rounds) for run in runs]
+            last = int(np.median(lengths))  # at least half of the runs have a round `last` - 1
+            paths = np.array([_extended([row[metric] for row in run.rounds], last)[:last] for run in runs])
+            drawn = max(lengths) > 1  # FedEraser has no recovery, hence no line
+            if drawn:
                 seed_band(ax, range(last), paths, method)
-            stop = float(np.mean([run.metrics["test"]["rounds"] for run in runs]))
-            height = float(np.interp(stop, range(last), paths.mean(axis=0)))
-            drawn = bool(ax.lines) and ax.lines[-1].get_label() == method
-            name = None if drawn else method
-            ax.plot(stop, height, "o", color=colour(method), markersize=7, markeredgecolor="white", label=name)
+            ends = [run.metrics["test"] for run in runs if run.metrics["test"]["reached"] or not drawn]
+            if ends and method != "Natural":
+                place = [float(np.mean([end[name] for end in ends])) for name in ("rounds", metric)]
+                look = {"color": colour(method), "label": None if drawn else method}
+                ax.plot(*place, "o", markersize=7, markeredgecolor="white", **look)
         for reference in REFERENCES:
             values = [run.metrics["final"][metric] for run in runs_of(unlearnings, scenario, setting, reference)]
             ax.axhline(np.mean(values), color=colour(reference), linestyle=linestyle(reference), label=reference)
@@ -100,19 +116,118 @@ def recovery_curves(
     return fig
 
 
+def utility_matched(
+    e: Experiment, unlearnings: Unlearnings, setting: str, scenario: str = "clients", methods: Sequence[str] = ()
+) -> Figure:
+    """Forget gap against test shortfall, a line per method over the recovery rounds: who forgets more *at equal utility*?
+
+    Both are differences to the retrained model of the same request and seed (the gap absolute), means over all runs,
+    those included that gave up; one that stopped stays where it stopped. Recovery moves to the left. A full dot is
+    where all runs came back under the paper's stop rule, an open one where some had not when the cap was reached; the
+    legend counts them. Retrain is the origin, the grey box two retrainings that only their seeds tell apart. Nearer to
+    the box at the same shortfall is better. methods: only these; none given: all of the experiment's.
+    """
+    fig, ax = plt.subplots(figsize=(8.0, 4.6))
+    reach = [1.0]
+    for method in methods or e.methods:
+        paths = _gaps_and_shortfalls(unlearnings, scenario, setting, method)
+        if not paths:
+            continue
+        last = max(len(path) for path in paths)
+        mean = np.mean([_extended(path, last) for path in paths], axis=0)  # (rounds, 2)
+        ended = [run.metrics["test"]["reached"] for run in runs_of(unlearnings, scenario, setting, method)]
+        gave_up = 0 if last == 1 or method == "Natural" else ended.count(False)  # neither can
+        name = f"{method}, gave up {gave_up} of {len(ended)}" if gave_up else method
+        look: dict[str, Any] = {"color": colour(method), "linestyle": linestyle(method), "label": name}
+        ax.plot(*mean.T, marker=".", markersize=3, **look)
+        inside = "white" if gave_up else colour(method)
+        ax.plot(*mean[-1], "o", markersize=8, color=colour(method), markerfacecolor=inside, zorder=4)
+        reach.append(float(mean[:, 0].max()))
+    _mark_references(ax, unlearnings, scenario, setting)
+    ax.set_xlim(right=min(max(reach) * 1.05, SHOWN_BELOW_RETRAIN))
+    ax.set_ylim(bottom=0)
+    measure = measure_of(setting)
+    ax.set(xlabel=f"test shortfall: {measure} below Retrain's", ylabel=f"Δ forget {measure}")
+    ax.set_title(f"{title(setting)}: {e.scenario(scenario).heading}", loc="left")
+    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    return fig
+
+
+def _gaps_and_shortfalls(
+    unlearnings: Unlearnings, scenario: str, setting: str, method: str
+) -> list[list[tuple[float, float]]]:
+    """(shortfall, forget gap) to Retrain per recovery round, for every run of a method."""
+    found = []
+    for cell, record in unlearnings.items():
+        if (cell.group, cell.setting, cell.method, cell.label) == (scenario, setting, method, "") and record.rounds:
+            goal = unlearnings[cell._replace(method="Retrain")].metrics["final"]
+            found.append([(goal["test"] - row["test"], abs(row["forget"] - goal["forget"])) for row in record.rounds])
+    return found
+
+
+def _mark_references(ax: Axes, unlearnings: Unlearnings, scenario: str, setting: str) -> None:
+    """Retrain in the origin, doing nothing, and a box as large as what tells two retrainings apart."""
+
+    def apart(method: str) -> tuple[list[float], list[float]]:
+        ends = [
+            (unlearnings[cell._replace(method="Retrain")].metrics["final"], record.metrics["final"])
+            for cell, record in unlearnings.items()
+            if (cell.group, cell.setting, cell.method) == (scenario, setting, method)
+        ]
+        return [a["test"] - b["test"] for a, b in ends], [abs(a["forget"] - b["forget"]) for a, b in ends]
+
+    shortfalls, gaps = apart(AGAIN)
+    width, height = float(np.mean(np.abs(shortfalls))), float(np.mean(gaps))
+    ax.add_patch(Rectangle((-width, 0), 2 * width, height, color=FLOOR, alpha=0.6, linewidth=0, label="noise floor"))
+    shortfalls, gaps = apart("Original")
+    ax.plot(np.mean(shortfalls), np.mean(gaps), "X", color=colour("Original"), markersize=10, label="Original")
+    ax.plot(0, 0, "*", color=colour("Retrain"), markersize=14, label="Retrain", zorder=5, clip_on=False)
+
+
+def natural_curve(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) -> Figure:
+    """Natural's forget gap per round (dots where the paper reads it), beside what PUF ends with, and after how long.
+
+    Mean and spread over runs. PUF: a dot at its mean number of rounds, unlearning and recovery by the paper's stop rule,
+    and a line at the mean forget gap of the runs that came back; grey: the noise floor.
+    """
+    s, natural = e.scenarios()[0], natural_at(unlearnings)
+    fig, axes = axes_row(len(s.settings), height=3.4, width=4.4, sharey=True)
+    for ax, text in zip(axes, s.settings, strict=True):
+        by_round = natural[natural.setting == text].pivot_table(
+            index=["seed", "request"], columns="round", values="delta_forget"
+        )
+        seed_band(ax, list(by_round.columns), by_round.to_numpy(), "Natural")
+        read = [k for k in e.natural_rounds if k in by_round]
+        ax.plot(read, by_round[read].mean(), "o", color=colour("Natural"), markersize=6)
+        for method in PUFS:
+            done, _ = completed(rows_of(runs, s.name, text, method, "test"))
+            if len(done):
+                gap = done.delta_forget.mean()
+                ax.axhline(gap, color=colour(method), linestyle=linestyle(method), label=method)
+                ax.plot((done.rounds + done.unlearning_rounds).mean(), gap, "o", color=colour(method), markersize=8)
+        ax.axhspan(0, rows_of(runs, s.name, text, AGAIN, "test").delta_forget.mean(), color=FLOOR, alpha=0.6, linewidth=0)
+        ax.set(title=title(text), xlabel="rounds since the request", ylim=(0, None))
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes[0].set_ylabel(f"Δ forget {measure_of(s.settings[0])}")
+    axes[-1].legend(loc="best")
+    return fig
+
+
 def radar(e: Experiment, runs: pd.DataFrame, setting: str, stop: str = "test") -> Figure:
     """Fig. 1: three differences to Retrain and two costs per method; the smaller polygon is the better one.
 
     The outer ring is doing nothing (differences, linear) and retraining (costs, logarithmic: the centre is a
-    thousandth of it).
+    thousandth of it). Means over the runs that came back; a method all of whose runs gave up has no polygon, but a note.
     """
     spokes = ["Δ forget acc.", "Δ Song", "bytes sent", "FLOPs", "Δ Yeom"]
     angles = np.linspace(0, 2 * np.pi, len(spokes), endpoint=False)
     fig, ax = _polar(7.2, 4.4)
     nothing = rows_of(runs, "clients", setting, "Original", stop)
+    lost = []
     for method in e.methods:
-        r = rows_of(runs, "clients", setting, method, stop)
+        r, gave_up = completed(rows_of(runs, "clients", setting, method, stop))
         if r.empty:
+            lost += [method] if gave_up else []
             continue
         deltas = {name: r[f"delta_{name}"].mean() / nothing[f"delta_{name}"].mean() for name in ATTACKS}
         costs = {name: _share_of_retraining(r[f"{name}_gain"]) for name in ("bytes", "images")}
@@ -127,6 +242,8 @@ def radar(e: Experiment, runs: pd.DataFrame, setting: str, stop: str = "test") -
     ax.set_xticks(angles, spokes)
     ax.set_yticklabels(["", "nothing /\nretraining"], fontsize=7)
     ax.set_title(title(setting), loc="left")
+    if lost:
+        ax.text(0.5, -0.12, f"always gave up: {', '.join(lost)}", transform=ax.transAxes, ha="center", fontsize=8)
     ax.legend(loc="center left", bbox_to_anchor=(1.15, 0.5), frameon=False)
     return fig
 
@@ -162,46 +279,74 @@ def operating_modes() -> Figure:
 def sweep_scatter(e: Experiment, runs: pd.DataFrame, scenario: str = "clients", stop: str = "test") -> Figure:
     """Fig. 5 (and 6, for segmentation): recovery rounds against what is left of the forget gap, per (eta_u, E_u).
 
-    Means over the sweep's runs; near the origin is good. Natural, NoT and PGA on the same requests and seeds.
-    Where a run diverged, no dot but a note.
+    One panel per setting. Means over the sweep's runs that came back; near the origin is good. Open: some gave up; where
+    all did, or one diverged, no dot but a note. Stars: Natural, NoT and PGA on the same requests and seeds, tuned where
+    the tables are; Natural, which no rule stops, after its last round. Crosses: the paper. Its figures come without
+    numbers, so these are the forget gaps of the nearest block of its tables, at the rounds that its printed costs imply.
     """
     settings = e.sweep_settings if scenario == "clients" else e.scenario(scenario).settings
     fig, axes = axes_row(len(settings), height=4.0, width=5.6)
     for ax, setting in zip(axes, settings, strict=True):
         swept = runs[(runs.group == scenario) & (runs.setting == setting) & (runs.stop == stop)]
-        swept = swept[swept.seed.isin(list(e.few_seeds))]
+        swept = swept[swept.seed.isin(list(e.few_seeds)) & (swept.label != PUBLISHED)]
         lost = []
         for key, r in swept[swept.label != ""].groupby(["method", "eta_u", "epochs_u"]):
             method, eta_u, epochs_u = cast(tuple[str, float, float], key)
-            x, y = r.rounds.mean(), r.delta_forget.mean()
+            point = f"{method.removeprefix('PUF-')} {eta_u:g}, $E_u$ = {epochs_u:g}"
+            done, gave_up = completed(r)
             if r.delta_forget.isna().any():  # some targets survived it: their mean would flatter it
-                lost.append(f"{method.removeprefix('PUF-')} {eta_u:g}, $E_u$ = {epochs_u:g}")
+                lost.append(f"{point} diverged")
                 continue
-            marker = MARKERS.get(epochs_u, "v")
-            ax.scatter(x, y, color=colour(method), marker=marker, s=45, edgecolor="white", zorder=3)
+            if done.empty:
+                lost.append(f"{point} always gave up")
+                continue
+            x, y = done.rounds.mean(), done.delta_forget.mean()
+            look = {"facecolor": "white", "edgecolor": colour(method)} if gave_up else {"facecolor": colour(method)}
+            ax.scatter(x, y, marker=MARKERS.get(epochs_u, "v"), s=45, zorder=3, **{"edgecolor": "white", **look})
             side, dx = ("right", -5) if method == PUFS[0] else ("left", 5)
             ax.annotate(f"{eta_u:g}", (x, y), xytext=(dx, 4), textcoords="offset points", ha=side, fontsize=8)
         for method in SWEPT_AGAINST:
             r = swept[(swept.method == method) & (swept.label == "")]
-            if len(r):
-                ax.scatter(r.rounds.mean(), r.delta_forget.mean(), color=colour(method), marker="*", s=130, zorder=2)
-        _sweep_legend(ax, swept)
+            done, gave_up = completed(r)
+            if len(done):
+                look = {"facecolor": "white", "edgecolor": colour(method)} if gave_up else {"color": colour(method)}
+                ax.scatter(done.rounds.mean(), done.delta_forget.mean(), marker="*", s=130, zorder=2, **look)
+            elif gave_up:
+                lost.append(f"{method} always gave up")
+        for method, rounds, gap in _papers_points(scenario, setting):
+            ax.scatter(rounds, gap, color=colour(method), marker="x", s=40, zorder=2)
+        _sweep_legend(ax, swept, bool(_papers_points(scenario, setting)))
         if lost:
-            told = textwrap.fill(f"diverged, not shown: {'; '.join(lost)}", 60)
+            told = textwrap.fill(f"not shown: {'; '.join(lost)}", 60)
             ax.text(0.5, -0.2, told, transform=ax.transAxes, ha="center", va="top", fontsize=8)
         ax.set(title=title(setting), xlabel="recovery rounds", ylabel=f"Δ forget {measure_of(setting)}", ylim=(0, None))
     return fig
 
 
-def _sweep_legend(ax: Axes, swept: pd.DataFrame) -> None:
+def _papers_points(scenario: str, setting: str) -> list[tuple[str, float, float]]:
+    """(method, recovery rounds, forget gap) of the nearest block of the paper's tables."""
+    place = beside(scenario, setting)
+    if place is None:
+        return []
+    printed = published("puf", f"table_{place[0]}")
+    implied = implied_rounds()
+    implied = implied[(implied.table == place[0].upper()) & (implied.setting == place[1])]
+    rows = printed[printed.setting == place[1]].merge(implied[["method", "rounds"]], on="method")
+    rows = rows[rows.method.isin([*PUFS, *SWEPT_AGAINST])]
+    return list(zip(rows.method, rows.rounds, rows.forget_acc_delta, strict=True))
+
+
+def _sweep_legend(ax: Axes, swept: pd.DataFrame, printed: bool) -> None:
     """Colours for methods, markers for E_u; the numbers beside the dots are eta_u."""
     for method in (*PUFS, *SWEPT_AGAINST):
         if (swept.method == method).any():
             marker = "o" if method in PUFS else "*"
             ax.scatter([], [], color=colour(method), marker=marker, label=method)
-    for epochs_u in sorted(swept.epochs_u.dropna().unique()):
+    for epochs_u in sorted(swept[swept.label != ""].epochs_u.dropna().unique()):
         marker = MARKERS.get(float(epochs_u), "v")
         ax.scatter([], [], color="#777777", marker=marker, label=f"$E_u$ = {epochs_u:g}")
+    if printed:
+        ax.scatter([], [], color="#777777", marker="x", label="paper")
     ax.legend(loc="best", fontsize=8, title="number: $\\eta_u$", title_fontsize=8)
 
 
@@ -218,7 +363,7 @@ def live_figure(curve: Curve, references: References, head: str) -> Figure:
     return fig
 
 
-def _extended(values: Sequence[float], length: int) -> list[float]:
+def _extended(values: Sequence[Any], length: int) -> list[Any]:
     return [*values, *[values[-1]] * (length - len(values))]
 
 

@@ -7,42 +7,85 @@ from pathlib import Path
 import pandas as pd
 from IPython.display import display
 
-from fu_papers.look import show_table
+from fu_papers.look import save_table, show_table
 from fu_papers.problem_figures import source, title
-from fu_papers.puf import results, tables
+from fu_papers.puf import printed_tables, results, tables
 from fu_papers.puf.figures import Curve, References
 from fu_papers.puf.grid import Experiment
 from fu_papers.puf.runs import live_recovery
 from fu_papers.study import Study
 
+PRINTED = "the paper's printed numbers"
+TABLES = ("iii", "iv", "v", "vi")
+
 
 def scenario_tables(study: Study, runs: pd.DataFrame, scenario: str, stop: str = "validation") -> None:
-    """Forgetting and cost of one scenario, per setting, and which methods cannot serve it or diverged.
+    """A scenario's table as the paper prints it and that of the stronger judges, per setting; then the paper's blocks
+    that none of our settings stands beside, and who cannot serve the scenario or diverged.
 
     runs: the wide frame of `results.of_runs`; stop: the data whose accuracy ends recovery, "validation" or "test".
+    A caption says if the controls come out wrong.
     """
     experiment = _experiment(study)
     found = {s.name: s for s in experiment.scenarios()}
     if scenario not in found:
         print("This profile has no setting for it.")
+        _papers_blocks(experiment, scenario)
         return
     s = found[scenario]
     descriptions, unlearnings = study.run("settings"), study.run("unlearning and recovery")
-    ended = runs[runs.test.notna()]  # what diverged has no numbers
     rule = "validation data" if stop == "validation" else "TEST data, as in the paper"
     for setting in s.settings:
         n = len(s.seeds) * len(s.requests)
         caption = f"{title(setting)}, {s.heading}, {n} runs each, recovery stopped on {rule}"
-        data, flops = source(descriptions, [setting]), descriptions[setting].metrics["flops"]
-        forgetting = tables.forgetting_table(experiment, ended, setting, scenario, stop)
-        display(show_table(forgetting, data, f"Forgetting. {caption}"))
-        cost = tables.cost_table(experiment, ended, setting, flops, scenario, stop)
-        display(show_table(cost, data, f"Cost. {caption}"))
+        data, of = source(descriptions, [setting]), (scenario, stop)
+        table = printed_tables.paper_table(experiment, runs, setting, descriptions[setting], *of)
+        told = [printed_tables.nearest_note(scenario, setting), *_who_is_tuned(experiment, scenario, setting)]
+        if wrong := printed_tables.control_notes(experiment, runs, setting, *of):
+            told.append(f"THE CONTROLS ARE WRONG, this table cannot tell who forgets: {'; '.join(wrong)}.")
+        display(show_table(table, data, f"{caption}. {' '.join(told)}"))
+        judged = printed_tables.judges_table(experiment, runs, setting, *of)
+        display(show_table(judged, data, f"Stronger judges. {caption}"))
+    _papers_blocks(experiment, scenario)
     for method, reason in results.unsupported(unlearnings, scenario).items():
         print(f"{method}: not possible. {reason}")
     own = {cell: record for cell, record in unlearnings.items() if cell.group == scenario}
     for name, lost in results.diverged(own).items():
-        print(f"{name}: diverged in {lost}, which the means leave out")
+        print(f"{name}: diverged in {lost}, which count as given up")
+
+
+def _who_is_tuned(e: Experiment, scenario: str, setting: str) -> list[str]:
+    if not e.tunes(e.scenario(scenario), setting):
+        return ["All methods with their own settings."]
+    return [f"Methods by their name alone are tuned, by {e.tuning_trials} trials each where there is a choice."]
+
+
+def _papers_blocks(e: Experiment, scenario: str) -> None:
+    for place in printed_tables.alone(e, scenario):
+        caption = f"Paper: Table {place[0].upper()}, {place[1]}. Not run in this profile"
+        display(show_table(printed_tables.paper_block(place), PRINTED, caption))
+
+
+def tuning_tables(study: Study, out: Path, data: str) -> None:
+    """What the trials chose, and every trial as tuning_trials.csv in `out`; `data`: where the data comes from."""
+    experiment = _experiment(study)
+    tuning = study.run("tuning")
+    if not tuning:
+        print("This profile takes all methods as published.")
+        return
+    chosen = tables.tuning_table(tuning, study.run("unlearning and recovery"))
+    save_table(chosen, out / "tuning.csv", data)
+    save_table(tables.trials_table(experiment, tuning), out / "tuning_trials.csv", data)
+    caption = "What was chosen; objective: forget gap + shortfall of validation accuracy, in points"
+    display(show_table(chosen, data, caption))
+
+
+def save_printed_tables(study: Study, runs: pd.DataFrame, out: Path, data: str) -> None:
+    """Tables III to VI as CSV, each whole: table_iii.csv, ...; our stop rule on validation data."""
+    experiment, descriptions = _experiment(study), study.run("settings")
+    for table in TABLES:
+        frame = printed_tables.paper_csv(experiment, runs, descriptions, table)
+        save_table(frame, out / f"table_{table}.csv", f"{data} | {PRINTED}")
 
 
 def figure_path(out: Path, name: str, setting: str) -> Path:
