@@ -22,7 +22,6 @@ from fu_papers.intervals import Estimate, crossed, floor_of, of_each, on_scale, 
 from fu_papers.verdicts import VERDICTS
 
 __all__ = [
-    "VERDICTS",
     "Comparison",
     "Estimate",
     "can_win",
