@@ -19,7 +19,6 @@ from scipy.stats import t
 
 from fu_core.errors import ConfigError, check_choice, check_count, check_not_negative
 from fu_papers.intervals import Estimate, crossed, floor_of, of_each, on_scale, paired
-from fu_papers.verdicts import VERDICTS
 
 __all__ = [
     "Comparison",

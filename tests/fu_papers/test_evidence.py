@@ -12,7 +12,6 @@ from scipy import stats
 
 from fu_core.streams import numpy_stream
 from fu_papers.evidence import (
-    VERDICTS,
     Comparison,
     Estimate,
     can_win,
@@ -29,6 +28,7 @@ from fu_papers.evidence import (
     seeds_needed,
     what_would_tell,
 )
+from fu_papers.verdicts import VERDICTS
 
 SIMULATIONS = 400
 
