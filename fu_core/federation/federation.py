@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fu_core.errors import InvalidRequest, UnsupportedTask, check_choice
-from fu_core.federation.local import Client, ClientOpt
+from fu_core.errors import InvalidRequest, UnsupportedTask, check_choice, check_positive, check_share
+from fu_core.federation.local import Client, ClientOpt, round_half_up
 from fu_core.federation.meter import Meter
 from fu_core.federation.server import FedOpt
 from fu_core.models.flat import FlatModel
+from fu_core.streams import stream
 
 if TYPE_CHECKING:
     from fu_core.federation.graphs import Peers
@@ -37,7 +38,8 @@ class Federation:
     model: the net; clients: (x, y) each, by id, a sequence counts from 0; local: what a client does in a round; seed:
     of all random streams; exchange: a server's optimiser, or `Peers` who mix their models by themselves; meter: counts
     what is sent, computed and kept, shared by all federations derived from this one; how: the way all clients of a
-    round are trained, see `together`.
+    round are trained, see `together`; participation: the share of the clients that takes part in a server's round, see
+    `taking_part`; peers always do.
 
     Raises `InvalidRequest` that names a client that is wrong, `ValueError` for another field that is.
     """
@@ -49,6 +51,7 @@ class Federation:
     exchange: FedOpt | Peers
     meter: Meter
     how: str
+    participation: float
 
     def __init__(
         self,
@@ -59,6 +62,7 @@ class Federation:
         exchange: FedOpt | Peers | None = None,
         meter: Meter | None = None,
         how: str = "auto",
+        participation: float = 1.0,
     ) -> None:
         values = {
             "model": model,
@@ -68,6 +72,7 @@ class Federation:
             "exchange": FedOpt() if exchange is None else exchange,
             "meter": Meter() if meter is None else meter,
             "how": how,
+            "participation": participation,
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)  # it is frozen from here on
@@ -83,7 +88,11 @@ class Federation:
 
             if not isinstance(self.exchange, Peers):
                 raise ValueError(f"exchange must be a FedOpt, or Peers(graph), got {type(self.exchange).__name__}")
+            if self.participation != 1:
+                raise ValueError(f"participation must be 1 among peers, who all take part, got {self.participation!r}")
         check_choice("how", self.how, WAYS)
+        check_positive("participation", self.participation)
+        check_share("participation", self.participation)
 
     @property
     def ids(self) -> list[int]:
@@ -93,6 +102,19 @@ class Federation:
     def sizes(self, ids: Sequence[int] | None = None) -> Tensor:
         """Samples per client (K,), float64, of `ids` in their order or of all."""
         return torch.tensor([len(self.clients[i][1]) for i in (self.ids if ids is None else ids)], dtype=torch.float64)
+
+    def taking_part(self, round: int) -> list[int]:
+        """The clients that take part in `round`, in order: all, or `participation` of them, at least one.
+
+        Random: every client draws a number from its stream (seed, "participation", round, id), and the m smallest take
+        part. Hence nobody's draw depends on who else is there: without one client, those who take part are the same but
+        for one at most, who takes its place or whose place is gone with it.
+        """
+        if self.participation == 1:
+            return self.ids
+        m = max(1, round_half_up(self.participation * len(self.ids)))
+        drawn = {i: float(torch.rand((), generator=stream(self.seed, "participation", round, i))) for i in self.ids}
+        return sorted(sorted(self.ids, key=drawn.__getitem__)[:m])
 
     @property
     def server(self) -> FedOpt:

@@ -31,12 +31,14 @@ def fedavg_round(
     state: ServerState | None = None,
     on_updates: OnUpdates | None = None,
 ) -> tuple[Tensor, ServerState]:
-    """One round over the clients `ids` (default: all), in id order: the model after it, and the server's state.
+    """One round over the clients `ids`, in id order: the model after it, and the server's state.
+
+    Without `ids`, those are who takes part in the federation's round: all, or its `participation`.
 
     `on_updates(round, ids, deltas)` sees the updates (K, d) before they are averaged; it must copy what it
     keeps and change nothing.
     """
-    taking_part = f.ids if ids is None else sorted(ids)
+    taking_part = f.taking_part(round) if ids is None else sorted(ids)
     if not taking_part:
         raise InvalidRequest(f"round {round}: no client takes part")
     deltas = train_round(f, w, round, taking_part)
@@ -57,12 +59,12 @@ def fedavg(
     after_round: AfterRound | None = None,
     on_updates: OnUpdates | None = None,
 ) -> Tensor:
-    """`rounds` rounds of FedAvg (or FedOpt) from `w` with all clients of the federation; returns w (d,).
+    """`rounds` rounds of FedAvg (or FedOpt) from `w` with the clients of the federation; returns w (d,).
 
     Retraining is a run of `f.after(deletion)`. Random: batches and augmentation, from streams of (seed, round,
-    client), so a client's batches do not depend on who else takes part. `after_round(t, w, state)` is called after
-    each round, `on_updates(t, ids, deltas)` before each average (see `fedavg_round`). Raises `NumericalFailure` on
-    divergence.
+    client), so a client's batches do not depend on who else takes part, and who does (`f.taking_part`).
+    `after_round(t, w, state)` is called after each round, `on_updates(t, ids, deltas)` before each average (see
+    `fedavg_round`). Raises `NumericalFailure` on divergence.
     """
     check_count("rounds", rounds, least=0)
     state = state or ServerState()
@@ -82,8 +84,8 @@ def recovery_path(
     """Yield (k, w_k) for k = 0, 1, ..., cap: the unlearned model, then each recovery round's (PUF, Sec. V-D).
 
     With `start` > 0, `w` is the model after that many rounds, and the path goes on from there. Plain FedAvg on those
-    who remain, `f.after(deletion)`; `first_round` continues the training's count and with it the learning-rate
-    schedule. Server moments start afresh: the old ones hold the target's updates.
+    who remain, `f.after(deletion)`, all of them or their `participation`; `first_round` continues the training's count
+    and with it the learning-rate schedule. Server moments start afresh: the old ones hold the target's updates.
     """
     state = ServerState()
     yield start, w

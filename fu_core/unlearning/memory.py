@@ -113,10 +113,14 @@ class Memory:
     def local_model(self, w: Tensor, sizes: Tensor, client: int) -> Tensor:
         """The client's own model (d,) of the last round, before `w` (d,) was averaged from all of them.
 
-        sizes: samples (K,) of the clients in `last`, in their order. Raises `MissingHistory` if nothing was kept.
+        sizes: samples (K,) of the clients in `last`, in their order. Raises `MissingHistory` if nothing was kept, as
+        of a client that took no part, or if others took none: `w` is no average of all then.
         """
         if client not in self.last:
             raise MissingHistory(f"w_u: no stored local model of client {client} from the last round of training")
+        if len(self.last) != len(sizes):
+            took_part = f"{len(self.last)} of {len(sizes)} clients"
+            raise MissingHistory(f"w_u: {took_part} took part in the last round of training")
         deltas = torch.stack([self.last[k] for k in sorted(self.last)])
         before = w - aggregate(deltas, sizes / sizes.sum())  # w_{T-1} = w_T - sum_k n_k / n Delta_k
         return before + self.last[client]

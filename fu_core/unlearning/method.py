@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fu_core.federation.vertical import VerticalFederation
 
 KINDS = ("client", "clients", "samples", "classes")  # of requests: one or several leave, or some of their samples go
+REFERENCE = "reference"  # as `paper`: what others are compared with, Original and Retrain
 EXCHANGES = ("server", "peers", "vertical")
 GUARANTEES = ("none", "exact", "certified")  # exact: the very model that never saw the data
 
@@ -253,19 +254,29 @@ def unlearn(name: str, trained: Trained, request: str | Request | Deletion, **pa
 
     The given model is left untouched. The model is a vector (d,); everybody's (K, d) where clients are peers; parties
     in a vertical federation; an ensemble for SISA. Raises `UnsupportedTask` in the method's own words where it cannot
-    serve such a request or works in another kind of federation, `InvalidRequest` for a request that names nobody,
-    `MissingHistory` where it needs what was not kept.
+    serve such a request, works in another kind of federation, or needs everybody online where only a share of the
+    clients takes part; `InvalidRequest` for a request that names nobody, `MissingHistory` where it needs what was not
+    kept.
     """
     chosen = method(name)
     if trained.exchange not in chosen.exchanges:
         needed = " or ".join(chosen.exchanges)
         raise UnsupportedTask(f"{name} works in a federation of kind {needed}, but this one is {trained.exchange}")
+    _check_participation(chosen, trained)
     config = chosen.configured(**parameters)
     deletion = resolved(trained, request)
     refuse(deletion, chosen.refuses)
     meter = Meter()
     counted = replace(trained, federation=trained.federation.having(meter=meter))
     return Unlearned(chosen.serve(counted, deletion, config), meter, counted.notes)
+
+
+def _check_participation(chosen: Method, trained: Trained) -> None:
+    """A reference trains as the original did, with as many as took part there."""
+    if not chosen.needs.full_participation or chosen.paper == REFERENCE or trained.exchange == "vertical":
+        return
+    if (share := trained.horizontal.participation) < 1:
+        raise UnsupportedTask(f"{chosen.name} needs every client in every round, but participation is {share}")
 
 
 def resolved(trained: Trained, request: str | Request | Deletion) -> Deletion:

@@ -114,7 +114,9 @@ def puf_round(f: Federation, w: Tensor, deletion: Deletion, config: PUF, round: 
     """One PUF round on a real federation: train, negate, apply. Returns the unlearned model (d,).
 
     A target that leaves trains on all it has. One that forgets samples trains on those; in a Regular round it takes
-    part twice, with what it keeps on the other side.
+    part twice, with what it keeps on the other side. Where only a share of the clients takes part in a round
+    (`f.participation`), a Regular round has that share of those who stay, and every target: PUF does not need everybody
+    (Table I).
 
     The server's moments start afresh, since the old ones contain the targets' updates. Adam and Yogi
     normalise the step, so a Special round would hardly depend on eta_u: `InvalidRequest` unless
@@ -125,7 +127,7 @@ def puf_round(f: Federation, w: Tensor, deletion: Deletion, config: PUF, round: 
             f"server optimiser {f.server.kind!r} normalises a Special round, so that eta_u={config.eta_u} would hardly "
             "matter; use mode='regular' or server 'sgd', or set allow_adaptive_special=True"
         )
-    everybody, minus_ids, plus_ids = participants(deletion, config.mode)
+    everybody, minus_ids, plus_ids = participants(f, deletion, config.mode, round)
     augmentation = f.local.augmentation if config.augment else "none"
     f = f.having(clients=everybody)
     at_targets = f.having(local=replace(f.local, epochs=config.epochs_u, augmentation=augmentation))
@@ -192,16 +194,18 @@ def _shares(sizes: Tensor, targets: Tensor, mode: str, form: str, n: float | Non
     return torch.where(takes_part & ~targets, share, 0.0), torch.where(targets, share, 0.0)
 
 
-def participants(deletion: Deletion, mode: str) -> tuple[dict[int, Client], list[int], list[int]]:
-    """Everybody's data by id, the ids of S- and the ids of S+.
+def participants(
+    f: Federation, deletion: Deletion, mode: str, round: int
+) -> tuple[dict[int, Client], list[int], list[int]]:
+    """The data by id, the ids of S- and the ids of S+: all who forget, and those who stay and take part in `round`.
 
     The forget part of a target j that stays is a participant of its own, N + j, so that it has its own random stream.
     """
     N = 1 + max(deletion.clients)
     twice = {j: N + j for j in deletion.targets if j in deletion.kept}
     minus = {twice.get(j, j): client for j, client in deletion.forgotten.items()}
-    plus = deletion.kept if mode == "regular" else {}
-    return {**minus, **plus}, list(minus), sorted(plus)
+    plus_ids = f.having(clients=deletion.kept).taking_part(round) if mode == "regular" else []
+    return {**minus, **{i: deletion.kept[i] for i in plus_ids}}, list(minus), plus_ids
 
 
 def warn_if_far(w: Tensor, w_unlearned: Tensor) -> None:

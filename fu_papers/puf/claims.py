@@ -196,8 +196,8 @@ def _fed_eraser(e: Experiment, ended: pd.DataFrame, descriptions: Mapping[str, R
             open_ += _would_tell(name, found, floor)
     verdict, counted = in_part(parts)
     ours = (
-        f"{eraser.storage.mean():.2e} bytes, {'=' if exact else 'not'} C R_ret P B; forget gap {eraser[GAP].mean():.1f}, "
-        f"test accuracy {eraser.shortfall.mean():.1f} points below Retrain's"
+        f"{eraser.storage.mean():.2e} bytes, {'=' if exact else 'not'} C R_ret P B; "
+        f"forget gap {eraser[GAP].mean():.1f}, test accuracy {eraser.shortfall.mean():.1f} points below Retrain's"
     )
     reason = "; ".join([counted, *open_[:3]])
     return ClaimResult("P12", verdict, ours, "; ".join(intervals), _keys(r), reason)
@@ -210,7 +210,7 @@ def _cheaper(e: Experiment, ended: pd.DataFrame) -> ClaimResult:
     """P3: at least 25 times less communication than retraining, at the paper's 200 rounds.
 
     With other rounds of training the ratio is projected: retraining would send 200 / rounds as much, unlearning and
-    recovery what they have sent here. A run that gave up has cost at least what it has sent: it holds against the claim.
+    recovery what they have sent here. A run that gave up has cost at least what it has sent, and speaks against it.
     """
     r = ended[(ended.group == "clients") & ended.method.isin(PUFS)]
     longer = PAPER_ROUNDS / e.rounds
@@ -227,9 +227,8 @@ def _cheaper(e: Experiment, ended: pd.DataFrame) -> ClaimResult:
         found = paired(sent.assign(value=sent.ratio), sent.assign(value=sent.one), value="value", log=True)
         verdict = decide(found, claim="more", margin=float(CHEAPER))
         parts[name] = "undetermined" if gave_up and verdict == "holds" else verdict
-        shown.append(
-            f"{name}: {found.text()}x, {done.rounds.mean():.1f} recovery rounds{f', {gave_up}' if gave_up else ''}"
-        )
+        told = f"{name}: {found.text()}, {done.rounds.mean():.1f} recovery rounds"
+        shown.append(f"{told}, {gave_up}" if gave_up else told)
         if parts[name] == "undetermined":
             open_.append(f"{name}: {what_would_tell(found, claim='more', margin=float(CHEAPER))}")
     verdict, counted = in_part(parts)

@@ -157,7 +157,8 @@ class Experiment(PufParameters):
         hospitals = [f"client-{t}" for t in self.segmentation_targets]
         found = [
             Scenario("clients", "one client leaves", self.settings, alone, self.seeds, methods, tuned=True),
-            Scenario("long", f"one client leaves, E = {self.long_epochs:g}", self.long_settings, alone, few, methods, long),
+            Scenario("long", f"one client leaves, E = {self.long_epochs:g}",
+                     self.long_settings, alone, few, methods, long),
             Scenario("samples", part, self.sample_settings, halves, few, methods, tuned=True),
             Scenario("pairs", "two clients leave at once", self.pair_settings, pairs, few, methods, tuned=True),
             Scenario("partial", f"one client leaves, {100 * self.partial_share:g} % take part in a round",

@@ -180,7 +180,7 @@ def trial(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
 
 
 def best_trial(trials: Sequence[Record]) -> int:
-    """Which of `trials` has the smallest objective; those that gave up come after all that did not, diverged ones last."""
+    """Which of `trials` has the smallest objective; those that gave up come after all others, diverged ones last."""
 
     def rank(k: int) -> tuple[bool, bool, float]:
         metrics = trials[k].metrics

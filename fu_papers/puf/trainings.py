@@ -76,7 +76,7 @@ def train_official(config: Mapping[str, Any], context: RunContext) -> tuple[dict
 
 
 def federation(config: Mapping[str, Any], p: Problem) -> Federation:
-    """Everybody, with the data as they are trained on: those of the client `poisoned` carry a backdoor, if it is >= 0."""
+    """Everybody, with the data as they are trained on: those of client `poisoned`, if >= 0, carry a backdoor."""
     f, target = p.federation(config), config["poisoned"]
     if target < 0:
         return f

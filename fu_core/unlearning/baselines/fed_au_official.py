@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fu_core.errors import NumericalFailure, check_count, check_share
+from fu_core.errors import NumericalFailure, UnsupportedTask, check_count, check_share
 from fu_core.federation.federation import Federation
 from fu_core.federation.local import Client
 from fu_core.federation.server import ServerState, aggregate, server_step
@@ -96,9 +96,11 @@ def fed_au_train(
     that a training can go on; `after_round(t, w, h_A)` is called after each round.
 
     Random: heads and labels, the latter once, and the batches of `fedavg`, round by round. Raises as
-    `find_head`, and `NumericalFailure` on divergence.
+    `find_head`, `NumericalFailure` on divergence, and `UnsupportedTask` unless everybody takes part in every round.
     """
     check_count("rounds", rounds, least=0)
+    if f.participation != 1:
+        raise UnsupportedTask(f"participation must be 1, since heads are trained round by round, got {f.participation}")
     samples = samples_of(deletion)
     head = head_on(f.model, w, samples)
     forgotten_class = _one_class(deletion)

@@ -76,7 +76,8 @@ def mode(
 
     Of the one client that leaves, only the inputs are used. Optimiser, batches and augmentation of every step, and E
     of degradation, are `f.local`'s; its rates, and in guidance its momentum if one is given, are replaced by those of
-    `config`. The server is plain averaging.
+    `config`. The server is plain averaging. Where only a share of the clients takes part in a round, both parts of it
+    have that share of those who stay (PUF, Table I: not everybody is needed), and guidance the target.
     v_0 (d,): where the degradation model starts, by default `f.model.init(f.seed)`.
 
     Random: batches and augmentation, from the streams of rounds `round`, `round` + 1, ...; both trainings of
@@ -102,7 +103,8 @@ def mode(
             v, _ = fedavg_round(degrading, v, t)
             w = config.momentum * w + (1 - config.momentum) * v  # w <- lambda w + (1 - lambda) v
         y_u = f.model.predict(v, x_u).argmax(dim=1)
-        w = _guidance_round(f.having(clients={**deletion.kept, u: (x_u, y_u)}), w, u, config, t)
+        staying = {k: deletion.kept[k] for k in degrading.taking_part(t)}
+        w = _guidance_round(f.having(clients={**staying, u: (x_u, y_u)}), w, u, config, t)
     f.meter.keep("global model", w)
     f.meter.keep("degradation model", v)
     return w

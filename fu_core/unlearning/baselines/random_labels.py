@@ -3,7 +3,8 @@
     y_j ~ uniform in 0, ..., C - 1 for every forgotten sample of j, true or not, drawn once a round
     w <- w + sum_{k in S+} n_k / n Delta_k(w) + sum_{j in S-} n_j / n Delta_j(w; random labels)
 
-S+ are those who stay, in an ordinary round with what they keep; `alone` leaves them out. n counts who takes part.
+S+ are those who stay, in an ordinary round with what they keep, all or as many as take part in one; `alone` leaves them
+out. n counts who takes part.
 After Golatkar et al. (CVPR 2020) and Graves et al. (AAAI 2021), who relabel in central training; the federated form is
 ours.
 """
@@ -68,14 +69,13 @@ def relabelled_rounds(f: Federation, w: Tensor, deletion: Deletion, config: Rand
     """
     if f.model.task != "classification":
         raise UnsupportedTask(f"Random labels are classes and need classification, got {f.model.task!r}")
-    everybody, minus_ids, plus_ids = participants(deletion, "special" if config.alone else "regular")
-    f = f.having(clients=everybody)
-    sizes = f.sizes([*minus_ids, *plus_ids])
     x, _ = deletion.forget
     classes = f.model.predict(w, x[:1]).shape[1]
     f.meter.keep("global model", w)
     w, state = w.clone(), ServerState()
     for t in range(round, round + config.rounds):
+        everybody, minus_ids, plus_ids = participants(f, deletion, "special" if config.alone else "regular", t)
+        here = f.having(clients=everybody)
         nonsense = {}
         for j in minus_ids:
             x, y = everybody[j]
@@ -84,8 +84,9 @@ def relabelled_rounds(f: Federation, w: Tensor, deletion: Deletion, config: Rand
         rounds_before = f.meter.rounds
         updates = [train_round(at_targets, w, t, minus_ids)]
         if plus_ids:
-            updates += [train_round(f, w, t, plus_ids)]
+            updates += [train_round(here, w, t, plus_ids)]
         f.meter.rounds = rounds_before + 1  # both groups train in the same round
+        sizes = here.sizes([*minus_ids, *plus_ids])
         delta = aggregate(torch.cat(updates), sizes / sizes.sum())  # sum_i n_i / n * Delta_i
         w, state = server_step(w, delta, f.server, state)
         if not bool(w.isfinite().all()):

@@ -11,7 +11,7 @@ from fu_core.federation.horizontal import fedavg
 from fu_core.federation.server import FedOpt
 from fu_core.federation.vertical import Parties, VerticalFederation, train
 from fu_core.request import Deletion
-from fu_core.unlearning.method import EXCHANGES, NoParameters, Trained, register
+from fu_core.unlearning.method import EXCHANGES, REFERENCE, NoParameters, Trained, register
 from fu_core.unlearning.needs import Needs
 
 
@@ -35,7 +35,7 @@ def retrain(f: Federation, w_0: Tensor, deletion: Deletion, rounds: int) -> Tens
 
 @register(
     "Original",
-    paper="reference",
+    paper=REFERENCE,
     colour="#6a6a6a",
     dash=":",
     needs=Needs(blind=True),
@@ -52,7 +52,7 @@ def original(trained: Trained, deletion: Deletion, config: NoParameters) -> Tens
 
 @register(
     "Retrain",
-    paper="reference",
+    paper=REFERENCE,
     colour="#000000",
     dash="--",
     needs=Needs(full_participation=True, several_rounds=True),
