@@ -94,10 +94,10 @@ def recovery_curves(
     measure = measure_of(setting)
     for ax, metric in zip(axes, ("test", "forget"), strict=True):
         for method, runs in found.items():
-            lengths = [len(run.rounds) for run in runs]
-            last = int(np.median(lengths))  # at least half of the runs have a round `last` - 1
+            lengths = sorted((len(run.rounds) for run in runs), reverse=True)
+            last = lengths[(len(runs) - 1) // 2]  # so many rounds at least half of the runs have
             paths = np.array([_extended([row[metric] for row in run.rounds], last)[:last] for run in runs])
-            drawn = max(lengths) > 1  # FedEraser has no recovery, hence no line
+            drawn = lengths[0] > 1  # FedEraser has no recovery, hence no line
             if drawn:
                 seed_band(ax, range(last), paths, method)
             ends = [run.metrics["test"] for run in runs if run.metrics["test"]["reached"] or not drawn]
@@ -282,7 +282,8 @@ def sweep_scatter(e: Experiment, runs: pd.DataFrame, scenario: str = "clients", 
     One panel per setting. Means over the sweep's runs that came back; near the origin is good. Open: some gave up; where
     all did, or one diverged, no dot but a note. Stars: Natural, NoT and PGA on the same requests and seeds, tuned where
     the tables are; Natural, which no rule stops, after its last round. Crosses: the paper. Its figures come without
-    numbers, so these are the forget gaps of the nearest block of its tables, at the rounds that its printed costs imply.
+    numbers, so these are the forget gaps of the nearest block of its tables, at the rounds that its printed costs imply;
+    those beyond our cap are in the note.
     """
     settings = e.sweep_settings if scenario == "clients" else e.scenario(scenario).settings
     fig, axes = axes_row(len(settings), height=4.0, width=5.6)
@@ -313,9 +314,13 @@ def sweep_scatter(e: Experiment, runs: pd.DataFrame, scenario: str = "clients", 
                 ax.scatter(done.rounds.mean(), done.delta_forget.mean(), marker="*", s=130, zorder=2, **look)
             elif gave_up:
                 lost.append(f"{method} always gave up")
-        for method, rounds, gap in _papers_points(scenario, setting):
-            ax.scatter(rounds, gap, color=colour(method), marker="x", s=40, zorder=2)
-        _sweep_legend(ax, swept, bool(_papers_points(scenario, setting)))
+        printed = _papers_points(scenario, setting)
+        for method, rounds, gap in printed:
+            if rounds <= e.recovery_cap:
+                ax.scatter(rounds, gap, color=colour(method), marker="x", s=40, zorder=2, gid="paper")
+            else:
+                lost.append(f"paper's {method} at {rounds:g} rounds")
+        _sweep_legend(ax, swept, bool(printed))
         if lost:
             told = textwrap.fill(f"not shown: {'; '.join(lost)}", 60)
             ax.text(0.5, -0.2, told, transform=ax.transAxes, ha="center", va="top", fontsize=8)
