@@ -119,7 +119,7 @@ def recovery_curves(
 def utility_matched(
     e: Experiment, unlearnings: Unlearnings, setting: str, scenario: str = "clients", methods: Sequence[str] = ()
 ) -> Figure:
-    """Forget gap against test shortfall, a line per method over the recovery rounds: who forgets more *at equal utility*?
+    """Forget gap against test shortfall, a line per method over the recovery rounds: who forgets at equal utility?
 
     Both are differences to the retrained model of the same request and seed (the gap absolute), means over all runs,
     those included that gave up; one that stopped stays where it stopped. Recovery moves to the left. A full dot is
@@ -187,8 +187,8 @@ def _mark_references(ax: Axes, unlearnings: Unlearnings, scenario: str, setting:
 def natural_curve(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) -> Figure:
     """Natural's forget gap per round (dots where the paper reads it), beside what PUF ends with, and after how long.
 
-    Mean and spread over runs. PUF: a dot at its mean number of rounds, unlearning and recovery by the paper's stop rule,
-    and a line at the mean forget gap of the runs that came back; grey: the noise floor.
+    Mean and spread over runs. PUF: a dot at its mean number of rounds, unlearning and recovery by the paper's stop
+    rule, and a line at the mean forget gap of the runs that came back; grey: the noise floor.
     """
     s, natural = e.scenarios()[0], natural_at(unlearnings)
     fig, axes = axes_row(len(s.settings), height=3.4, width=4.4, sharey=True)
@@ -205,7 +205,8 @@ def natural_curve(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) -
                 gap = done.delta_forget.mean()
                 ax.axhline(gap, color=colour(method), linestyle=linestyle(method), label=method)
                 ax.plot((done.rounds + done.unlearning_rounds).mean(), gap, "o", color=colour(method), markersize=8)
-        ax.axhspan(0, rows_of(runs, s.name, text, AGAIN, "test").delta_forget.mean(), color=FLOOR, alpha=0.6, linewidth=0)
+        floor = rows_of(runs, s.name, text, AGAIN, "test").delta_forget.mean()
+        ax.axhspan(0, floor, color=FLOOR, alpha=0.6, linewidth=0)
         ax.set(title=title(text), xlabel="rounds since the request", ylim=(0, None))
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[0].set_ylabel(f"Δ forget {measure_of(s.settings[0])}")
@@ -217,7 +218,7 @@ def radar(e: Experiment, runs: pd.DataFrame, setting: str, stop: str = "test") -
     """Fig. 1: three differences to Retrain and two costs per method; the smaller polygon is the better one.
 
     The outer ring is doing nothing (differences, linear) and retraining (costs, logarithmic: the centre is a
-    thousandth of it). Means over the runs that came back; a method all of whose runs gave up has no polygon, but a note.
+    thousandth of it). Means over the runs that came back; a method that always gave up has no polygon, but a note.
     """
     spokes = ["Δ forget acc.", "Δ Song", "bytes sent", "FLOPs", "Δ Yeom"]
     angles = np.linspace(0, 2 * np.pi, len(spokes), endpoint=False)
@@ -279,11 +280,11 @@ def operating_modes() -> Figure:
 def sweep_scatter(e: Experiment, runs: pd.DataFrame, scenario: str = "clients", stop: str = "test") -> Figure:
     """Fig. 5 (and 6, for segmentation): recovery rounds against what is left of the forget gap, per (eta_u, E_u).
 
-    One panel per setting. Means over the sweep's runs that came back; near the origin is good. Open: some gave up; where
-    all did, or one diverged, no dot but a note. Stars: Natural, NoT and PGA on the same requests and seeds, tuned where
-    the tables are; Natural, which no rule stops, after its last round. Crosses: the paper. Its figures come without
-    numbers, so these are the forget gaps of the nearest block of its tables, at the rounds that its printed costs imply;
-    those beyond our cap are in the note.
+    One panel per setting. Means over the sweep's runs that came back; near the origin is good. Open: some gave up;
+    where all did, or one diverged, no dot but a note. Stars: Natural, NoT and PGA on the same requests and seeds, tuned
+    where the tables are; Natural, which no rule stops, after its last round. Crosses: the paper. Its figures come
+    without numbers, so these are the forget gaps of the nearest block of its tables, at the rounds that its printed
+    costs imply; those beyond our cap are in the note.
     """
     settings = e.sweep_settings if scenario == "clients" else e.scenario(scenario).settings
     fig, axes = axes_row(len(settings), height=4.0, width=5.6)

@@ -1,4 +1,4 @@
-"""PUF's Tables III to VI as the paper prints them, its numbers beside ours, and the stronger judges that it does not ask.
+"""PUF's Tables III to VI as the paper prints them, its numbers beside ours, and stronger judges than it asks.
 
 One row per method: controls first, then who unlearns; where methods are tuned, a second row has their own settings.
 Every function takes the experiment and the frame of `results`; nothing here trains.
@@ -6,7 +6,7 @@ Every function takes the experiment and the frame of `results`; nothing here tra
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -15,7 +15,7 @@ from fu_core.unlearning.method import method as registered
 from fu_papers.evidence import completed
 from fu_papers.lab.record import Record
 from fu_papers.look import published
-from fu_papers.problem_figures import spread, title
+from fu_papers.problem_figures import spread
 from fu_papers.problems import Setting
 from fu_papers.puf.cost_model import BYTES_PER_PARAMETER, NOMINAL_FLOPS
 from fu_papers.puf.grid import AGAIN, CONTROLS, DESTROYED, OFFICIAL, PUBLISHED, Experiment
@@ -309,16 +309,11 @@ def control_notes(
         for method, label in _row_places(e, runs, setting, scenario)
     }
     nothing, again, destroyed = (mean[method, ""] for method in ("Original", AGAIN, DESTROYED))
-    told = []
+    gap, told = f"Original's forget gap ({nothing.delta_forget:.1f})", []
     if not again.delta_forget < nothing.delta_forget:
-        told.append(
-            f"{AGAIN}'s forget gap ({again.delta_forget:.1f}) is not smaller than Original's ({nothing.delta_forget:.1f})"
-        )
+        told.append(f"{AGAIN}'s forget gap ({again.delta_forget:.1f}) is not smaller than {gap}")
     if not again.delta_test < nothing.delta_forget:
-        told.append(
-            f"{AGAIN}'s test accuracy is {again.delta_test:.1f} points off, "
-            f"no less than Original's forget gap ({nothing.delta_forget:.1f})"
-        )
+        told.append(f"{AGAIN}'s test accuracy is {again.delta_test:.1f} points off, no less than {gap}")
     others = {place: m.shortfall for place, m in mean.items() if place[0] != DESTROYED and pd.notna(m.shortfall)}
     if worse := [place for place, shortfall in others.items() if not shortfall < destroyed.shortfall]:
         names = ", ".join(row_name(*place) for place in worse)

@@ -28,7 +28,6 @@ from fu_papers.puf.grid import (
     PUBLISHED,
     PUFS,
     REFERENCES,
-    RIVALS,
     SWEPT_AGAINST,
 )
 from fu_papers.puf.runs import STOP_RULES
@@ -124,7 +123,7 @@ def planted(e=E, changes=None, runs="runs"):
 def trainings(e=E):
     found = {}
     for key, config in stages.all_trainings(e).items():
-        original = key[3] == "none"
+        original = key[3].startswith(("none", "poisoned"))
         rounds = [{"round": t, "test": level + t} for t, level in ((1, 30.0), (5, 40.0 if original else 36.0))]
         cost = ORIGINAL_COST if original else RETRAIN_COST
         found[key] = record(f"training {key}", {**cost, "test": 80.0}, rounds, config)
@@ -337,7 +336,7 @@ def judged(setting=SKEWED, scenario="clients", stop="test", changes=None, e=E):
 
 
 def test_the_table_has_every_column_of_the_papers_table_iii_in_its_order_with_its_numbers_beside():
-    """Table III: Method | Test Acc. | Forget Acc. (Δ) | MIA Song (Δ) | MIA Yeom (Δ) | Bytes (×) | FLOPs (×) | Bytes (×)."""
+    """Test Acc., Forget Acc. (Δ), MIA Song (Δ), MIA Yeom (Δ), Bytes (×), FLOPs (×), Bytes (×)."""
     beside = [name for heading in (*EFFICACY, *EFFICIENCY) for name in (heading, f"paper: {heading}")]
     assert list(printed()) == ["gave up", *beside]
     masks = ["test Dice %", "forget Dice % (Δ)", "forget loss (Δ)", *EFFICIENCY[:2]]  # Table VI
@@ -452,7 +451,8 @@ def test_the_table_shows_the_mean_and_the_spread_of_differences():
 def test_hospitals_have_dice_and_loss_instead_of_attacks():
     changes = {("segmentation", None, None, "NoT"): {"forget": 63.25, "loss": 1.125}}
     table = printed(SITES, "segmentation", changes=changes)
-    assert list(table.loc["NoT", ["forget Dice % (Δ)", "forget loss (Δ)"]]) == ["63.2 (3.2 ± 0.0)", "1.12 (0.12 ± 0.00)"]
+    assert table.loc["NoT", "forget Dice % (Δ)"] == "63.2 (3.2 ± 0.0)"
+    assert table.loc["NoT", "forget loss (Δ)"] == "1.12 (0.12 ± 0.00)"
     assert not [column for column in judged(SITES, "segmentation") if "attack" in column or "KL" in column]
 
 
@@ -508,7 +508,7 @@ def test_a_tuned_method_has_a_second_row_as_published_and_the_papers_numbers_sta
     changes = {("clients", SKEWED, None, "PGA"): {"forget": 61.0}}
     unlearnings = planted(TUNED, changes)
     for cell, found in unlearnings.items():
-        if cell.label == PUBLISHED:
+        if cell.label == PUBLISHED and "test" in found.metrics:
             found.metrics["test"]["forget"] = 75.0
     frame = frame_of(unlearnings, e=TUNED)
     table = printed_tables.paper_table(TUNED, frame, SKEWED, about(), stop="test").set_index("method")
@@ -516,8 +516,9 @@ def test_a_tuned_method_has_a_second_row_as_published_and_the_papers_numbers_sta
     assert {"PGA", "MoDe", "FedAU", *PUFS} <= set(tunable)
     rows = [name for m in METHODS for name in ([m, f"{m}, as published"] if m in tunable else [m])]
     assert list(table.index) == [*REFERENCES, FLOOR, DESTROYED, *rows]
-    assert table.loc[["PGA", "PGA, as published"], "forget acc. % (Δ)"].tolist() == ["61.0 (1.0 ± 0.0)", "75.0 (15.0 ± 0.0)"]
-    assert table.loc[["PGA", "PGA, as published"], "paper: test acc. %"].tolist() == ["84.0 ± 1.0", "–"]
+    pga = table.loc[["PGA", "PGA, as published"]]
+    assert pga["forget acc. % (Δ)"].tolist() == ["61.0 (1.0 ± 0.0)", "75.0 (15.0 ± 0.0)"]
+    assert pga["paper: test acc. %"].tolist() == ["84.0 ± 1.0", "–"]
 
 
 def test_the_official_fedau_is_a_row_where_it_was_run():
@@ -548,7 +549,7 @@ def test_controls_that_come_out_as_they_must_are_not_mentioned():
 
 def test_a_second_retraining_no_nearer_than_doing_nothing_is_told():
     (told,) = notes({("clients", SKEWED, None, AGAIN): {"forget": 95.0}})
-    assert told == "Retrain again's forget gap (35.0) is not smaller than Original's (30.0)"
+    assert told == "Retrain again's forget gap (35.0) is not smaller than Original's forget gap (30.0)"
     (told,) = notes({("clients", SKEWED, None, AGAIN): {"test": 45.0}})
     assert "Retrain again's test accuracy is 35.0 points off" in told
 
@@ -597,7 +598,9 @@ def test_who_never_learned_the_data_again_took_at_least_so_long():
 
 def test_backdoors_are_shown_where_there_were_some():
     e = E.changed(backdoor_settings=[SKEWED])
-    changes = {("backdoor", None, None, None): {"backdoor": 10.0}, ("backdoor", None, None, "Original"): {"backdoor": 95.0}}
+    changes = {
+        ("backdoor", None, None, name): {"backdoor": level} for name, level in ((None, 10.0), ("Original", 95.0))
+    }
     shown = judged(scenario="backdoor", changes=changes, e=e)["backdoor success % (Δ)"]
     assert shown["Original"] == "95.0 (85.0 ± 0.0)"
     assert shown["NoT"] == "10.0 (0.0 ± 0.0)"
@@ -720,7 +723,8 @@ def test_a_scenario_has_both_tables_of_every_setting_with_its_own_data_below(mon
         where = "Dirichlet 0.3" if text == SKEWED else "IID"
         assert f">{what}CIFAR-10, {where}, one client leaves, 2 runs each, recovery stopped on validation data" in table
         assert f"Data: data of {text}; net: tiny_cnn" in table
-    assert "Paper: Table III, CIFAR-10, Non-IID, ResNet-18, E=1, its nearest setting, with other net." in tables_shown[0]
+    nearest = "Paper: Table III, CIFAR-10, Non-IID, ResNet-18, E=1, its nearest setting, with other net."
+    assert nearest in tables_shown[0]
     assert "All methods with their own settings." in tables_shown[0]
     (left,) = tables_shown[4:]  # the paper's block that is nearest to none of ours
     assert "Paper: Table III, CIFAR-100, Non-IID, ResNet-18, E=1. Not run in this profile" in left
@@ -779,7 +783,8 @@ def trials(e=TUNED):
     for cell, config in e.tuning():
         k = int(cell.label)
         metrics = {"objective": (9.0, 4.0, 2.0)[k], "forget_gap": 1.0, "shortfall": 0.5, "rounds": 3, "reached": k != 2}
-        found[cell] = record(f"trial {cell}", metrics if k != 0 or cell.method != "PGA" else {"diverged": "nan"}, (), config)
+        metrics = {"diverged": "nan"} if (cell.method, k) == ("PGA", 0) else metrics
+        found[cell] = record(f"trial {cell}", metrics, (), config)
     return found
 
 
@@ -899,7 +904,12 @@ def test_a_recovery_curve_ends_where_fewer_than_half_of_its_runs_go_on():
     e = E.changed(targets=[0, 1, 2])
     paths = [[(10.0, 0.0)] * 2, [(40.0, 3.0)] * 3, [(70.0, 6.0)] * 5]
     changes = {
-        ("clients", EVEN, f"client-{t}", "NoT"): {"path": path, "rounds": len(path) - 1, "reached": t < 2, "forget": 60.0 + t}
+        ("clients", EVEN, f"client-{t}", "NoT"): {
+            "path": path,
+            "rounds": len(path) - 1,
+            "reached": t < 2,
+            "forget": 60.0 + t,
+        }
         for t, path in enumerate(paths)
     }
     test, forget = figures.recovery_curves(e, planted(e, changes), EVEN, methods=["NoT"]).axes
@@ -913,7 +923,8 @@ def test_a_recovery_curve_ends_where_fewer_than_half_of_its_runs_go_on():
 
 
 def test_federaser_is_a_dot_at_its_end():
-    changes = {("clients", None, None, "FedEraser"): {"path": [(77.0, 60.0)], "rounds": 0, "test": 77.0, "reached": False}}
+    replayed = {"path": [(77.0, 60.0)], "rounds": 0, "test": 77.0, "reached": False}
+    changes = {("clients", None, None, "FedEraser"): replayed}
     test, _ = figures.recovery_curves(E, planted(changes=changes), EVEN, methods=["FedEraser", "NoT"]).axes
     line = labelled(test)["FedEraser"]
     assert (line.get_marker(), list(line.get_xdata()), list(line.get_ydata())) == ("o", [0.0], [77.0])
@@ -945,7 +956,7 @@ def test_the_noise_floor_is_a_box_as_large_as_what_tells_two_retrainings_apart()
     (ax,) = figures.utility_matched(E, planted(), SKEWED).axes
     (box,) = ax.patches
     assert box.get_bbox().bounds == (-1.0, 0.0, 2.0, 3.0)  # 79 and 63 against 80 and 60
-    assert {name for name in labelled(ax)} == {*METHODS, *REFERENCES}
+    assert set(labelled(ax)) == {*METHODS, *REFERENCES}
 
 
 def test_runs_that_gave_up_are_drawn_to_the_cap_and_counted():
@@ -1113,7 +1124,7 @@ def test_a_sweeps_runs_that_gave_up_enter_no_mean():
 def test_rivals_of_the_sweep_are_those_of_the_tables_and_not_as_published():
     runs = planted(TUNED)
     for cell, found in runs.items():
-        if cell.label == PUBLISHED:
+        if cell.label == PUBLISHED and "test" in found.metrics:
             found.metrics["test"]["rounds"] = 99
     both = pd.concat([frame_of(runs, e=TUNED), frame_of(planted(TUNED, runs="sweep"), runs, TUNED)])
     (ax,) = figures.sweep_scatter(TUNED, both).axes
