@@ -129,6 +129,13 @@ def _relearned(case: Judged, w: Tensor) -> dict[str, Any]:
         return {}
     target = accuracy(case.p.model, case.original, *case.deletion.forget)
     found = relearn_passes(
-        case.p.model, w, case.deletion.forget, case.f.local, target=target, cap=case.relearn_cap, seed=case.seed
+        case.p.model,
+        w,
+        case.deletion.forget,
+        case.f.local,
+        target=target,
+        cap=case.relearn_cap,
+        seed=case.seed,
+        per_pass=4,
     )
     return {"relearn": found.passes, "relearned": found.reached}
