@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pandas as pd
 from scipy.stats import spearmanr
@@ -101,34 +102,56 @@ def _forgets_better(
     if r.empty:
         split = {None: "", True: ", not IID", False: ", IID"}[skewed]
         return ClaimResult(id, "not run", reason=f"needs a setting for the scenario {scenario!r}{split}")
-    parts: dict[str, str] = {}
-    shown, intervals, open_ = [], [], []
+    compared: dict[str, Comparison] = {}
+    floors: dict[str, float] = {}
+    useless, shown = [], []
     for setting, here in r.groupby("setting", sort=False):
-        floor = _floor(here)
+        floor, where = _floor(here), title(str(setting))
         there = [m for m in (*rivals, NOTHING) if (here.method == m).any()]
         for method in ours:
-            parts[f"{method} useful, {title(str(setting))}"] = _useful(here, method)
-            judged = judge_all(compare(here, method, there, value=GAP), claim="less", beyond=floor)
-            for rival, found in judged.items():
-                name = f"{_called(rival)}, {title(str(setting))}"
-                name = f"{method} against {name}" if len(ours) > 1 else name
-                parts[name] = found.verdict
-                intervals.append(f"{name}: {found.text()}")
-                open_ += _would_tell(name, found, floor)
-        shown.append(f"{title(str(setting))}: {_means(here, [*ours, *there])}; floor {floor:.1f}")
-    verdict, counted = in_part(parts)
+            who = f"{method} against " if len(ours) > 1 else ""
+            found = compare(here, method, there, value=GAP)
+            named = {_part(f"{who}{_called(rival)}", where, r): c for rival, c in found.items()}
+            useless += [] if _is_useful(here, method) else named
+            compared |= named
+            floors |= dict.fromkeys(named, floor)
+        shown.append(f"{where}: {_means(here, [*ours, *there])}; floor {floor:.1f}")
     used = r[r.method.isin([*ours, *rivals, NOTHING, AGAIN])]
-    reason = "; ".join([counted, *open_[:3]])
-    return ClaimResult(id, verdict, " | ".join(shown), "; ".join(intervals), _keys(used), reason)
+    return _concluded(id, {}, compared, floors, " | ".join(shown), _keys(used), useless)
 
 
-def _useful(here: pd.DataFrame, method: str) -> str:
+def _part(name: str, where: str, r: pd.DataFrame) -> str:
+    """What a part of a claim is called; where there is one setting, it goes without saying."""
+    return name if r.setting.nunique() == 1 else f"{name} ({where})"
+
+
+def _concluded(
+    id: str,
+    parts: Mapping[str, str],
+    compared: Mapping[str, Comparison],
+    floors: Mapping[str, float],
+    ours: str,
+    keys: Sequence[str],
+    useless: Sequence[str] = (),
+) -> ClaimResult:
+    """The result of a claim that rests on `parts` and on differences of forget gaps, all of them one family.
+
+    useless: the comparisons that are lost whatever the gap, since the model is of no use.
+    """
+    judged = judge_all(compared, claim="less", beyond=floors)
+    judged = {name: replace(c, verdict="does not hold") if name in useless else c for name, c in judged.items()}
+    verdict, counted = in_part({**parts, **{name: found.verdict for name, found in judged.items()}})
+    counted += "; no use: its test accuracy is below Retrain's" if useless else ""
+    open_ = [sentence for name, found in judged.items() for sentence in _would_tell(name, found, floors[name])]
+    intervals = "; ".join(f"{name}: {found.text()}" for name, found in judged.items())
+    return ClaimResult(id, verdict, ours, intervals, keys, "; ".join([counted, *open_[:3]]))
+
+
+def _is_useful(here: pd.DataFrame, method: str) -> bool:
     """Do the runs that came back have Retrain's test accuracy, to a point beyond what two retrainings differ by?"""
-    done, gave_up = completed(here[here.method == method])
+    done, _ = completed(here[here.method == method])
     slack = USEFUL + floor_of(here[here.method == AGAIN], value="delta_test")
-    if done.empty or (done.shortfall > slack).any():
-        return "does not hold"
-    return "undetermined" if gave_up else "holds"
+    return bool((done.shortfall <= slack).all())
 
 
 def _called(method: str) -> str:
@@ -169,7 +192,7 @@ def _natural_remembers(ended: pd.DataFrame, unlearnings: Unlearnings) -> ClaimRe
         waited = natural[natural.setting == setting]
         for method in PUFS:
             done, gave_up = completed(here[here.method == method])
-            name = f"{method}, {title(str(setting))}"
+            name = _part(method, title(str(setting)), r)
             if done.empty:
                 parts[name] = "undetermined"
                 intervals.append(f"{name}: {gave_up}")
@@ -198,22 +221,20 @@ def _fed_eraser(e: Experiment, ended: pd.DataFrame, descriptions: Mapping[str, R
         return ClaimResult("P12", "not run", reason="needs an IID setting and history_interval of at least 1")
     retained = -(-e.rounds // e.history_interval)
     exact = bool((_models_kept(eraser, descriptions) == e.clients * retained).all())
-    parts = {"storage C R_ret P B": "holds" if exact else "does not hold"}
-    intervals, open_ = [], []
+    compared: dict[str, Comparison] = {}
+    floors: dict[str, float] = {}
     for setting, here in r.groupby("setting", sort=False):
-        floor, rivals = _floor(here), [m for m in (*OTHERS, *PUFS, NOTHING) if (here.method == m).any()]
-        for rival, found in judge_all(compare(here, "FedEraser", rivals, value=GAP), beyond=floor).items():
-            name = f"{_called(rival)}, {title(str(setting))}"
-            parts[name] = found.verdict
-            intervals.append(f"{name}: {found.text()}")
-            open_ += _would_tell(name, found, floor)
-    verdict, counted = in_part(parts)
+        there = [m for m in (*OTHERS, *PUFS, NOTHING) if (here.method == m).any()]
+        found = compare(here, "FedEraser", there, value=GAP)
+        named = {_part(_called(rival), title(str(setting)), r): c for rival, c in found.items()}
+        compared |= named
+        floors |= dict.fromkeys(named, _floor(here))
     ours = (
         f"{eraser.storage.mean():.2e} bytes, {'=' if exact else 'not'} C R_ret P B; "
         f"forget gap {eraser[GAP].mean():.1f}, test accuracy {eraser.shortfall.mean():.1f} points below Retrain's"
     )
-    reason = "; ".join([counted, *open_[:3]])
-    return ClaimResult("P12", verdict, ours, "; ".join(intervals), _keys(r), reason)
+    parts = {"storage C R_ret P B": "holds" if exact else "does not hold"}
+    return _concluded("P12", parts, compared, floors, ours, _keys(r))
 
 
 # --- costs -----------------------------------------------------------------------------------------------------------
@@ -230,7 +251,7 @@ def _cheaper(e: Experiment, ended: pd.DataFrame) -> ClaimResult:
     parts: dict[str, str] = {}
     shown, open_ = [], []
     for (setting, method), cell in r.groupby(["setting", "method"], sort=False):
-        name = f"{method}, {title(str(setting))}"
+        name = _part(method, title(str(setting)), r)
         done, gave_up = completed(cell)
         if done.empty:
             parts[name] = "does not hold"
@@ -311,7 +332,7 @@ def _rate_matters(swept: pd.DataFrame) -> ClaimResult:
     shown, open_ = [], []
     for (setting, method), cell in r.groupby(["setting", "method"], sort=False):
         for name, claim in ((GAP, "less"), ("rounds", "more")):
-            where = f"{method}, {title(str(setting))}, {'forget gap' if name == GAP else 'recovery rounds'}"
+            where = _part(f"{method}, {'forget gap' if name == GAP else 'recovery rounds'}", title(str(setting)), r)
             ranks = [
                 {"request": request, "seed": seed, "value": _rank_correlation(one.eta_u, one[name])}
                 for (request, seed), one in cell.groupby(["request", "seed"], sort=False)

@@ -462,7 +462,7 @@ HOLDS, FAILS, OPEN = "holds", "does not hold", "undetermined"
         ([HOLDS, HOLDS], "holds"),
         ([FAILS, FAILS], "does not hold"),
         ([OPEN], "undetermined"),
-        ([OPEN, FAILS, FAILS], "undetermined"),  # nothing holds
+        ([OPEN, FAILS, FAILS], "does not hold"),  # one of three would be less than half
         ([HOLDS, HOLDS, OPEN], "undetermined"),  # nothing fails
         ([HOLDS, FAILS], "holds in part"),
         ([HOLDS, HOLDS, FAILS, OPEN], "holds in part"),
