@@ -1,14 +1,19 @@
 """Who holds what.
 
-A partition is a list of sorted int64 index tensors, one per client, that cover the training set exactly once. It is
-data: drawn from named streams, checked, and hashed into the records.
+A partition is a list of sorted int64 index tensors, one per client, none of which share a sample. It is data: drawn
+from named streams, checked, and hashed into the records. It covers the training set exactly once, but for two kinds,
+whose other samples nobody holds: one with given sizes that add up to less (`dirichlet`), and one that somebody else has
+published (`read`).
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,12 +33,24 @@ def iid(n: int, clients: int, *, seed: int) -> list[Tensor]:
 
 
 def dirichlet(
-    labels: Tensor, clients: int, *, alpha: float, seed: int, min_size: int = 1, max_tries: int = 100
+    labels: Tensor,
+    clients: int,
+    *,
+    alpha: float,
+    seed: int,
+    min_size: int = 1,
+    max_tries: int = 100,
+    sizes: Sequence[int] | None = None,
 ) -> list[Tensor]:
     """Label skew: the samples of each class are shared out by proportions q ~ Dir(alpha · 1_N).
 
     Small `alpha` gives each client few classes, large `alpha` approaches `iid`. `labels`: int64 `(n,)`. All classes
     are redrawn until every client has `min_size` samples. Raises `ValueError` after `max_tries` draws.
+
+    sizes: how many samples each client has, at most n together; what is left over nobody holds. Then every client draws
+    class proportions q ~ Dir(alpha · C · prior) of its own, prior the C classes' shares in the data, and takes its
+    samples by them without putting any back; where a class has run out, by the others' proportions. Clients choose in
+    random order, as those who come late find less of what they would have. min_size and max_tries are of no account.
     """
     if not (isinstance(alpha, (int, float)) and 0 < alpha < math.inf):
         raise ValueError(f"alpha must be > 0, got {alpha!r}")
@@ -41,6 +58,9 @@ def dirichlet(
     check_count("max_tries", max_tries)
     if labels.ndim != 1:
         raise ValueError(f"labels must have shape (n,), got {tuple(labels.shape)}")
+    if sizes is not None:
+        _check_sizes(sizes, clients, len(labels))
+        return _sized_draw(labels, sizes, alpha, numpy_stream(seed, "partition dirichlet sizes"))
     _check_clients(clients, len(labels), max(min_size, 1))
     best = 0
     for attempt in range(max_tries):
@@ -65,6 +85,69 @@ def _dirichlet_draw(labels: Tensor, clients: int, alpha: float, rng: np.random.G
         for client, share in enumerate(np.split(samples, cuts)):
             owned[client].append(share)
     return [torch.from_numpy(np.sort(np.concatenate(shares))) for shares in owned]
+
+
+def _sized_draw(labels: Tensor, sizes: Sequence[int], alpha: float, rng: np.random.Generator) -> list[Tensor]:
+    classes, count = np.unique(labels.numpy(), return_counts=True)
+    pools = [rng.permutation((labels == cls).nonzero().flatten().numpy()) for cls in classes.tolist()]
+    left = count.copy()
+    parts: dict[int, Tensor] = {}
+    for client in rng.permutation(len(sizes)).tolist():
+        q = rng.dirichlet(alpha * len(classes) * count / count.sum())
+        taken = _counts(sizes[client], q, left, rng)
+        ends = left.copy()
+        left -= taken
+        own = np.concatenate([pool[a:b] for pool, a, b in zip(pools, left, ends, strict=True)])
+        parts[client] = torch.from_numpy(np.sort(own))
+    return [parts[client] for client in range(len(sizes))]
+
+
+def _counts(size: int, q: np.ndarray, left: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """How many of each class (C,): `size` together, by the proportions `q` (C,), never more than are `left` (C,)."""
+    taken = np.zeros_like(left)
+    while (missing := size - int(taken.sum())) > 0:
+        wanted = np.where(left > taken, q, 0.0)
+        if wanted.sum() < 1e-12:  # nothing that it would have is left
+            wanted = (left - taken).astype(float)
+        taken = np.minimum(taken + rng.multinomial(missing, wanted / wanted.sum()), left)
+    return taken
+
+
+def read(path: str | Path, n: int) -> list[Tensor]:
+    """The partition of n samples in a JSON file, {"0": [indices], "1": ...}, as papers publish theirs.
+
+    Clients are numbered from 0 without a gap, in any order, and so are their indices; not all samples need be there.
+    They count samples in the order of the data set that they were made for. Raises `ValueError` that names the file and
+    the client that is wrong.
+    """
+    check_count("n", n)
+    try:
+        held = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"path must name a JSON file with a partition, got {str(path)!r}: {error}") from error
+    if not isinstance(held, dict) or not held:
+        raise ValueError(f'{path} must hold lists of indices by client, {{"0": [...], ...}}, got {type(held).__name__}')
+    if set(held) != {str(client) for client in range(len(held))}:
+        expected = f'"0" to "{len(held) - 1}"'
+        raise ValueError(f"{path} must name its {len(held)} clients {expected}, got {', '.join(map(repr, held))}")
+    parts = [_indices(path, client, held[str(client)], n) for client in range(len(held))]
+    owner = torch.full((n,), -1)
+    for client, part in enumerate(parts):
+        if (taken := part[owner[part] >= 0]).numel():
+            raise ValueError(f"{path}: clients {int(owner[taken[0]])} and {client} both have index {int(taken[0])}")
+        owner[part] = client
+    return parts
+
+
+def _indices(path: str | Path, client: int, given: Any, n: int) -> Tensor:
+    whole = isinstance(given, list) and all(type(index) is int for index in given)
+    if not whole or not given:
+        raise ValueError(f"{path}: client {client} must have a list of whole numbers, one at least, got {given!r:.60}")
+    if wrong := [index for index in given if not 0 <= index < n]:
+        raise ValueError(f"{path}: client {client} must have indices 0..{n - 1}, got {wrong[0]}")
+    if again := len(given) - len(set(given)):
+        raise ValueError(f"{path}: client {client} must have every index once, got {again} again")
+    return torch.tensor(sorted(given), dtype=torch.int64)
 
 
 def natural(site: Tensor) -> list[Tensor]:
@@ -97,14 +180,16 @@ def label_counts(parts: Parts, labels: Tensor, classes: int) -> Tensor:
     return torch.stack([torch.bincount(labels[part], minlength=classes) for part in parts])
 
 
-def check_partition(parts: Parts, n: int) -> None:
-    """Raise `ValueError` unless the parts are disjoint and cover `0..n-1`."""
+def check_partition(parts: Parts, n: int, *, whole: bool = True) -> None:
+    """Raise `ValueError` unless the parts are disjoint and cover `0..n-1`; with `whole=False` they may leave some."""
     indices = torch.cat([*parts, torch.empty(0, dtype=torch.int64)])
     if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < n:
         raise ValueError(f"parts must hold indices 0..{n - 1}, found {int(indices.min())}..{int(indices.max())}")
     times = torch.bincount(indices, minlength=n)
     lost, repeated = int((times == 0).sum()), int((times > 1).sum())
-    if lost or repeated:
+    if repeated and not whole:
+        raise ValueError(f"parts must hold none of {n} samples twice: {repeated} are repeated")
+    if whole and (lost or repeated):
         raise ValueError(f"parts must hold each of {n} samples once: {lost} are lost, {repeated} are repeated")
 
 
@@ -115,6 +200,16 @@ def partition_hash(parts: Parts) -> str:
         digest.update(f"{len(part)}\n".encode())
         digest.update(part.numpy().astype("<i8").tobytes())
     return digest.hexdigest()
+
+
+def _check_sizes(sizes: Sequence[int], clients: int, n: int) -> None:
+    check_count("clients", clients)
+    if len(sizes) != clients:
+        raise ValueError(f"sizes must be one per client, {clients}, got {len(sizes)}")
+    for client, size in enumerate(sizes):
+        check_count(f"size of client {client}", size)
+    if sum(sizes) > n:
+        raise ValueError(f"sizes must not add up to more than there is: {sum(sizes)} of {n} samples")
 
 
 def _check_clients(clients: int, n: int, each: int = 1) -> None:

@@ -174,9 +174,8 @@ def family(estimates: Mapping[str, Estimate], *, step_down: bool = True) -> dict
 def in_part(parts: Mapping[str, str]) -> tuple[str, str]:
     """The verdict on a claim from those on its named parts, and the sentence that counts and names them.
 
-    All hold: holds. None holds: does not hold if that is sure of every part, else undetermined. None fails, but not all
-    hold: undetermined. Some hold and some do not: holds in part if at least half of all parts hold; does not hold if
-    fewer would even if every undetermined part did; else undetermined.
+    All hold: holds. None fails, but not all hold: undetermined. Some fail: holds in part if at least half of all parts
+    hold; does not hold if fewer would even if every undetermined part did; else undetermined.
     """
     _check_parts(parts)
     hold, fail, open_ = (
@@ -185,9 +184,7 @@ def in_part(parts: Mapping[str, str]) -> tuple[str, str]:
     )
     if len(hold) == len(parts):
         verdict = "holds"
-    elif len(fail) == len(parts):
-        verdict = "does not hold"
-    elif not hold or not fail:
+    elif not fail:
         verdict = "undetermined"
     elif 2 * len(hold) >= len(parts):
         verdict = "holds in part"
@@ -284,9 +281,15 @@ def compare(
 
 
 def judge_all(
-    compared: Mapping[str, Comparison], *, claim: str = "less", beyond: float = 0.0, margin: float | None = None
+    compared: Mapping[str, Comparison],
+    *,
+    claim: str = "less",
+    beyond: float | Mapping[str, float] = 0.0,
+    margin: float | None = None,
 ) -> dict[str, Comparison]:
     """All comparisons that a claim rests on, as one `family` (in steps unless against a margin), with their verdicts.
+
+    beyond: as for `decide`, one floor for all or one for each.
 
     Whoever gave up anywhere cannot win: what would be decided in their favour is undetermined, as is what has no
     common cell.
@@ -297,7 +300,8 @@ def judge_all(
     for name, c in compared.items():
         verdict = "undetermined"
         if name in estimates:
-            verdict = decide(estimates[name], claim=claim, beyond=beyond, margin=margin)
+            floor = beyond if isinstance(beyond, float) else beyond[name]
+            verdict = decide(estimates[name], claim=claim, beyond=floor, margin=margin)
         if verdict == "holds" and not can_win(c.ours_gave_up, c.ours_runs):
             verdict = "undetermined"
         if verdict == "does not hold" and not can_win(c.rival_gave_up, c.rival_runs):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from fu_core import lazy
 
 if TYPE_CHECKING:
-    from fu_core.evaluation import accuracy, audit, backdoor, costs, equivalence, membership
+    from fu_core.evaluation import accuracy, audit, backdoor, costs, equivalence, membership, relearn
 
-__all__ = ["accuracy", "audit", "backdoor", "costs", "equivalence", "membership"]
+__all__ = ["accuracy", "audit", "backdoor", "costs", "equivalence", "membership", "relearn"]
 
 __getattr__ = lazy.parts(__name__, __all__)

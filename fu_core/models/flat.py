@@ -22,6 +22,9 @@ from fu_core.errors import UnsupportedModel, check_choice
 
 TASKS = ("classification", "segmentation", "regression")
 MOST_FEATURES = 2**28  # numbers, 1 GiB of float32: what features kept for later passes may take
+# samples that evaluation passes through a net in one call. On a processor as many as its cache holds the activations
+# of: small convolutional nets take twice as long by the thousand. An accelerator wants few calls.
+EVALUATED_AT_ONCE = {"cpu": 125}
 
 
 class Standardize(nn.Module):
@@ -151,14 +154,18 @@ class FlatModel:
         return vmap(grad(one), in_dims=(None, 0, 0))(w, x, y)
 
     @torch.no_grad()
-    def predict(self, w: Tensor, x: Tensor, batch_size: int = 1000) -> Tensor:
-        """`logits` in batches, without gradients: for evaluation over whole data sets."""
-        return torch.cat([self.logits(w, self.arrange(part)) for part in x.split(batch_size)])
+    def predict(self, w: Tensor, x: Tensor, batch_size: int | None = None) -> Tensor:
+        """`logits` in batches, without gradients: for evaluation over whole data sets.
+
+        `batch_size`: None for what is fast on the device of `x`; it changes nothing but rounding.
+        """
+        return torch.cat([self.logits(w, self.arrange(part)) for part in x.split(batch_size or _at_once(x))])
 
     @torch.no_grad()
-    def predict_losses(self, w: Tensor, x: Tensor, y: Tensor, batch_size: int = 1000) -> Tensor:
-        """`sample_losses` (n,) over a whole data set, in batches."""
-        parts = zip(x.split(batch_size), y.split(batch_size), strict=True)
+    def predict_losses(self, w: Tensor, x: Tensor, y: Tensor, batch_size: int | None = None) -> Tensor:
+        """`sample_losses` (n,) over a whole data set, in batches; `batch_size` as in `predict`."""
+        size = batch_size or _at_once(x)
+        parts = zip(x.split(size), y.split(size), strict=True)
         return torch.cat([self.sample_losses(self.logits(w, self.arrange(xb)), yb) for xb, yb in parts])
 
     def first_layer(self, example: Tensor) -> str:
@@ -273,6 +280,11 @@ def _holding(slots: Slots, tensors: Mapping[str, Tensor]) -> Iterator[None]:
     finally:
         for (_, held, key), tensor in zip(slots, own, strict=True):
             held[key] = tensor
+
+
+def _at_once(x: Tensor) -> int:
+    """How many of the samples `x` to evaluate in one call."""
+    return EVALUATED_AT_ONCE.get(x.device.type, 1000)
 
 
 def _in_a_row(module: nn.Module) -> list[nn.Module]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from fu_core.evaluation.relearn import relearn_passes
 from torch import Tensor
 
 from fu_core.evaluation.accuracy import accuracy, outputs_accuracy
@@ -28,6 +27,7 @@ from fu_core.evaluation.membership import (
     threshold_attack,
     yeom,
 )
+from fu_core.evaluation.relearn import relearn_passes
 from fu_core.federation import Federation
 from fu_core.request import Deletion
 from fu_papers.problems import Problem
@@ -129,6 +129,13 @@ def _relearned(case: Judged, w: Tensor) -> dict[str, Any]:
         return {}
     target = accuracy(case.p.model, case.original, *case.deletion.forget)
     found = relearn_passes(
-        case.p.model, w, case.deletion.forget, case.f.local, target=target, cap=case.relearn_cap, seed=case.seed
+        case.p.model,
+        w,
+        case.deletion.forget,
+        case.f.local,
+        target=target,
+        cap=case.relearn_cap,
+        seed=case.seed,
+        per_pass=4,
     )
     return {"relearn": found.passes, "relearned": found.reached}

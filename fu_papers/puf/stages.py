@@ -46,7 +46,7 @@ def equivalence(e: Experiment) -> dict[Cell, Config]:
     return {
         cell: e.unlearning(main, *cell[1:5], epochs_u=float(e.epochs))
         for cell, _ in e.runs()
-        if cell.group == main.name and cell.method == "PUF-Regular"
+        if (cell.group, cell.method, cell.label) == (main.name, "PUF-Regular", "")
     }
 
 

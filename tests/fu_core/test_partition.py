@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,6 +17,7 @@ from fu_core.partition import (
     label_counts,
     natural,
     partition_hash,
+    read,
     vertical,
 )
 
@@ -35,6 +38,8 @@ def assert_exact_cover(parts: list[Tensor], n: int) -> None:
     assert all(part == sorted(part) for part in as_lists(parts))
     assert all(part.dtype == torch.int64 for part in parts)
 
+
+PUBLISHED = [2968, 2238, 4541, 2278, 7305, 13500, 4951, 4453, 2715, 5048]  # PUF's split of CIFAR-10 with alpha 0.3
 
 # Partitions
 
@@ -99,6 +104,125 @@ def test_dirichlet_shares_have_the_right_moments():
     share = label_counts(dirichlet(labels, 5, alpha=0.5, seed=1), labels, 2000).double() / 200
     assert share.mean().item() == pytest.approx(0.2)
     assert share.var(correction=0).item() == pytest.approx(4 / (25 * 3.5), abs=0.004)
+
+
+def test_dirichlet_without_sizes_is_what_it_was():
+    """Records name partitions by these bits."""
+    labels = torch.arange(1000) % 10
+    parts = dirichlet(labels, 4, alpha=0.3, seed=0, min_size=5)
+    assert partition_hash(parts)[:16] == "e56b1eea4df11deb"
+    assert partition_hash(dirichlet(labels, 4, alpha=0.3, seed=0, min_size=5, sizes=None)) == partition_hash(parts)
+
+
+# Partitions of given sizes
+
+
+def test_clients_have_the_sizes_that_a_paper_publishes():
+    """Three of 50,000 samples are nobody's. The same every time; another seed shares out others."""
+    labels = torch.arange(50_000) % 10
+    parts = dirichlet(labels, 10, alpha=0.3, seed=0, sizes=PUBLISHED)
+    assert [len(part) for part in parts] == PUBLISHED
+    assert sum(PUBLISHED) == 49_997
+    check_partition(parts, 50_000, whole=False)
+    assert all(torch.equal(part, part.sort().values) for part in parts)
+    assert partition_hash(dirichlet(labels, 10, alpha=0.3, seed=0, sizes=PUBLISHED)) == partition_hash(parts)
+    assert partition_hash(dirichlet(labels, 10, alpha=0.3, seed=1, sizes=PUBLISHED)) != partition_hash(parts)
+    with pytest.raises(ValueError, match="3 are lost, 0 are repeated"):
+        check_partition(parts, 50_000)
+
+
+@quick
+@given(
+    labels=st.lists(st.integers(0, 4), min_size=20, max_size=80),
+    sizes=st.lists(st.integers(1, 12), min_size=1, max_size=6),
+    alpha=st.floats(1e-3, 1e4),
+    seed=seeds,
+)
+def test_any_sizes_are_met_exactly_whatever_the_skew(labels, sizes, alpha, seed):
+    y = torch.tensor(labels)
+    while sum(sizes) > len(labels):
+        sizes = sizes[:-1]
+    sizes = [*sizes, len(labels) - sum(sizes)] if seed % 2 and sum(sizes) < len(labels) else sizes
+    parts = dirichlet(y, len(sizes), alpha=alpha, seed=seed, sizes=sizes)
+    assert [len(part) for part in parts] == sizes
+    assert all(part.dtype == torch.int64 for part in parts)
+    check_partition(parts, len(y), whole=sum(sizes) == len(y))
+
+
+def test_sizes_that_leave_most_samples_show_the_skew_that_alpha_means():
+    """q ~ Dir(alpha C prior): E q = prior, Var q_c = prior_c (1 - prior_c) / (alpha C + 1), and a multinomial's part.
+
+    300 clients of 100 samples out of 3,000,000, classes of 1/6, 1/3 and 1/2: with alpha C = 1.5, the variance of a
+    count is 100 p (1 - p) + 100 * 99 p (1 - p) / 2.5. Its standard error over 300 is below 10 %; the band is 30 %.
+    """
+    labels = torch.tensor([0, 1, 1, 2, 2, 2]).repeat(50_000)
+    prior = torch.tensor([1 / 6, 1 / 3, 1 / 2], dtype=torch.float64)
+    counts = label_counts(dirichlet(labels, 300, alpha=0.5, seed=0, sizes=[100] * 300), labels, 3).double()
+    assert (counts.mean(dim=0) / 100 - prior).abs().max() < 4 * 0.32 / 300**0.5
+    expected = 100 * prior * (1 - prior) * (1 + 99 / 2.5)
+    assert ((counts.var(dim=0) / expected) - 1).abs().max() < 0.3
+    even = label_counts(dirichlet(labels, 300, alpha=1e6, seed=0, sizes=[100] * 300), labels, 3).double()
+    assert ((even.var(dim=0) / (100 * prior * (1 - prior))) - 1).abs().max() < 0.3
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ([5, 5], "sizes must be one per client, 3, got 2"),
+        ([5, 5, 0], "size of client 2 must be a whole number >= 1, got 0"),
+        ([5, 5, 2.0], "size of client 2 must be a whole number >= 1, got 2.0"),
+        ([5, 5, 11], "sizes must not add up to more than there is: 21 of 20 samples"),
+    ],
+)
+def test_sizes_that_cannot_be_are_named(sizes, message):
+    with pytest.raises(ValueError, match=message):
+        dirichlet(torch.arange(20) % 2, 3, alpha=1.0, seed=0, sizes=sizes)
+
+
+# Partitions that others have published
+
+
+def test_a_published_partition_is_read(tmp_path):
+    """Clients and indices in any order; sample 3 is nobody's."""
+    path = tmp_path / "0.3_clients3.txt"
+    path.write_text('{"1": [4, 0], "0": [5], "2": [2, 1, 6]}')
+    assert as_lists(read(path, 7)) == [[5], [0, 4], [1, 2, 6]]
+    assert all(part.dtype == torch.int64 for part in read(str(path), 7))
+
+
+def test_what_is_written_is_read_again(tmp_path):
+    parts, path = iid(30, 4, seed=0), tmp_path / "parts.json"
+    path.write_text(json.dumps({str(client): part.tolist() for client, part in enumerate(parts)}))
+    assert partition_hash(read(path, 30)) == partition_hash(parts)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "path must name a JSON file with a partition, got .*parts.json"),
+        ("[[0, 1]]", "must hold lists of indices by client, .*, got list"),
+        ("{}", "must hold lists of indices by client"),
+        ('{"0": [1], "2": [0]}', "must name its 2 clients \"0\" to \"1\", got '0', '2'"),
+        ('{"0": [1], "1": [true]}', r"client 1 must have a list of whole numbers, one at least, got \[True\]"),
+        ('{"0": [1], "1": []}', "client 1 must have a list of whole numbers, one at least"),
+        ('{"0": [1], "1": 2}', "client 1 must have a list of whole numbers, one at least, got 2"),
+        ('{"0": [1], "1": [5]}', r"client 1 must have indices 0\.\.4, got 5"),
+        ('{"0": [1], "1": [-1]}', r"client 1 must have indices 0\.\.4, got -1"),
+        ('{"0": [1, 1], "1": [2]}', "client 0 must have every index once, got 1 again"),
+        ('{"0": [1, 3], "1": [2, 3]}', "clients 0 and 1 both have index 3"),
+    ],
+)
+def test_a_file_that_is_no_partition_is_named(tmp_path, text, message):
+    path = tmp_path / "parts.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message) as raised:
+        read(path, 5)
+    assert str(path) in str(raised.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"path must name a JSON file with a partition, got .*none\.json"):
+        read(tmp_path / "none.json", 5)
 
 
 def test_seeds_differ():
@@ -197,6 +321,14 @@ def test_removing_any_sample_from_a_partition_is_noticed(n, seed, data):
     parts[client] = parts[client][1:]
     with pytest.raises(ValueError, match="1 are lost"):
         check_partition(parts, n)
+
+
+def test_a_partition_of_some_samples_may_lose_but_not_repeat():
+    check_partition(indices([0], [2]), 3, whole=False)
+    with pytest.raises(ValueError, match="parts must hold none of 3 samples twice: 1 are repeated"):
+        check_partition(indices([0], [0]), 3, whole=False)
+    with pytest.raises(ValueError, match=r"indices 0\.\.2, found 0\.\.3"):
+        check_partition(indices([0], [3]), 3, whole=False)
 
 
 def test_the_hash_sees_who_holds_what():

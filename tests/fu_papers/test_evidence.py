@@ -116,7 +116,9 @@ def test_the_standard_error_never_falls_below_that_of_one_factor():
     # Target means 0, 0 and seed means 0, 0, residuals ±1: v_a + v_b - s_e²/4 = -1.
     found = crossed(frame([[1, -1], [-1, 1]]))
     assert (found.effect, found.se, found.low, found.high, found.p) == (0, 0, 0, 0, 1)
-    # Only seeds vary: v_b = 2, the rest nothing.
+    # Target means ±1, seed means 0, residuals ±2: v_a = 1, v_b = 0, v_a + v_b - s_e²/4 = -3.
+    assert crossed(frame([[3, -1], [-3, 1]])).se == pytest.approx(1)
+    # Only seeds vary: v_b = 2² and nothing else.
     assert crossed(frame([[1, 5], [1, 5]])).se == pytest.approx(2)
 
 
@@ -327,6 +329,8 @@ def test_decide(ends, options, verdict):
         ((0.5, 0.2, 1.2), {}, "undetermined"),
         ((1.05, 1.01, 1.09), {"claim": "more"}, "holds"),
         ((1.05, 1.01, 1.09), {"claim": "more", "beyond": 0.1}, "undetermined"),
+        ((4.5, 4.2, 4.8), {"claim": "more", "beyond": 3}, "holds"),  # beyond 300 % more
+        ((3.8, 3.6, 4.0), {"claim": "more", "beyond": 3}, "undetermined"),
         ((1 / 30, 1 / 33, 1 / 27), {"margin": 25}, "holds"),  # 25 times less
         ((1 / 20, 1 / 22, 1 / 18), {"margin": 25}, "does not hold"),
         ((30, 27, 33), {"margin": 25, "claim": "more"}, "holds"),
@@ -458,7 +462,7 @@ HOLDS, FAILS, OPEN = "holds", "does not hold", "undetermined"
         ([HOLDS, HOLDS], "holds"),
         ([FAILS, FAILS], "does not hold"),
         ([OPEN], "undetermined"),
-        ([OPEN, FAILS, FAILS], "undetermined"),  # nothing holds
+        ([OPEN, FAILS, FAILS], "does not hold"),  # one of three would be less than half
         ([HOLDS, HOLDS, OPEN], "undetermined"),  # nothing fails
         ([HOLDS, FAILS], "holds in part"),
         ([HOLDS, HOLDS, FAILS, OPEN], "holds in part"),

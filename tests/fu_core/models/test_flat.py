@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from fu_core.errors import UnsupportedModel
+from fu_core.models import flat
 from fu_core.models.cnn import lenet, simple_cnn, tiny_cnn
 from fu_core.models.flat import FlatModel, Standardize, soft_dice_loss
 from fu_core.models.linear import mlp, softmax_regression
@@ -44,6 +45,20 @@ def test_logits_equal_the_plain_module():
     w = torch.cat([p.detach().reshape(-1) for p in module.parameters()])
     x = torch.rand(5, 1, 8, 8)
     torch.testing.assert_close(model.logits(w, x), module(x))
+
+
+def test_evaluation_in_batches_equals_evaluation_at_once(monkeypatch):
+    monkeypatch.setattr(flat, "EVALUATED_AT_ONCE", {"cpu": 3})
+    model = FlatModel(simple_cnn(1, 8, 10))
+    w, x, y = model.init(0), torch.rand(7, 1, 8, 8), torch.arange(7)
+    logits = model.logits(w, x)
+    seen: list[int] = []
+    model.module[0].register_forward_pre_hook(lambda _, batch: seen.append(len(batch[0])))
+    torch.testing.assert_close(model.predict(w, x), logits)
+    torch.testing.assert_close(model.predict_losses(w, x, y), model.sample_losses(logits, y))
+    assert seen == [3, 3, 1] * 2
+    torch.testing.assert_close(model.predict(w, x, batch_size=5), logits)
+    assert seen[-2:] == [5, 2]
 
 
 def test_gradient_and_hessian_product_equal_the_dense_ones(small):
