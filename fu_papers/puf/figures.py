@@ -103,8 +103,8 @@ def recovery_curves(
             ends = [run.metrics["test"] for run in runs if run.metrics["test"]["reached"] or not drawn]
             if ends and method != "Natural":
                 place = [float(np.mean([end[name] for end in ends])) for name in ("rounds", metric)]
-                look = {"color": colour(method), "label": None if drawn else method}
-                ax.plot(*place, "o", markersize=7, markeredgecolor="white", **look)
+                name = None if drawn else method
+                ax.plot(*place, "o", color=colour(method), markersize=7, markeredgecolor="white", label=name)
         for reference in REFERENCES:
             values = [run.metrics["final"][metric] for run in runs_of(unlearnings, scenario, setting, reference)]
             ax.axhline(np.mean(values), color=colour(reference), linestyle=linestyle(reference), label=reference)
@@ -196,7 +196,7 @@ def natural_curve(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) -
         by_round = natural[natural.setting == text].pivot_table(
             index=["seed", "request"], columns="round", values="delta_forget"
         )
-        seed_band(ax, list(by_round.columns), by_round.to_numpy(), "Natural")
+        seed_band(ax, [float(k) for k in by_round.columns], by_round.to_numpy(), "Natural")
         read = [k for k in e.natural_rounds if k in by_round]
         ax.plot(read, by_round[read].mean(), "o", color=colour("Natural"), markersize=6)
         for method in PUFS:
@@ -303,16 +303,16 @@ def sweep_scatter(e: Experiment, runs: pd.DataFrame, scenario: str = "clients", 
                 lost.append(f"{point} always gave up")
                 continue
             x, y = done.rounds.mean(), done.delta_forget.mean()
-            look = {"facecolor": "white", "edgecolor": colour(method)} if gave_up else {"facecolor": colour(method)}
-            ax.scatter(x, y, marker=MARKERS.get(epochs_u, "v"), s=45, zorder=3, **{"edgecolor": "white", **look})
+            inside, edge = ("white", colour(method)) if gave_up else (colour(method), "white")
+            ax.scatter(x, y, marker=MARKERS.get(epochs_u, "v"), s=45, facecolor=inside, edgecolor=edge, zorder=3)
             side, dx = ("right", -5) if method == PUFS[0] else ("left", 5)
             ax.annotate(f"{eta_u:g}", (x, y), xytext=(dx, 4), textcoords="offset points", ha=side, fontsize=8)
         for method in SWEPT_AGAINST:
             r = swept[(swept.method == method) & (swept.label == "")]
             done, gave_up = completed(r)
             if len(done):
-                look = {"facecolor": "white", "edgecolor": colour(method)} if gave_up else {"color": colour(method)}
-                ax.scatter(done.rounds.mean(), done.delta_forget.mean(), marker="*", s=130, zorder=2, **look)
+                place, inside = (done.rounds.mean(), done.delta_forget.mean()), "white" if gave_up else colour(method)
+                ax.scatter(*place, facecolor=inside, edgecolor=colour(method), marker="*", s=130, zorder=2)
             elif gave_up:
                 lost.append(f"{method} always gave up")
         printed = _papers_points(scenario, setting)

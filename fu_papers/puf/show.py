@@ -57,7 +57,10 @@ def scenario_tables(study: Study, runs: pd.DataFrame, scenario: str, stop: str =
 def _who_is_tuned(e: Experiment, scenario: str, setting: str) -> list[str]:
     if not e.tunes(e.scenario(scenario), setting):
         return ["All methods with their own settings."]
-    return [f"Methods by their name alone are tuned, by {e.tuning_trials} trials each where there is a choice."]
+    seeds = [*e.scenario(scenario).seeds]
+    few = f" (of seeds {[*e.few_seeds]} only)" if set(seeds) - set(e.few_seeds) else ""
+    tuned = f"Methods by their name alone are tuned, by {e.tuning_trials} trials each where there is a choice"
+    return [f'{tuned}; "as published" are their own settings{few}.']
 
 
 def _papers_blocks(e: Experiment, scenario: str) -> None:

@@ -174,12 +174,14 @@ def _told(options: Mapping[str, Any]) -> str:
 def forms_table(e: Experiment, runs: pd.DataFrame, printed: pd.DataFrame) -> pd.DataFrame:
     """PUF with n_i (corrected) and without (Algorithm 1 to the letter), first setting: what hangs on it.
 
-    Both with the method's own settings, whatever the tables are tuned to.
+    Both with the method's own settings, whatever the tables are tuned to, and on the same seeds.
     """
     rows = []
+    corrected = as_published(runs)
     for method in PUFS:
-        for form, frame in (("corrected", as_published(runs)), ("as printed", printed)):
+        for form, frame in (("corrected", corrected), ("as printed", printed)):
             r = rows_of(frame, "clients", e.settings[0], method, "validation", label=None)
+            r = r[r.seed.isin(corrected[corrected.method == method].seed)]
             rows.append({"method": method, "form": form, **_step_and_after(r)})
     return pd.DataFrame(rows)
 

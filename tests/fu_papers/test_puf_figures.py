@@ -741,7 +741,11 @@ def test_a_table_whose_controls_are_wrong_says_so(monkeypatch, capsys):
 
 def test_a_caption_says_who_is_tuned(monkeypatch, capsys):
     first = shown(monkeypatch, capsys, "clients", e=TUNED)[0][0]
-    assert "Methods by their name alone are tuned, by 3 trials each where there is a choice." in first
+    told = "Methods by their name alone are tuned, by 3 trials each where there is a choice; "
+    assert told in first.replace("&quot;", '"')
+    assert "of seeds" not in first
+    e = TUNED.changed(seeds=[0, 1], few_seeds=[1])
+    assert "are their own settings (of seeds [1] only)." in shown(monkeypatch, capsys, "clients", e=e)[0][0]
 
 
 @pytest.mark.parametrize("scenario", ["partial", "backdoor"])
