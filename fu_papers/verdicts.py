@@ -186,7 +186,9 @@ def tally_markdown(profile_dirs: Iterable[Path]) -> str:
     lines = [f"| paper | form | profile | {' | '.join(VERDICTS)} |", "|---" * (3 + len(VERDICTS)) + "|"]
     readings = {"as printed": "verdict", "corrected": "corrected"}
     tallies = {
-        (form, name): claims_tally(folder, reading) for form, reading in readings.items() for name, folder in folders.items()
+        (form, name): claims_tally(folder, reading)
+        for form, reading in readings.items()
+        for name, folder in folders.items()
     }
     for paper in dict.fromkeys(claims()["paper"]):
         rows = {place: tally.loc[paper] for place, tally in tallies.items()}
