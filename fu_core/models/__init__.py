@@ -8,7 +8,7 @@ from torch import nn
 
 from fu_core.data import Dataset
 from fu_core.errors import UnsupportedModel, check_choice
-from fu_core.models.cnn import lenet, simple_cnn, tiny_cnn
+from fu_core.models.cnn import lenet, simple_cnn, strided_cnn, tiny_cnn
 from fu_core.models.flat import FlatModel, Standardize
 from fu_core.models.linear import mlp, softmax_regression, unit_softmax
 from fu_core.models.mit import mit_b0, mit_b0_224
@@ -26,6 +26,7 @@ MODELS: dict[str, Callable[[int, int, int], nn.Module]] = {
     "tiny_cnn": tiny_cnn,
     "lenet": lenet,
     "simple_cnn": simple_cnn,
+    "strided_cnn": strided_cnn,
     "small_resnet": lambda c, side, k: residual("resnet", "SmallResNet")(c, k),
     "resnet18": lambda c, side, k: residual("resnet", "ResNet18")(c, k),
     "vit_lite": ViTLite,

@@ -1,4 +1,4 @@
-"""SimpleCNN, the small convolutional net of HF-KCU, a narrower one for two CPU cores, and LeNet-5.
+"""SimpleCNN, the small convolutional net of HF-KCU, two for two CPU cores, and LeNet-5.
 
 ReLU comes after pooling: the same function to the bit, on a fourth of the values.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 from torch import nn
+
+from fu_core.models.flat import two_groups
 
 
 def simple_cnn(
@@ -28,6 +30,25 @@ def simple_cnn(
 def tiny_cnn(channels: int, side: int, classes: int) -> nn.Module:
     """`simple_cnn` at half width: a fourth of the arithmetic, for many trainings on two CPU cores."""
     return simple_cnn(channels, side, classes, widths=(16, 32, 32), hidden=64)
+
+
+def strided_cnn(
+    channels: int, side: int, classes: int, widths: tuple[int, ...] = (32, 64, 128), hidden: int = 128
+) -> nn.Module:
+    """One 5x5 convolution, then 3x3 ones, each of stride 2 with GroupNorm(2) and ReLU, then one hidden layer.
+
+    Strides in place of pooling leave a fourth of the arithmetic of convolutions as wide, and the norm learns in
+    fewer rounds: what CPU cores can train on tens of thousands of images. The default widths have 358,570
+    parameters on 32x32x3 with ten classes. `side`: height and width of the (square) input.
+    """
+    blocks: list[nn.Module] = []
+    for fan_in, fan_out in pairwise((channels, *widths)):
+        kernel = 3 if blocks else 5
+        convolution = nn.Conv2d(fan_in, fan_out, kernel, stride=2, padding=kernel // 2, bias=False)
+        blocks += [convolution, two_groups(fan_out), nn.ReLU()]
+        side = (side + 1) // 2
+    features = widths[-1] * side**2
+    return nn.Sequential(*blocks, nn.Flatten(), nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, classes))
 
 
 def lenet(channels: int, side: int, classes: int) -> nn.Module:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -13,6 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from torch import Tensor
 
 from fu_papers.certified_dfl.theory_audit import OUTPUTS
 from fu_papers.certified_dfl.theory_problems import SAMPLES
@@ -260,4 +261,35 @@ def risk_figure(records: Sequence[Record]) -> Figure:
         ax.minorticks_off()
         ax.legend(title="slope", fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False)
     axes[0].set_ylabel(r"$f(\tilde x) - f(x^*)$ on all data")
+    return fig
+
+
+# --- by hand ---------------------------------------------------------------------------------------------------------
+
+
+def by_hand_figure(training: Tensor, distances: Mapping[str, float], sigma: float) -> Figure:
+    """A run of D-PSGD and a request, step by step: distances to optima.
+
+    training: (K, N), every client's distance to the optimum of all data, per round; distances: to the optimum of what
+    is retained, by name of what is done about the request, "do nothing", "printed" and "corrected" among them; names
+    with "noise" are marked as such; sigma: of that noise.
+    """
+    fig, (left, right) = axes_row(2, height=3.6, width=5.2)
+    for i, away in enumerate(training.T):
+        left.plot(away.numpy(), color=colour("Original"), alpha=1 - 0.2 * i, label=f"client {i}")
+    left.set(yscale="log", xlabel="round k of D-PSGD", ylabel=r"$|x_{k,i} - x^*|$")
+    left.legend(frameon=False, ncols=2)
+    hues = {"do nothing": colour("Original"), "printed": PRINTED, "corrected": CORRECTED}
+    names = list(distances)
+    for place, (name, distance) in enumerate(distances.items()):
+        hue = hues.get(name, CORRECTED)
+        right.plot(distance, place, "o" if name in hues else "X", color=hue, markersize=10, zorder=3)
+        right.annotate(f"{distance:.2g}", (distance, place), xytext=(10, 0), textcoords="offset points", va="center",
+                       fontsize=10)  # fmt: skip
+    right.axvline(distances["do nothing"], color=LINE, linestyle=":", linewidth=1.2)
+    low, high = min(distances.values()), max(distances.values())
+    right.set(xscale="log", xlim=(low / 2, 5 * high), xlabel="distance to the retrained model")
+    right.set_yticks(range(len(names)), [f"{name}\nσ = {sigma:.2g}" if "noise" in name else name for name in names])
+    right.set(ylim=(len(names) - 0.5, -0.5))
+    right.grid(axis="y", visible=False)
     return fig

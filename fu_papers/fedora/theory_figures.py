@@ -232,3 +232,37 @@ def confidence_table(records: Sequence[Record]) -> pd.DataFrame:
         }
         for row in m["confident"]
     )
+
+
+# --- by hand ---------------------------------------------------------------------------------------------------------
+
+
+def by_hand_figure(
+    losses: Mapping[str, Sequence[float]],
+    score: Sequence[float],
+    dual: Sequence[float],
+    epsilon: float,
+    retrained_score: float,
+) -> Figure:
+    """One run of the iteration, t = 0..T-1: cross-entropies by name, the score L_u with its threshold, and lambda.
+
+    retrained_score: L_u of the model that never saw the forgotten samples, a dotted line. Where the constraint is met
+    is shaded.
+    """
+    fig, (left, middle, right) = axes_row(3, height=3.6, width=3.9)
+    for (name, values), hue in zip(losses.items(), (LINE, colour("FedORA")), strict=True):
+        left.plot(values, color=hue, label=name)
+    left.set(xlabel="iteration t", ylabel="cross-entropy", ylim=(0, None))
+    left.legend(frameon=False)
+    middle.plot(score, color=colour("FedORA"), label=r"$L_u(\theta^t)$")
+    middle.axhline(epsilon, color="black", linestyle="--", linewidth=1, label=r"threshold $\epsilon$")
+    middle.axhline(retrained_score, color=colour("Retrain"), linestyle=":", label="retrained model's")
+    middle.set(xlabel="iteration t", ylabel="forgetting score")
+    right.plot(dual, color=colour("FedORA"))
+    met = [reached >= epsilon for reached in score]
+    for ax in (middle, right):
+        ax.fill_between(range(len(met)), 0, 1, where=met, transform=ax.get_xaxis_transform(),
+                        color=colour("FedEraser"), alpha=0.13, linewidth=0, label="constraint met")  # fmt: skip
+    middle.legend(frameon=False)
+    right.set(xlabel="iteration t", ylabel=r"dual $\lambda$", ylim=(0, None))
+    return fig

@@ -1,15 +1,17 @@
 """The verdicts on HF-KCU's claims, computed from records by the rules of claims.csv (`holds_if`).
 
-The paper's algorithm is judged in both readings. A claim holds if it does as printed and corrected, and
-in part if only one of them meets the rule, or if doing nothing meets it as well. Whatever is claimed to be faster is
-judged on gradient passes, which are the same on every machine; the seconds are told beside.
+The verdict is on the paper's algorithm as printed; where the corrected one can be held to the same rule, it has a
+verdict of its own, which lifts nothing. Means of accuracies, distances and attacks are judged by 95 % intervals over
+seeds, of one leaving client; whatever is claimed to be faster by gradient passes, which are counted and the same on
+every machine, with the seconds beside.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+import numpy as np
 import pandas as pd
 
 from fu_papers.hf_kcu.grid import FORMS, Experiment
@@ -17,11 +19,30 @@ from fu_papers.hf_kcu.results import Speeds, asr_reduction, main_runs, on_settin
 from fu_papers.hf_kcu.theory_figures import slope_of
 from fu_papers.lab.record import Record
 from fu_papers.look import mean_spread
+from fu_papers.over_seeds import (
+    Part,
+    all_of,
+    at_least,
+    at_most,
+    below,
+    difference,
+    exact,
+    jackknife,
+    judged,
+    lowered_by,
+    of_each,
+    told,
+    unknown,
+    within,
+)
 from fu_papers.problem_figures import spread, title
 from fu_papers.problems import Setting
-from fu_papers.verdicts import ClaimResult, Theory, judge, lowered
+from fu_papers.verdicts import ClaimResult, Theory
 
 FASTER = 47.75
+PAPER_EPOCHS = 20 * 5  # of retraining: with fewer, unlearning saves less
+POINTS = 0.60
+PRINTED, CORRECTED = "HF-KCU printed", "HF-KCU"
 
 
 def verdicts(
@@ -29,7 +50,7 @@ def verdicts(
 ) -> list[ClaimResult]:
     """One result per claim H1-H15. runs: the wide frame of `results.of_runs`; floor: pairs of retrainings."""
     return [
-        _faster(speeds["main"]),
+        _faster(e, speeds["main"]),
         _accurate(e, runs),
         _private(e, runs),
         _causal_weighting(runs),
@@ -53,61 +74,80 @@ def _gains(record: Record, name: str) -> tuple[float, float]:
     return passes, seconds
 
 
-def _faster(record: Record) -> ClaimResult:
+def _fast_enough(e: Experiment, gain: float) -> Part:
+    """Whether a counted gain is the paper's; a smaller one on a schedule shorter than the paper's does not tell."""
+    if gain < FASTER and e.rounds * e.epochs < PAPER_EPOCHS:
+        return unknown(f"retraining of {PAPER_EPOCHS} epochs, as in the paper, would tell")
+    return exact(gain >= FASTER)
+
+
+def _faster(e: Experiment, record: Record) -> ClaimResult:
     """H1: unlearning takes at most a 47.75th of retraining's gradient passes."""
     gains = {method: _gains(record, method) for method in FORMS}
     ours = "; ".join(
         f"{shown(m)} {gain:.1f}x fewer passes ({taken:.1f}x in time)" for m, (gain, taken) in gains.items()
     )
-    met = [gain >= FASTER for gain, _ in gains.values()]
-    return judge("H1", met, ours, "time: one process, median of 5", [record.key], f"passes ratio >= {FASTER}")
+    printed, corrected = ({"passes": _fast_enough(e, gains[m][0])} for m in FORMS)
+    reason = (
+        f"passes ratio >= {FASTER}, counted for one draw of what the leaving client holds, {e.rounds} rounds x "
+        f"{e.epochs:g} epochs, the corrected form's curvature from {e.curvature_samples or 'all'} images; a price "
+        "alone, what it buys is judged in H2, H3 and H11"
+    )
+    return judged("H1", printed, ours, "time: one process, median of 5", [record.key], reason, corrected)
 
 
 def _accurate(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
-    """H2: test accuracy within 0.60 points of Retrain; in part if the original model already is."""
+    """H2: test accuracy within 0.60 points of Retrain, which doing nothing is not."""
     r = {method: main_runs(e, runs, method) for method in ("Original", *FORMS)}
-    gaps = {method: frame.delta_test.mean() for method, frame in r.items()}
-    met = lowered([gaps[m] <= 0.60 for m in FORMS], gaps["Original"] <= 0.60)
-    ours = "; ".join(f"{shown(m)} {gap:.2f}" for m, gap in gaps.items())
+    near = {method: at_most(frame.delta_test, POINTS) for method, frame in r.items()}
+    printed, corrected = ({"accuracy": lowered_by(near["Original"], near[m])} for m in FORMS)
+    ours = "; ".join(f"{shown(m)} {frame.delta_test.mean():.2f}" for m, frame in r.items())
     keys = [key for frame in r.values() for key in frame.record]
-    return judge("H2", met, ours, mean_spread(r["HF-KCU"].delta_test, 2), keys, "mean |test acc. - Retrain's| <= 0.60")
+    spread_of = _intervals({m: r[m].delta_test for m in FORMS}, 2)
+    return judged("H2", printed, ours, spread_of, keys, f"mean |test acc. - Retrain's| <= {POINTS:.2f}", corrected)
+
+
+def _intervals(values: Mapping[str, pd.Series], digits: int) -> str:
+    return "; ".join(f"{shown(method)} {told(found, digits)}" for method, found in values.items())
 
 
 def _private(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
     """H3: MIA within 0.02 of Retrain's, where the original model's is at least 0.10 above."""
-    means = {m: main_runs(e, runs, m).mia.mean() for m in ("Original", "Retrain", *FORMS)}
-    exposed = means["Original"] - means["Retrain"] >= 0.10
-    met = [exposed and abs(means[m] - means["Retrain"]) <= 0.02 for m in FORMS]
-    ours = "; ".join(f"{shown(m)} {mia:.3f}" for m, mia in means.items())
-    reason = f"original - Retrain = {means['Original'] - means['Retrain']:.3f} (needs 0.10)"
-    keys = [key for m in means for key in main_runs(e, runs, m).record]
-    return judge("H3", met, ours, mean_spread(main_runs(e, runs, "HF-KCU").mia, 3), keys, reason)
+    r = {m: main_runs(e, runs, m) for m in ("Original", "Retrain", *FORMS)}
+    off = {m: difference(frame, r["Retrain"], "mia") for m, frame in r.items()}
+    exposed = at_least(off["Original"], 0.10)
+    printed, corrected = ({"attack": all_of(exposed, within(off[m], 0.02))} for m in FORMS)
+    ours = "; ".join(f"{shown(m)} {frame.mia.mean():.3f}" for m, frame in r.items())
+    reason = f"|difference to Retrain| <= 0.02; original - Retrain = {told(off['Original'], 3)} (needs 0.10)"
+    keys = [key for frame in r.values() for key in frame.record]
+    return judged("H3", printed, ours, _intervals({m: off[m] for m in FORMS}, 3), keys, reason, corrected)
 
 
 def _causal_weighting(runs: pd.DataFrame) -> ClaimResult:
     """H4: without causal weighting the parameter gap at least doubles. Printed form; the corrected one has none."""
     r = runs[runs.group == "ablation"]
     full, without = (r[r.label == label] for label in ("w/o influence decay (= Algorithm 1)", "w/o causal weighting"))
-    ratio = without.gap.mean() / full.gap.mean()
-    ours = f"gap {full.gap.mean():.4f} with, {without.gap.mean():.4f} without: {ratio:.3f}x"
+    ratios = without.set_index("seed").gap / full.set_index("seed").gap
+    ours = f"gap {full.gap.mean():.4f} with, {without.gap.mean():.4f} without: {ratios.mean():.3f}x"
     reason = "ratio >= 2; with one leaving client the weight is 1 (errata H8)"
-    return judge("H4", [ratio >= 2], ours, mean_spread(without.gap, 4), [*full.record, *without.record], reason)
+    keys = [*full.record, *without.record]
+    return judged("H4", {"ratio": at_least(np.log(ratios), np.log(2))}, ours, told(ratios, 3), keys, reason)
 
 
 def _adaptive_scaling(runs: pd.DataFrame) -> ClaimResult:
     """H5: without adaptive scaling test accuracy drops by at least one point."""
-    met, shown_here, keys = [], [], []
+    drops, keys = {}, []
     for group, base, method in (
-        ("ablation", "w/o influence decay (= Algorithm 1)", "HF-KCU printed"),
-        ("choice", "corrected", "HF-KCU"),
+        ("ablation", "w/o influence decay (= Algorithm 1)", PRINTED),
+        ("choice", "corrected", CORRECTED),
     ):
         r = runs[runs.group == group]
         full, without = (r[r.label == label] for label in (base, "w/o adaptive scaling"))
-        drop = full.test.mean() - without.test.mean()
-        met.append(drop >= 1)
-        shown_here.append(f"{shown(method)} {drop:.1f} points")
+        drops[method] = difference(full, without, "test")
         keys += [*full.record, *without.record]
-    return judge("H5", met, "; ".join(shown_here), "", keys, "drop >= 1 point")
+    printed, corrected = ({"drop": at_least(drops[m], 1)} for m in FORMS)
+    ours = "; ".join(f"{shown(m)} {drop.mean():.1f} points" for m, drop in drops.items())
+    return judged("H5", printed, ours, _intervals(drops, 1), keys, "drop >= 1 point", corrected)
 
 
 def _cg_rate(theory: Theory) -> ClaimResult:
@@ -115,10 +155,10 @@ def _cg_rate(theory: Theory) -> ClaimResult:
     curves, counts = theory["cg_convergence"], theory["condition_number"]
     violations = sum(record.metrics["violations"] for record in curves)
     slope = slope_of(counts)
-    met = [violations == 0 and abs(slope - 0.5) <= 0.1]
+    parts = {"bound and slope": exact(violations == 0 and abs(slope - 0.5) <= 0.1)}
     ours = f"{violations} of {sum(r.metrics['checked'] for r in curves)} errors above the bound; slope {slope:.3f}"
     keys = [record.key for record in (*curves, *counts)]
-    return judge("H6", met, ours, "exact spectra", keys, "no violation, slope 0.5 +- 0.1")
+    return judged("H6", parts, ours, "exact spectra", keys, "no violation, slope 0.5 +- 0.1")
 
 
 def _perturbation(theory: Theory) -> ClaimResult:
@@ -126,120 +166,162 @@ def _perturbation(theory: Theory) -> ClaimResult:
     (record,) = theory["perturbation"]
     ratios = pd.Series(record.metrics["theorem 1"])
     ours = f"{int((ratios > 1).sum())} of {len(ratios)} above the bound; the largest at {ratios.max():.2f} of it"
-    return judge("H14", [bool((ratios <= 1).all())], ours, mean_spread(ratios, 2), [record.key], "error <= bound")
+    parts = {"bound": exact(bool((ratios <= 1).all()))}
+    return judged("H14", parts, ours, mean_spread(ratios, 2), [record.key], "error <= bound")
 
 
 def _direction(e: Experiment, runs: pd.DataFrame, theory: Theory) -> ClaimResult:
-    """H12: the printed update brings the model nearer to the retrained one, exactly on ridge, measured on nets."""
+    """H12: the update brings the model nearer to the retrained one, exactly on ridge and as measured on nets.
+
+    Ridge regression is where (3) and (8) are exact: a formula that goes the wrong way there is refuted.
+    """
     ridge = [record for record in theory["exactness"] if record.config["data"] == "diabetes"]
-    error = {
-        name: pd.Series([record.metrics[name]["error"] for record in ridge])
-        for name in ("Algorithm 1 as printed, no clip", "corrected")
-    }
-    printed, nothing = main_runs(e, runs, "HF-KCU printed"), main_runs(e, runs, "Original")
-    ratio = printed.gap.to_numpy() / nothing.gap.to_numpy()
-    met = [bool((error["Algorithm 1 as printed, no clip"] < 1).all()), bool((ratio < 1).all())]
-    corrected = main_runs(e, runs, "HF-KCU").gap.to_numpy() / nothing.gap.to_numpy()
+    names = {PRINTED: "Algorithm 1 as printed, no clip", CORRECTED: "corrected"}
+    error = {m: pd.Series([record.metrics[name]["error"] for record in ridge]) for m, name in names.items()}
+    r = {m: main_runs(e, runs, m) for m in ("Original", *FORMS)}
+    nothing = r["Original"].set_index("seed").gap
+    ratio = {m: r[m].set_index("seed").gap / nothing for m in FORMS}
+    printed, corrected = ({"direction": all_of(exact(bool((error[m] < 1).all())), below(ratio[m], 1))} for m in FORMS)
     ours = (
-        f"ridge: printed {error['Algorithm 1 as printed, no clip'].mean():.2f}x, "
-        f"corrected {error['corrected'].mean():.1g}x the distance of doing nothing; "
-        f"nets: printed {ratio.mean():.4f}x, corrected {corrected.mean():.4f}x"
+        f"ridge: printed {error[PRINTED].mean():.2f}x, "
+        f"corrected {error[CORRECTED].mean():.1g}x the distance of doing nothing; "
+        f"nets: printed {ratio[PRINTED].mean():.4f}x, corrected {ratio[CORRECTED].mean():.4f}x"
     )
-    keys = [*(record.key for record in ridge), *printed.record, *nothing.record]
-    return judge("H12", met, ours, mean_spread(ratio, 4), keys, "distance below 1 on ridge, and on nets for all seeds")
+    keys = [*(record.key for record in ridge), *(key for frame in r.values() for key in frame.record)]
+    reason = "nearer in every ridge problem, which is exact, and on nets over the seeds"
+    return judged("H12", printed, ours, f"nets: {_intervals(ratio, 4)}", keys, reason, corrected)
 
 
 def _more_clients(e: Experiment, speeds: Speeds) -> ClaimResult:
-    """H7: the speed-up grows from 10 to 100 clients, or over what was run below 100."""
+    """H7: the speed-up grows from 10 to 100 clients. Undetermined: each number of clients is one draw of who leaves."""
     counts = [count for count in sorted(e.client_counts) if count <= 100]
     records = [speeds[f"clients {count}"] for count in counts]
-    met, shown_here = [], []
+    shown_here = []
     for method in FORMS:
         gains, times = zip(*(_gains(record, method) for record in records), strict=True)
-        met.append(len(gains) > 1 and all(a < b for a, b in pairwise(gains)))
         passes, taken = (", ".join(f"{value:.0f}x" for value in values) for values in (gains, times))
         shown_here.append(f"{shown(method)} {passes} fewer passes ({taken} in time)")
-    reason = f"passes ratio monotone over {', '.join(map(str, counts))} clients"
-    return judge("H7", met, "; ".join(shown_here), "one seed", [record.key for record in records], reason)
+    tells = "several draws of who holds what at each of at least four numbers of clients up to 100 would tell"
+    reason = (
+        f"passes ratio at {', '.join(map(str, counts))} clients, one draw each: printed passes grow with what the "
+        "leaving client holds, so the draw decides as much as the number of clients"
+    )
+    parts = {"growth": unknown(tells)}
+    return judged("H7", parts, "; ".join(shown_here), "one seed", [r.key for r in records], reason, parts)
 
 
 def _backdoor(runs: pd.DataFrame) -> ClaimResult:
     """H8: attack success falls by at least 10 % and clean accuracy by at most 0.5 points."""
-    met, shown_here, keys = [], [], []
+    parts, reductions, shown_here, keys = [], {}, [], []
     for method in FORMS:
         r = rows_of(runs, "backdoor", method)
-        reduction, drop = asr_reduction(r), r.test_original - r.test
-        met.append(reduction.mean() >= 10 and drop.mean() <= 0.5)
+        reductions[method], drop = asr_reduction(r), r.test_original - r.test
+        parts.append({"attack and accuracy": all_of(at_least(reductions[method], 10), at_most(drop, 0.5))})
         shown_here.append(
-            f"{shown(method)}: {r.asr_original.mean():.1f} to {r.asr.mean():.1f} ({reduction.mean():.1f} % reduction), "
-            f"clean {0.0 - drop.mean():+.2f}"
+            f"{shown(method)}: {r.asr_original.mean():.1f} to {r.asr.mean():.1f} "
+            f"({reductions[method].mean():.1f} % reduction), clean {0.0 - drop.mean():+.2f}"
         )
         keys += list(r.record)
     shown_here.append(f"Retrain {r.asr_retrain.mean():.1f}")
-    reason = "ASR over images of other classes; reduction >= 10 %, clean drop <= 0.5"
-    return judge("H8", met, "; ".join(shown_here), mean_spread(asr_reduction(r)), keys, reason)
+    reason = "ASR over images of other classes; reduction >= 10 % and clean drop <= 0.5"
+    printed, corrected = parts
+    spread_of = f"reduction: {_intervals(reductions, 1)}"
+    return judged("H8", printed, "; ".join(shown_here), spread_of, keys, reason, corrected)
 
 
 def _small_damping(e: Experiment, record: Record) -> ClaimResult:
     """H9: the smaller the damping, the faster."""
     dampings = sorted(e.dampings, reverse=True)
-    met, shown_here = [], []
+    parts, shown_here = [], []
     for method in FORMS:
         found = [_gains(record, f"{method}, damping {damping:g}") for damping in dampings]
         gains, times = zip(*found, strict=True)
-        met.append(len(gains) > 1 and all(a < b for a, b in pairwise(gains)))
+        grows = exact(all(a < b for a, b in pairwise(gains)))
+        parts.append({"growth": grows if len(gains) > 1 else unknown("a second damping would tell")})
         passes, taken = (", ".join(f"{value:.1f}x" for value in values) for values in (gains, times))
         shown_here.append(f"{shown(method)} {passes} fewer passes ({taken} in time)")
-    reason = f"passes ratio monotone over damping {', '.join(f'{d:g}' for d in dampings)}; k is fixed"
-    return judge("H9", met, "; ".join(shown_here), "time: one process, median of 5", [record.key], reason)
+    reason = f"passes ratio monotone over damping {', '.join(f'{d:g}' for d in dampings)}, counted; k is fixed"
+    spread_of = "time: one process, median of 5"
+    printed, corrected = parts
+    return judged("H9", printed, "; ".join(shown_here), spread_of, [record.key], reason, corrected)
 
 
 def _heterogeneity(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
-    """H10: within one point of Retrain for every alpha; in part if doing nothing is, too."""
+    """H10: within one point of Retrain for every alpha where doing nothing is not."""
     r = runs[runs.group == "alpha"]
-    gaps = r.groupby(["method", "label"], sort=False).delta_test.mean().unstack()
-    met = [bool((gaps.loc[method] <= 1).all()) for method in FORMS]
-    nothing = bool((gaps.loc["Original"] <= 1).all())
-    ours = "; ".join(
-        f"{shown(m)} " + ", ".join(f"{gaps.loc[m, label]:.2f}" for label in gaps.columns) for m in ("Original", *FORMS)
+    gaps = {(str(m), str(label)): found.delta_test for (m, label), found in r.groupby(["method", "label"], sort=False)}
+    alphas = list(dict.fromkeys(label for _, label in gaps))
+    near = {place: at_most(found, 1) for place, found in gaps.items()}
+    printed, corrected = (
+        {f"alpha {label}": lowered_by(near["Original", label], near[m, label]) for label in alphas} for m in FORMS
     )
-    reason = f"|test acc. - Retrain's| <= 1 for alpha {', '.join(gaps.columns)}; {len(e.sweep_seeds)} seed(s)"
-    return judge("H10", lowered(met, nothing), ours, "", list(r.record), reason)
+    ours = "; ".join(
+        f"{shown(m)} " + ", ".join(f"{gaps[m, label].mean():.2f}" for label in alphas) for m in ("Original", *FORMS)
+    )
+    reason = f"|test acc. - Retrain's| <= 1 for alpha {', '.join(alphas)}"
+    return judged(
+        "H10", printed, ours, of_each(len(alphas), "alpha", len(e.sweep_seeds)), list(r.record), reason, corrected
+    )
 
 
 def _equivalent(e: Experiment, runs: pd.DataFrame, floor: Sequence[Record]) -> ClaimResult:
-    """H11: KL to Retrain at most that of two retrainings; in part if doing nothing is as near."""
-    if not floor:
-        return ClaimResult("H11", "not run", reason="needs two seeds for the noise floor")
-    noise = pd.Series([record.metrics["kl"] for record in floor])
-    kl = {m: main_runs(e, runs, m).kl for m in ("Original", *FORMS)}
-    met = lowered([kl[m].mean() <= noise.mean() for m in FORMS], kl["Original"].mean() <= noise.mean())
-    ours = "; ".join(f"{shown(m)} {values.mean():.4f}" for m, values in kl.items())
-    keys = [*(key for m in kl for key in main_runs(e, runs, m).record), *(record.key for record in floor)]
-    reason = f"KL <= {spread(noise, 4)}, two retrainings of different seeds"
-    return judge("H11", met, ours, mean_spread(kl["HF-KCU"], 4), keys, reason)
+    """H11: KL to Retrain at most that of two retrainings, which doing nothing has not.
+
+    The floor's pairs share seeds: its interval is the jackknife's, seed by seed with ours.
+    """
+    r = {m: main_runs(e, runs, m) for m in ("Original", *FORMS)}
+    keys = [*(key for frame in r.values() for key in frame.record), *(record.key for record in floor)]
+    ours = "; ".join(f"{shown(m)} {frame.kl.mean():.4f}" for m, frame in r.items())
+    noise = jackknife({_pair(record): record.metrics["kl"] for record in floor})
+    if not noise:
+        parts = {"KL": unknown("three seeds would give the noise floor an interval")}
+        return judged("H11", parts, ours, "", keys, "KL <= that of two retrainings of different seeds", parts)
+    off = {m: frame.set_index("seed").kl - pd.Series(noise) for m, frame in r.items()}
+    near = {m: at_most(found, 0) for m, found in off.items()}
+    printed, corrected = ({"KL": lowered_by(near["Original"], near[m])} for m in FORMS)
+    kls = pd.Series([record.metrics["kl"] for record in floor])
+    reason = f"KL <= {spread(kls, 4)}, two retrainings of different seeds"
+    spread_of = f"KL - floor: {_intervals({m: off[m] for m in FORMS}, 4)}"
+    return judged("H11", printed, ours, spread_of, keys, reason, corrected)
+
+
+def _pair(record: Record) -> tuple[int, int]:
+    first, second = record.config["pair"]
+    return first, second
 
 
 def _naive_collapses(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
     """H13: naive gradient ascent ends at chance, at most 12 %."""
     r = main_runs(e, runs, "NaiveGA")
-    value = r.test.mean()
-    return judge("H13", [value <= 12], f"{value:.1f} %", mean_spread(r.test), list(r.record), "test acc. <= 12 %")
+    parts = {"accuracy": at_most(r.test, 12)}
+    return judged("H13", parts, f"{r.test.mean():.1f} %", told(r.test), list(r.record), "test acc. <= 12 %")
 
 
 def _carries_over(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> ClaimResult:
-    """H15: as H1 and H2 for every data set and net that was run."""
-    met, shown_here, keys = [], [], []
+    """H15: as H1 and H2 for every data set and net that was run, on the schedule of the main setting."""
+    parts: dict[str, dict[str, Part]] = {method: {} for method in FORMS}
+    shown_here, keys = [], []
     for setting in (*e.settings[1:], *e.nets):
         record = speeds[setting]
+        where = f"{title(setting)}, {Setting.parse(setting).model}"
+        nothing = at_most(on_setting(e, runs, setting, "Original").delta_test, POINTS)
         keys.append(record.key)
         for method in FORMS:
             r = on_setting(e, runs, setting, method)
-            (gain, taken), gap = _gains(record, method), r.delta_test.mean()
-            met.append(gain >= FASTER and gap <= 0.60)
+            (gain, taken), gap = _gains(record, method), r.delta_test
+            found = all_of(_fast_enough(e, gain), lowered_by(nothing, at_most(gap, POINTS)))
+            short = setting in e.nets and _shortened(e)
+            parts[method][where] = unknown("trainings as long as the main setting's would tell") if short else found
             keys += list(r.record)
-            where = f"{title(setting)}, {Setting.parse(setting).model}"
-            shown_here.append(f"{where}, {shown(method)}: {gain:.0f}x ({taken:.0f}x in time), {gap:.2f} points")
-    short = f"nets on {e.nets_rounds} round(s) of {e.nets_epochs:g} epoch(s), {e.nets_n_train or 'all'} images"
-    reason = f"passes ratio >= {FASTER} and gap <= 0.60: {sum(met)} of {len(met)}; {short}"
-    return judge("H15", met, "; ".join(shown_here), "", keys, reason)
+            shown_here.append(f"{where}, {shown(method)}: {gain:.0f}x ({taken:.0f}x in time), {gap.mean():.2f} points")
+    short_of = f"nets on {e.nets_rounds} round(s) of {e.nets_epochs:g} epoch(s), {e.nets_n_train} images"
+    reason = f"passes ratio >= {FASTER} and gap <= {POINTS:.2f}; {short_of}"
+    printed, corrected = (parts[m] for m in FORMS)
+    return judged(
+        "H15", printed, "; ".join(shown_here), of_each(len(printed), "setting", len(e.seeds)), keys, reason, corrected
+    )
+
+
+def _shortened(e: Experiment) -> bool:
+    """Whether the further nets train for less than the main setting does: what they know then says little."""
+    return e.nets_rounds * e.nets_epochs < e.rounds * e.epochs or e.nets_n_train < (e.n_train or np.inf)

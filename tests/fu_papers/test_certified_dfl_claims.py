@@ -36,7 +36,7 @@ FINE = {
     "delta_test": 0.0, "delta_remaining": 0.0, "delta_removed": 0.0, "auc_off": 0.1, "auc_off_retrain": 0.1,
     "mia": 50.0, "kept": 0.0, "published": float("nan"), "curvature": None,
 }  # fmt: skip
-OFF = 0.25  # points by which the two seeds differ from what is planted, down and up: a rule is about their mean
+OFF = 0.0
 
 
 def record(metrics=None, name="r", config=None, rounds=()):

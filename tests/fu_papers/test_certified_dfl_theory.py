@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from fu_core.federation.decentralised import dpsgd_round, start
 from fu_core.federation.graphs import metropolis, ring
 from fu_papers import convex
-from fu_papers.certified_dfl import theory_exactness, theory_mixing
+from fu_papers.certified_dfl import show, theory_exactness, theory_mixing
 from fu_papers.certified_dfl import theory_figures as figures
 from fu_papers.certified_dfl import theory_problems as problems
 from fu_papers.certified_dfl import theory_tables as tables
@@ -268,3 +268,25 @@ def test_only_breast_cancer_runs_depend_on_its_table(records):
     on_it = {kind for kind, held in records.items() for r in held if r.data_hash != "generated"}
     assert on_it == {"bounds", "calibration", "audit", "risk", "fisher"}
     assert {r.data_hash == "generated" for r in records["fisher"]} == {True, False}
+
+
+def test_the_run_by_hand_is_drawn_with_every_client_and_every_distance():
+    away = torch.tensor([[1.0, 2.0], [0.5, 0.25], [0.1, 0.2]])
+    distances = {"do nothing": 0.1, "printed": 0.2, "corrected": 0.001, "corrected, with noise": 0.02}
+    left, right = figures.by_hand_figure(away, distances, 0.0075).axes
+    assert [list(line.get_ydata()) for line in left.lines] == [column.tolist() for column in away.T]
+    *points, nothing = right.lines
+    assert [line.get_xdata() for line in points] == [[value] for value in distances.values()]
+    assert list(nothing.get_xdata()) == [0.1, 0.1]
+    *plain, noisy = (label.get_text() for label in right.get_yticklabels())
+    assert (plain, noisy) == (list(distances)[:3], "corrected, with noise\nσ = 0.0075")
+
+
+def test_what_the_notebook_shows_together_is_kept_under_its_names(records, tmp_path, monkeypatch):
+    for shown in (show.exactness, show.bounds, show.audit):
+        shown(records, tmp_path)
+    kept = {f"{name}.{kind}" for name in ("exactness", "bounds", "audit") for kind in ("png", "csv")}
+    assert {path.name for path in tmp_path.iterdir()} == kept
+    monkeypatch.setenv("FU_RUNS", str(tmp_path))
+    show.explore("ring", 9, requester=30, hop=1, what=next(iter(show.travel.WHAT)))  # 30 of 9: the last
+    assert {path.name for path in tmp_path.iterdir()} == kept | {"travel.png"}

@@ -47,7 +47,7 @@ BY_METHOD = {
     NOTHING: {"delta_test": 9.0, "forget": 90.0, "mia": 0.9, "asr": 95.0},
     **{method: {"test": 70.0, "delta_test": 10.0} for method in BASELINES},
 }
-OFF = 0.25  # by which the two seeds differ from what is planted, down and up: a rule is about their mean
+OFF = 0.0
 
 
 def record(metrics, name="r", **config):

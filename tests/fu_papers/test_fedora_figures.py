@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from scipy.stats import norm
 
-from fu_papers.fedora import figures, results, tables
+from fu_papers.fedora import figures, results, show, tables
 from fu_papers.fedora.grid import ABLATIONS, FORMS, METHODS, READINGS, REFERENCES, Task, has_backdoor, twin
 from fu_papers.fedora.results import SHOWN, shown
 from fu_papers.lab.record import Record
@@ -255,6 +255,13 @@ def test_figures_4_to_7_have_a_bar_per_method_and_a_line_per_reference(tiny):
     methods = len(METHODS) - 1  # no calibrated threshold where whole classes go
     assert [len(ax.patches) for ax in attacks.axes] == [methods, methods, methods, 0]
     assert [ax.axison for ax in attacks.axes] == [True, True, True, False]  # no poisoned twin
+
+
+def test_figures_4_to_7_are_kept_by_their_numbers(tiny, tmp_path):
+    for attacks in (False, True):
+        show.figures_4_to_7(TINY, tiny.runs, tmp_path, "digits", attacks=attacks)
+    names = ["fig4_forgetting.png", "fig5_forgetting.png", "fig6_attacks.png", "fig7_attacks.png"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
 
 
 def test_figure_8_draws_means_over_the_values_of_both_sweeps(tiny):

@@ -13,6 +13,7 @@ from fu_core.errors import NumericalFailure
 from fu_core.unlearning.fedora import FedORA, InfeasibleConstraint, primal_dual, uncertainty_loss
 from fu_papers.fedora import (
     breast_cancer_figures,
+    show,
     theory,
     theory_figures,
     theory_score,
@@ -615,3 +616,33 @@ def test_every_record_depends_on_its_data_only(records):
     assert on["forbidden"] == on["iterated"] == on["theorem_1"] != on["one_force"]
     generated = {kind for kind, hashes in on.items() if hashes == {"generated"}}
     assert generated == {"saddle", "duality_gap", "steps", "limits"}
+
+
+def test_the_run_by_hand_is_drawn_with_its_threshold_and_shaded_where_it_is_met():
+    score = [-0.4, 0.3, 0.35, 0.1]
+    losses = {"retained": [0.1, 0.2, 0.3, 0.3], "forgotten": [0.1, 0.3, 0.5, 0.6]}
+    fig = theory_figures.by_hand_figure(losses, score, [0.1, 0.4, 0.5, 0.4], 0.2, -0.3)
+    both, middle, right = fig.axes
+    assert {line.get_label(): list(line.get_ydata()) for line in both.lines} == losses
+    assert [list(line.get_ydata()) for line in middle.lines] == [score, [0.2, 0.2], [-0.3, -0.3]]
+    assert list(right.lines[0].get_ydata()) == [0.1, 0.4, 0.5, 0.4]
+    for ax in (middle, right):
+        ((shaded,),) = (band.get_paths() for band in ax.collections)
+        assert (shaded.vertices[:, 0].min(), shaded.vertices[:, 0].max()) == (1, 2)
+    never = theory_figures.by_hand_figure(losses, score, [0.1] * 4, 0.9, -0.3)
+    assert not [path for ax in never.axes for band in ax.collections for path in band.get_paths()]
+
+
+def test_what_the_notebook_shows_together_is_kept_under_its_names(records, tmp_path):
+    for shown in (show.one_force, show.saddle_point, show.duality_gap, show.theorem_1, show.forbidden):
+        shown(records, tmp_path)
+    pairs = ("saddle", "duality_gap", "theorem_1", "forbidden")
+    tables = ("one_force", "confidence", *pairs, "limits", "iterated")
+    expected = {*(f"{name}.png" for name in pairs), *(f"{name}.csv" for name in tables)}
+    assert {path.name for path in tmp_path.iterdir()} == expected
+
+
+def test_sliders_draw_into_the_working_state(tmp_path, monkeypatch):
+    monkeypatch.setenv("FU_RUNS", str(tmp_path))
+    show.explore(threshold=0.5, weight=1.0, dual_step=0.5)
+    assert [path.name for path in tmp_path.iterdir()] == ["saddle.png"]

@@ -1,6 +1,7 @@
 """The rules of HF-KCU's claims on planted numbers: each verdict on both sides of its rule.
 
-In the world as planted every claim holds; a test changes what its claim looks at.
+In the world as planted, where three seeds agree to the last digit, every claim holds that can; a test changes what its
+claim looks at.
 """
 
 import pandas as pd
@@ -8,10 +9,17 @@ import pytest
 
 from fu_papers.hf_kcu import claims
 from fu_papers.lab.record import Record
+from fu_papers.verdicts import NO_OTHER
 from tests.hf_kcu_lab import experiment
 
 MAIN, OTHER = "cifar10/dirichlet-0.5/simple_cnn", "mnist/dirichlet-0.5/simple_cnn"
-E = experiment(settings=[MAIN, OTHER], client_counts=[10, 100, 200], dampings=[0.1, 0.01, 0.001], alphas=[0.1, 1.0])
+SEEDS = (0, 1, 2)
+E = experiment(
+    settings=[MAIN, OTHER], client_counts=[10, 100, 200], dampings=[0.1, 0.01, 0.001], alphas=[0.1, 1.0],
+    seeds=list(SEEDS), sweep_seeds=list(SEEDS),
+)  # fmt: skip
+HOLDS, NOT, OPEN = "holds", "does not hold", "undetermined"
+PAIRS = ((0, 1), (0, 2), (1, 2))
 PRINTED, CORRECTED, NOTHING = "HF-KCU printed", "HF-KCU", "Original"
 FORMS = (PRINTED, CORRECTED)
 BASE = {"test": 71.0, "test_original": 71.0, "asr_original": 80.0, "asr_retrain": 10.0}
@@ -25,7 +33,7 @@ PLANTED = {
 BROADCAST, UNSCALED, AS_PRINTED = "w/o causal weighting", "w/o adaptive scaling", "w/o influence decay (= Algorithm 1)"
 ROWS = [
     *(("methods", MAIN, method, "", {}) for method in PLANTED),
-    *(("methods", OTHER, method, "", {}) for method in FORMS),
+    *(("methods", OTHER, method, "", {}) for method in (NOTHING, *FORMS)),
     *(("backdoor", MAIN, method, "", {}) for method in FORMS),
     *(("alpha", MAIN, method, label, {}) for method in (NOTHING, *FORMS) for label in ("0.1", "1")),
     ("ablation", MAIN, PRINTED, AS_PRINTED, {}),
@@ -52,21 +60,28 @@ def timed(what, passes, times):
     return record(metrics | {"timed_rounds": 2}, f"time of {what}")
 
 
-def judged(changes=None, passes=None, times=None, floor=(0.2, 0.3), **theory):
-    """Every verdict by claim. changes: {(group, setting, method, label): values}, None means any; passes, times:
-    {what is timed: {method: times less}}."""
+def judged(changes=None, passes=None, times=None, floor=(0.24, 0.25, 0.26), seeds=SEEDS, e=E, **theory):
+    """Every verdict by claim. changes: {(group, setting, method, label): values}, None means any; a tuple of values has
+    one per seed; passes, times: {what is timed: {method: times less}}; floor: the KL of `PAIRS`."""
     rows = []
     for i, (*place, own) in enumerate(ROWS):
+        place[0] = "nets" if place[1] in e.nets else place[0]
         values = {**BASE, **PLANTED[place[2]], **own}
         for where, change in (changes or {}).items():
             if all(a in (None, b) for a, b in zip(where, place, strict=True)):
                 values |= change
-        rows.append(
-            dict(zip(("group", "setting", "method", "label"), place, strict=True)) | values | {"record": f"k{i}"}
-        )
+        for n, seed in enumerate(seeds):
+            own_values = {name: value[n] if isinstance(value, tuple) else value for name, value in values.items()}
+            where = dict(zip(("group", "setting", "method", "label"), place, strict=True))
+            rows.append(where | own_values | {"seed": seed, "record": f"k{i} {seed}"})
     speeds = {what: timed(what, passes or {}, times or {}) for what in GAINS}
-    found = claims.verdicts(E, pd.DataFrame(rows), speeds, [record({"kl": kl}) for kl in floor], checks(**theory))
+    pairs = [record({"kl": kl}, config={"pair": list(pair)}) for kl, pair in zip(floor, PAIRS, strict=False)]
+    found = claims.verdicts(e, pd.DataFrame(rows), speeds, pairs, checks(**theory))
     return {result.id: result for result in found}
+
+
+def both(result):
+    return result.verdict, result.corrected
 
 
 def checks(violations=0, power=0.5, worst=0.9, ridge=0.5):
@@ -88,10 +103,16 @@ def of_forms(name, printed, corrected, group="methods", setting=MAIN, label=None
     }
 
 
+ONE_FORM = ("H4", "H6", "H13", "H14")  # the corrected form is the same, or there is none
+FIXED = {"H7": OPEN}  # whatever is planted
+
+
 def test_there_is_one_verdict_per_claim_and_as_planted_every_claim_holds():
     found = judged()
     assert list(found) == [f"H{i}" for i in range(1, 16)]
-    assert {result.verdict for result in found.values()} == {"holds"}
+    expected = {id: FIXED.get(id, HOLDS) for id in found}
+    assert {id: result.verdict for id, result in found.items()} == expected
+    assert {id: r.corrected for id, r in found.items()} == expected | dict.fromkeys(ONE_FORM, NO_OTHER)
     assert all(result.records and result.ours for result in found.values())
 
 
@@ -100,168 +121,227 @@ def test_no_clock_changes_a_verdict():
     names = [*FORMS, *DAMPED]
     for factor in (0.01, 100.0):
         times = {what: dict.fromkeys(names, factor) for what in GAINS}
-        assert {id: r.verdict for id, r in judged(times=times).items()} == dict.fromkeys(judged(), "holds")
+        assert {id: both(r) for id, r in judged(times=times).items()} == {id: both(r) for id, r in judged().items()}
         slow = {"main": dict.fromkeys(FORMS, 20.0)}
-        assert judged(passes=slow, times=times)["H1"].verdict == "does not hold"
+        assert both(judged(passes=slow, times=times)["H1"]) == (NOT, NOT)
 
 
 def test_the_seconds_are_told_beside():
     assert "50.0x fewer passes (12.0x in time)" in judged(times={"main": {PRINTED: 12.0}})["H1"].ours
 
 
+def test_one_seed_decides_no_mean():
+    found = judged(seeds=SEEDS[:1])
+    assert {id for id, r in found.items() if r.verdict == OPEN} == set(found) - {"H1", "H6", "H9", "H14"}
+    assert "several seeds would tell (1 now)" in found["H2"].reason
+
+
+def test_a_wide_interval_is_undetermined_and_says_how_many_seeds_would_tell():
+    """Mean 0.4 points: the interval of three such seeds reaches to 1.1."""
+    result = judged({("methods", MAIN, m, None): {"delta_test": (0.1, 0.4, 0.7)} for m in FORMS})["H2"]
+    assert both(result) == (OPEN, OPEN)
+    assert "about 12 seeds would tell (3 now)" in result.reason
+    assert "[-0.35, 1.15] (3 seeds)" in result.spread
+
+
+def test_the_corrected_form_does_not_lift_the_verdict_on_the_printed_one():
+    """Whatever a claim is about: the printed form fails, the corrected one does what is claimed."""
+    far = {"delta_test": 9.0, "mia": 0.9, "gap": 0.5, "kl": 0.9, "asr": 80.0}
+    changes = {("methods", None, PRINTED, None): far, ("backdoor", None, PRINTED, None): far}
+    changes |= {("alpha", None, PRINTED, None): far, ("ablation", None, None, UNSCALED): {"test": 71.0}}
+    slow = {what: {PRINTED: 20.0} for what in ("main", OTHER)}
+    slow["main"] |= {f"{PRINTED}, damping {d:g}": 40 for d in (0.1, 0.01, 0.001)}
+    found = judged(changes, passes=slow)
+    for id in ("H1", "H2", "H3", "H5", "H8", "H9", "H10", "H11", "H12", "H15"):
+        assert both(found[id]) == (NOT, HOLDS), id
+
+
+def test_what_doing_nothing_meets_as_well_does_not_hold():
+    near = {"delta_test": 0.1, "kl": 0.0}
+    found = judged({(group, None, NOTHING, None): near for group in ("methods", "alpha")})
+    for id in ("H2", "H10", "H11", "H15"):
+        assert both(found[id]) == (NOT, NOT), id
+        assert "doing nothing meets it, too" in found[id].reason or id == "H15"
+    unknown = judged({("methods", MAIN, NOTHING, None): {"delta_test": (0.1, 0.5, 0.9)}})["H2"]
+    assert both(unknown) == (OPEN, OPEN)  # nobody knows whether doing nothing does
+
+
 @pytest.mark.parametrize(
-    ("printed", "corrected", "verdict"),
-    [(48, 200, "holds"), (47, 200, "holds in part"), (47.75, 47.75, "holds"), (20, 30, "does not hold")],
+    ("printed", "corrected", "verdicts"),
+    [(48, 200, (HOLDS, HOLDS)), (47, 200, (NOT, HOLDS)), (47.75, 47.74, (HOLDS, NOT)), (20, 30, (NOT, NOT))],
 )
-def test_h1_asks_for_47_75_times_in_both_readings(printed, corrected, verdict):
+def test_h1_asks_for_47_75_times(printed, corrected, verdicts):
     result = judged(passes={"main": {PRINTED: printed, CORRECTED: corrected}})["H1"]
-    assert result.verdict == verdict
+    assert both(result) == verdicts
     assert result.records == ["time of main"]
 
 
-@pytest.mark.parametrize(
-    ("nothing", "printed", "corrected", "verdict"),
-    [
-        (2.0, 0.5, 0.6, "holds"),
-        (2.0, 0.7, 0.5, "holds in part"),
-        (0.3, 0.2, 0.1, "holds in part"),  # doing nothing is as near
-        (2.0, 0.7, 0.9, "does not hold"),
-    ],
-)
-def test_h2_asks_for_0_60_points_that_doing_nothing_does_not_have(nothing, printed, corrected, verdict):
-    changes = {("methods", MAIN, NOTHING, None): {"delta_test": nothing}, **of_forms("delta_test", printed, corrected)}
-    assert judged(changes)["H2"].verdict == verdict
+def test_h1_leaves_open_what_a_shorter_schedule_than_the_papers_would_change():
+    short = E.changed(rounds=10)
+    result = judged(passes={"main": {PRINTED: 47, CORRECTED: 48}}, e=short)["H1"]
+    assert both(result) == (OPEN, HOLDS)
 
 
 @pytest.mark.parametrize(
-    ("original", "printed", "corrected", "verdict"),
+    ("printed", "corrected", "verdicts"),
+    [(0.5, 0.6, (HOLDS, HOLDS)), (0.7, 0.5, (NOT, HOLDS)), (0.5, 0.7, (HOLDS, NOT))],
+)
+def test_h2_asks_for_0_60_points(printed, corrected, verdicts):
+    assert both(judged(of_forms("delta_test", printed, corrected))["H2"]) == verdicts
+
+
+@pytest.mark.parametrize(
+    ("original", "printed", "corrected", "verdicts"),
     [
-        (0.85, 0.51, 0.49, "holds"),
-        (0.85, 0.80, 0.51, "holds in part"),
-        (0.59, 0.50, 0.50, "does not hold"),  # the original leaks less than 0.10 more than Retrain
-        (0.85, 0.60, 0.53, "does not hold"),
+        (0.85, 0.52, 0.48, (HOLDS, HOLDS)),
+        (0.85, 0.80, 0.51, (NOT, HOLDS)),
+        (0.85, 0.50, 0.47, (HOLDS, NOT)),  # standing out as forgotten is exposure, too
+        (0.59, 0.50, 0.50, (NOT, NOT)),  # the original leaks less than 0.10 more than Retrain
     ],
 )
-def test_h3_asks_for_retrains_exposure_where_there_was_one(original, printed, corrected, verdict):
+def test_h3_asks_for_retrains_exposure_where_there_was_one(original, printed, corrected, verdicts):
     changes = {("methods", MAIN, NOTHING, None): {"mia": original}, **of_forms("mia", printed, corrected)}
-    assert judged(changes)["H3"].verdict == verdict
+    assert both(judged(changes)["H3"]) == verdicts
 
 
-@pytest.mark.parametrize(("without", "verdict"), [(0.19, "holds"), (0.17, "does not hold")])
+@pytest.mark.parametrize(
+    ("without", "verdict"), [(0.19, HOLDS), (0.17, NOT), ((0.19, 0.19, 0.3), OPEN), ((0.09, 0.09, 0.1), NOT)]
+)
 def test_h4_asks_for_twice_the_gap(without, verdict):
     changes = {("ablation", None, None, BROADCAST): {"gap": without}}  # with causal weights: 0.09
     assert judged(changes)["H4"].verdict == verdict
 
 
 @pytest.mark.parametrize(
-    ("printed", "corrected", "verdict"),
-    [(70.0, 60.0, "holds"), (71.0, 60.0, "holds in part"), (71.0, 71.5, "does not hold")],
+    ("printed", "corrected", "verdicts"),
+    [(70.0, 60.0, (HOLDS, HOLDS)), (70.1, 60.0, (NOT, HOLDS)), ((68, 70, 71), 71.5, (OPEN, NOT))],
 )
-def test_h5_asks_for_a_drop_of_one_point(printed, corrected, verdict):
+def test_h5_asks_for_a_drop_of_one_point(printed, corrected, verdicts):
     changes = {("ablation", None, None, UNSCALED): {"test": printed}}
     changes |= {("choice", None, None, UNSCALED): {"test": corrected}}
-    assert judged(changes)["H5"].verdict == verdict
+    assert both(judged(changes)["H5"]) == verdicts
+
+
+def test_h5_pairs_the_seeds():
+    """Seeds differ by points, the drop does not."""
+    changes = {("ablation", None, None, AS_PRINTED): {"test": (60.0, 70.0, 80.0)}}
+    changes |= {("ablation", None, None, UNSCALED): {"test": (58.0, 68.1, 77.9)}}
+    assert judged(changes)["H5"].verdict == HOLDS
 
 
 @pytest.mark.parametrize(
-    ("violations", "power", "verdict"),
-    [(0, 0.5, "holds"), (0, 0.59, "holds"), (1, 0.5, "does not hold"), (0, 1.0, "does not hold")],
+    ("violations", "power", "verdict"), [(0, 0.5, HOLDS), (0, 0.59, HOLDS), (1, 0.5, NOT), (0, 1.0, NOT)]
 )
 def test_h6_asks_for_no_violation_and_a_slope_of_one_half(violations, power, verdict):
     assert judged(violations=violations, power=power)["H6"].verdict == verdict
 
 
-@pytest.mark.parametrize(
-    ("printed", "corrected", "verdict"),
-    [((20, 30), (40, 50), "holds"), ((20, 30), (50, 40), "holds in part"), ((20, 10), (50, 40), "does not hold")],
-)
-def test_h7_asks_for_growth_from_10_to_100_and_leaves_200_out(printed, corrected, verdict):
-    passes = {f"clients {n}": {PRINTED: p, CORRECTED: c} for n, p, c in zip((10, 100), printed, corrected, strict=True)}
-    assert judged(passes={**passes, "clients 200": {PRINTED: 1, CORRECTED: 1}})["H7"].verdict == verdict
+@pytest.mark.parametrize("gains", [(20, 30), (30, 20)])
+def test_h7_is_undetermined_from_one_draw_per_number_of_clients(gains):
+    passes = {f"clients {n}": dict.fromkeys(FORMS, gain) for n, gain in zip((10, 100), gains, strict=True)}
+    result = judged(passes=passes)["H7"]
+    assert both(result) == (OPEN, OPEN)
+    assert f"{gains[0]}x, {gains[1]}x fewer passes" in result.ours  # 200 is beyond what the claim is about
+    assert "several draws" in result.reason
 
 
 @pytest.mark.parametrize(
-    ("printed", "corrected", "clean", "verdict"),
-    [(70.0, 60.0, 70.6, "holds"), (79.0, 60.0, 70.6, "holds in part"), (70.0, 60.0, 70.0, "does not hold")],
-)
-def test_h8_asks_for_a_tenth_less_success_at_half_a_point(printed, corrected, clean, verdict):
-    changes = {("backdoor", None, None, None): {"test": clean}, **of_forms("asr", printed, corrected, "backdoor")}
-    assert judged(changes)["H8"].verdict == verdict
-
-
-@pytest.mark.parametrize(
-    ("printed", "corrected", "verdict"),
+    ("printed", "corrected", "clean", "verdicts"),
     [
-        ((40, 50, 60), (40, 50, 60), "holds"),
-        ((40, 50, 60), (40, 40, 40), "holds in part"),
-        ((40, 40, 40), (40, 40, 40), "does not hold"),  # the same work
-        ((60, 50, 40), (60, 50, 40), "does not hold"),
+        (72.0, 60.0, 70.5, (HOLDS, HOLDS)),
+        (73.0, 60.0, 70.6, (NOT, HOLDS)),
+        (70.0, 60.0, 70.0, (NOT, NOT)),
+        (70.0, (60.0, 70.0, 79.0), 70.6, (HOLDS, OPEN)),
     ],
 )
-def test_h9_asks_for_less_work_and_not_for_a_lucky_clock(printed, corrected, verdict):
+def test_h8_asks_for_a_tenth_less_success_at_half_a_point(printed, corrected, clean, verdicts):
+    changes = {("backdoor", None, None, None): {"test": clean}, **of_forms("asr", printed, corrected, "backdoor")}
+    assert both(judged(changes)["H8"]) == verdicts
+
+
+@pytest.mark.parametrize(
+    ("printed", "corrected", "verdicts"),
+    [
+        ((40, 50, 60), (40, 50, 60), (HOLDS, HOLDS)),
+        ((40, 50, 60), (40, 40, 40), (HOLDS, NOT)),  # the same work
+        ((60, 50, 40), (40, 50, 60), (NOT, HOLDS)),
+    ],
+)
+def test_h9_asks_for_less_work_and_not_for_a_lucky_clock(printed, corrected, verdicts):
     names = [f"{m}, damping {d:g}" for m in FORMS for d in (0.1, 0.01, 0.001)]
     lucky = {"main": dict(zip(names, (40, 50, 60) * 2, strict=True))}
     passes = {"main": dict(zip(names, printed + corrected, strict=True))}
-    assert judged(passes=passes, times=lucky)["H9"].verdict == verdict
+    assert both(judged(passes=passes, times=lucky)["H9"]) == verdicts
 
 
 @pytest.mark.parametrize(
-    ("nothing", "printed", "corrected", "verdict"),
+    ("nothing", "printed", "corrected", "verdicts"),
     [
-        (3, 0.5, 0.9, "holds"),
-        (0.5, 0.5, 0.9, "holds in part"),
-        (3, 0.5, 1.1, "holds in part"),
-        (3, 2, 2, "does not hold"),
+        (3, 0.5, 1.0, (HOLDS, HOLDS)),
+        (0.5, 0.5, 0.9, ("holds in part", "holds in part")),  # doing nothing is as near at one of the two
+        (3, 0.5, 1.1, (HOLDS, "holds in part")),
+        (3, (0.1, 0.5, 1.5), 0.5, (OPEN, HOLDS)),
     ],
 )
-def test_h10_asks_for_one_point_at_every_alpha(nothing, printed, corrected, verdict):
+def test_h10_asks_for_one_point_at_every_alpha(nothing, printed, corrected, verdicts):
     changes = {
-        ("alpha", None, None, "1"): {"delta_test": 0.1},
+        ("alpha", None, PRINTED, "1"): {"delta_test": 0.1},
+        ("alpha", None, CORRECTED, "1"): {"delta_test": 0.1},
         ("alpha", None, NOTHING, "0.1"): {"delta_test": nothing},
     }
     changes |= of_forms("delta_test", printed, corrected, "alpha", label="0.1")
-    assert judged(changes)["H10"].verdict == verdict
+    result = judged(changes)["H10"]
+    assert both(result) == verdicts
+    if "holds in part" in verdicts:
+        assert "1 of 2 hold (alpha 1); 1 of 2 do not hold (alpha 0.1)" in result.reason
 
 
 @pytest.mark.parametrize(
-    ("nothing", "printed", "corrected", "verdict"),
-    [
-        (0.5, 0.1, 0.2, "holds"),
-        (0.1, 0.1, 0.2, "holds in part"),
-        (0.5, 0.4, 0.2, "holds in part"),
-        (0.5, 0.4, 0.3, "does not hold"),
-    ],
+    ("printed", "corrected", "verdicts"),
+    [(0.1, 0.2, (HOLDS, HOLDS)), (0.31, 0.1, (NOT, HOLDS)), (0.22, 0.4, (OPEN, NOT))],  # the floor: 0.25 ± 0.05
 )
-def test_h11_asks_for_less_than_two_retrainings_differ(nothing, printed, corrected, verdict):
-    changes = {("methods", MAIN, NOTHING, None): {"kl": nothing}, **of_forms("kl", printed, corrected)}
-    assert judged(changes)["H11"].verdict == verdict
-    alone = judged(changes, floor=())["H11"]
-    assert (alone.verdict, alone.reason) == ("not run", "needs two seeds for the noise floor")
+def test_h11_asks_for_less_than_two_retrainings_differ(printed, corrected, verdicts):
+    assert both(judged(of_forms("kl", printed, corrected))["H11"]) == verdicts
+
+
+@pytest.mark.parametrize("pairs", [(), (0.2,)])
+def test_h11_without_an_interval_of_the_floor_is_undetermined(pairs):
+    alone = judged(floor=pairs)["H11"]
+    assert both(alone) == (OPEN, OPEN)
+    assert "three seeds would give the noise floor an interval" in alone.reason
 
 
 @pytest.mark.parametrize(
     ("ridge", "net", "verdict"),
-    [(0.5, 0.09, "holds"), (1.8, 0.09, "holds in part"), (1.8, 0.11, "does not hold")],
+    [(0.5, 0.09, HOLDS), (1.8, 0.09, NOT), (0.5, 0.11, NOT), (0.5, (0.09, 0.09, 0.101), OPEN)],
 )
 def test_h12_asks_for_progress_on_ridge_and_on_nets(ridge, net, verdict):
-    assert judged(of_forms("gap", net, 0.05), ridge=ridge)["H12"].verdict == verdict
+    result = judged(of_forms("gap", net, 0.05), ridge=ridge)["H12"]
+    assert both(result) == (verdict, HOLDS)
 
 
-@pytest.mark.parametrize(("accuracy", "verdict"), [(12.0, "holds"), (12.1, "does not hold")])
+@pytest.mark.parametrize(("accuracy", "verdict"), [(12.0, HOLDS), (12.1, NOT), ((10, 10, 13), OPEN)])
 def test_h13_asks_for_chance(accuracy, verdict):
     assert judged({("methods", MAIN, "NaiveGA", None): {"test": accuracy}})["H13"].verdict == verdict
 
 
-@pytest.mark.parametrize(("worst", "verdict"), [(1.0, "holds"), (1.01, "does not hold")])
+@pytest.mark.parametrize(("worst", "verdict"), [(1.0, HOLDS), (1.01, NOT)])
 def test_h14_asks_for_no_draw_above_the_bound(worst, verdict):
     assert judged(worst=worst)["H14"].verdict == verdict
 
 
-@pytest.mark.parametrize(
-    ("gap", "gain", "verdict"), [(0.5, 50, "holds"), (0.7, 50, "does not hold"), (0.5, 40, "does not hold")]
-)
+@pytest.mark.parametrize(("gap", "gain", "verdict"), [(0.5, 50, HOLDS), (0.7, 50, NOT), (0.5, 40, NOT)])
 def test_h15_asks_for_speed_and_accuracy_wherever_it_was_run(gap, gain, verdict):
-    changes, passes = of_forms("delta_test", gap, gap, setting=OTHER), {OTHER: {PRINTED: gain, CORRECTED: gain}}
+    changes, passes = of_forms("delta_test", gap, 0.5, setting=OTHER), {OTHER: {PRINTED: gain, CORRECTED: 50}}
     result = judged(changes, passes)["H15"]
-    assert result.verdict == verdict
+    assert both(result) == (verdict, HOLDS)
     assert result.records[0] == f"time of {OTHER}"
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"), [({}, HOLDS), ({"nets_rounds": 2}, OPEN), ({"nets_n_train": 300}, OPEN)]
+)
+def test_h15_judges_no_net_that_was_hardly_trained(change, verdict):
+    as_a_net = E.changed(settings=[MAIN], nets=[OTHER], n_train=400, nets_n_train=400).changed(**change)
+    result = judged({("methods", OTHER, None, None): {}}, e=as_a_net)["H15"]
+    assert both(result) == (verdict, verdict)

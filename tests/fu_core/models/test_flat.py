@@ -7,7 +7,7 @@ from torch import nn
 
 from fu_core.errors import UnsupportedModel
 from fu_core.models import flat
-from fu_core.models.cnn import lenet, simple_cnn, tiny_cnn
+from fu_core.models.cnn import lenet, simple_cnn, strided_cnn, tiny_cnn
 from fu_core.models.flat import FlatModel, Standardize, soft_dice_loss
 from fu_core.models.linear import mlp, softmax_regression
 from fu_core.models.resnet import ResNet18, SmallResNet
@@ -21,6 +21,8 @@ from tests.nets import Backwards
         (mlp(64, 10, (32,)), 64 * 32 + 32 + 32 * 10 + 10),
         (simple_cnn(3, 32, 10), 188_810),  # HF-KCU, Table 8: "188K"
         (tiny_cnn(3, 32, 10), 47_818),
+        (strided_cnn(3, 32, 10), 358_570),
+        (strided_cnn(1, 28, 10), 356_970),
         (ResNet18(3, 100), 11_220_132),  # PUF: 4P = 4.488e7 bytes, errata P4
         (ResNet18(3, 10), 11_173_962),
         (SmallResNet(3, 10), 78_042),
@@ -59,6 +61,17 @@ def test_evaluation_in_batches_equals_evaluation_at_once(monkeypatch):
     assert seen == [3, 3, 1] * 2
     torch.testing.assert_close(model.predict(w, x, batch_size=5), logits)
     assert seen[-2:] == [5, 2]
+
+
+@pytest.mark.parametrize("side", [7, 8])
+def test_strided_cnn_halves_the_side_rounding_up_and_has_gradients_everywhere(side):
+    model = FlatModel(strided_cnn(3, side, 4, widths=(4, 6), hidden=5))
+    w = model.init(0)
+    x, y = torch.randn(9, 3, side, side, generator=torch.Generator().manual_seed(0)), torch.arange(9) % 4
+    assert [part.stride for part in model.module if isinstance(part, nn.Conv2d)] == [(2, 2), (2, 2)]
+    assert model.logits(w, x).shape == (9, 4)
+    assert all(g.abs().max() > 0 for g in model.views(model.grad(w, x, y)).values())
+    torch.testing.assert_close(model.grad(w, model.arrange(x), y), model.grad(w, x, y), rtol=1e-3, atol=1e-5)
 
 
 def test_gradient_and_hessian_product_equal_the_dense_ones(small):

@@ -1,0 +1,71 @@
+"""What notebook 04 shows in several pieces at once, and what its sliders draw."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+from IPython.display import display
+
+from fu_papers.certified_dfl import figures, tables, theory_figures, theory_tables, titles, travel
+from fu_papers.certified_dfl.grid import Experiment, Place
+from fu_papers.lab.paths import runs_dir
+from fu_papers.lab.record import Record
+from fu_papers.look import keep_figure, keep_table
+
+BREAST_CANCER = theory_figures.SOURCE
+GENERATED = theory_figures.GENERATED
+
+Theory = Mapping[str, Sequence[Record]]  # records by their kind, as `Study.theory` returns them
+
+
+def sources(experiment: Experiment, descriptions: Mapping[Place, Record]) -> tuple[str, str]:
+    """The line under what is about all data sets, and under what is about the convex one."""
+    return titles.source(descriptions), titles.source(descriptions, [experiment.datasets[0]])
+
+
+def setting(experiment: Experiment, descriptions: Mapping[Place, Record], out: Path) -> None:
+    """The graphs, and per data set who holds what: figures."""
+    of = (figures.network_figure, experiment, descriptions)
+    display(keep_figure(out / "networks.png", titles.source(descriptions), *of))
+    for dataset in experiment.datasets:
+        path = out / f"label_distribution_{dataset.replace('/', '_')}.png"
+        held = (figures.labels_figure, experiment, descriptions, dataset)
+        display(keep_figure(path, titles.source(descriptions, [dataset]), *held))
+
+
+def exactness(theory: Theory, out: Path) -> None:
+    """Both forms on ridge regression, where a step can be retraining: table and figure."""
+    caption = "Ridge regression, 10 clients, 20 data sets: distance to retraining / distance of doing nothing"
+    display(keep_table(out / "exactness.csv", GENERATED, theory_tables.exactness_table(theory["exactness"]), caption))
+    display(keep_figure(out / "exactness.png", GENERATED, theory_figures.exactness_figure, theory["exactness"]))
+
+
+def bounds(theory: Theory, out: Path) -> None:
+    """Lemmas 2 and 3 against what was measured: figure and table."""
+    display(keep_figure(out / "bounds.png", BREAST_CANCER, theory_figures.bounds_figure, theory["bounds"]))
+    table = theory_tables.bounds_table(theory["bounds"])
+    display(keep_table(out / "bounds.csv", BREAST_CANCER, table, "How often the bounds are exceeded"))
+
+
+def tables_1_to_4(experiment: Experiment, runs: pd.DataFrame, out: Path, source: str) -> None:
+    """As many of Tables I to IV as the experiment has."""
+    for name, request, split in tables.numbered(experiment):
+        table = tables.tables_1_to_4(experiment, runs, request, split)
+        spread = f"mean ± standard deviation over {len(experiment.seeds)} seeds"
+        caption = f"{name}. {request}-wise, {split.replace('-', ' ')}; {spread}"
+        display(keep_table(out / f"{name.lower().replace(' ', '_')}.csv", source, table, caption))
+
+
+def audit(theory: Theory, out: Path) -> None:
+    """What was claimed, and what a distinguisher could prove: figure and table."""
+    display(keep_figure(out / "audit.png", BREAST_CANCER, theory_figures.audit_figure, theory["audit"]))
+    caption = "Claimed epsilon, audited lower bound, true epsilon"
+    display(keep_table(out / "audit.csv", BREAST_CANCER, theory_tables.audit_table(theory["audit"]), caption))
+
+
+def explore(name: str, n: int, requester: int, hop: int, what: str) -> None:
+    """The network after `hop` steps of flooding, under a slider's settings."""
+    of = (name, n, min(requester, n - 1), hop, what)
+    display(keep_figure(runs_dir() / "travel.png", travel.SOURCE, travel.travel_figure, *of))

@@ -1,0 +1,222 @@
+"""What a few seeds of one request say about a limit, and the verdict on a claim from those on its named parts.
+
+    part = at_most(runs.delta_test, 0.60)           holds: the whole 95 % interval of the mean lies on the claim's side
+    judged("H2", {"as printed": part}, ...)
+
+These papers have one request per setting, so only seeds vary, and a verdict is about this request
+(`fu_papers.evidence` is for crossed targets and seeds, and calls a single target undetermined). One seed decides
+nothing, and two hardly anything, since t intervals with few degrees of freedom are wide. What is counted or computed
+exactly has no interval: `exact`. That all parts of a claim hold needs no correction for their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy.stats import t
+
+from fu_papers.evidence import MOST, in_part
+from fu_papers.verdicts import NO_OTHER, ClaimResult
+
+HOLDS, FAILS, OPEN = "holds", "does not hold", "undetermined"
+LEVEL = 0.95
+LISTED = 6  # parts that a reason names; more are counted
+ROUNDING = 1e-9  # of a mean of percentages
+
+
+@dataclass(frozen=True)
+class Part:
+    """What the data say about a part of a claim: "holds", "does not hold" or "undetermined".
+
+    needed: how many seeds would decide an undetermined one if mean and spread stay as they are (infinite: more than
+    `MOST`; 0: it is not about their number); now: how many there are; tells: what else would tell; nothing: doing
+    nothing meets it, too, which is why it does not hold.
+    """
+
+    verdict: str
+    needed: float = 0
+    now: int = 0
+    tells: str = ""
+    nothing: bool = False
+
+
+Parts = Mapping[str, Part]  # by name
+
+
+# --- one part --------------------------------------------------------------------------------------------------------
+
+
+def exact(met: bool) -> Part:
+    """A part that is counted, proved or computed exactly."""
+    return Part(HOLDS if met else FAILS)
+
+
+def unknown(tells: str) -> Part:
+    """A part that the data cannot decide whatever they are."""
+    return Part(OPEN, tells=tells)
+
+
+def interval(values: Iterable[float]) -> tuple[float, float]:
+    """The 95 % t interval of the mean over seeds; infinite for one seed."""
+    found = np.asarray(list(values), dtype=float)
+    if len(found) < 2:
+        return -np.inf, np.inf
+    reach = float(t.ppf((1 + LEVEL) / 2, len(found) - 1) * found.std(ddof=1) / np.sqrt(len(found)))
+    return float(found.mean()) - reach, float(found.mean()) + reach
+
+
+def told(values: Iterable[float], digits: int = 1) -> str:
+    """`"0.74 [-1.00, 2.48] (3 seeds)"`: the mean and its interval, which one seed does not have."""
+    found = list(values)
+    ends = ", ".join(f"{end:z.{digits}f}" for end in interval(found))
+    between = f" [{ends}]" if len(found) > 1 else ""
+    return f"{np.mean(found):z.{digits}f}{between} ({len(found)} seed{'s' * (len(found) != 1)})"
+
+
+def of_each(places: int, what: str, seeds: int) -> str:
+    """`"4 settings x 1 seed"`."""
+    return f"{places} {what}{'s' * (places != 1)} x {seeds} seed{'s' * (seeds != 1)}"
+
+
+def at_most(values: Iterable[float], limit: float) -> Part:
+    """Whether the mean over seeds is at most `limit`."""
+    found = list(values)
+    low, high = interval(found)
+    if high <= limit + ROUNDING:
+        return Part(HOLDS)
+    return Part(FAILS) if low > limit + ROUNDING else _open(found, limit)
+
+
+def at_least(values: Iterable[float], limit: float) -> Part:
+    """Whether the mean over seeds is at least `limit`."""
+    return at_most((-value for value in values), -limit)
+
+
+def below(values: Iterable[float], limit: float) -> Part:
+    """Whether the mean over seeds is less than `limit`: an interval that touches it is not below."""
+    found = list(values)
+    low, high = interval(found)
+    if high < limit - ROUNDING:
+        return Part(HOLDS)
+    return Part(FAILS) if low >= limit - ROUNDING else _open(found, limit)
+
+
+def above(values: Iterable[float], limit: float) -> Part:
+    """Whether the mean over seeds is more than `limit`."""
+    return below((-value for value in values), -limit)
+
+
+def within(values: Iterable[float], radius: float) -> Part:
+    """Whether the mean over seeds is at most `radius` from 0, on either side."""
+    found = list(values)
+    return all_of(at_most(found, radius), at_least(found, -radius))
+
+
+def all_of(*parts: Part) -> Part:
+    """A part that consists of several conditions, none of which is a claim of its own."""
+    if any(part.verdict == FAILS for part in parts):
+        return Part(FAILS)
+    open_ = [part for part in parts if part.verdict == OPEN]
+    return _all_open(open_) if open_ else Part(HOLDS)
+
+
+def lowered_by(nothing: Part, part: Part) -> Part:
+    """`part`, unless doing nothing meets the same rule: that says nothing about a method, so it does not hold.
+
+    As long as nobody knows whether doing nothing does, neither holds.
+    """
+    if part.verdict == FAILS or nothing.verdict == FAILS:
+        return part
+    if nothing.verdict == HOLDS:
+        return Part(FAILS, nothing=True)
+    return _all_open([one for one in (part, nothing) if one.verdict == OPEN])
+
+
+def difference(ours: pd.DataFrame, other: pd.DataFrame, column: str) -> pd.Series:
+    """ours - other of a column, seed by seed: both have one row per seed."""
+    return (ours.set_index("seed")[column] - other.set_index("seed")[column]).dropna()
+
+
+def jackknife(pairs: Mapping[tuple[int, int], float]) -> dict[int, float]:
+    """One value per seed of a mean over pairs of seeds, for an interval: n mean - (n - 1) mean without that seed.
+
+    The pairs share seeds, so that n of them are not n independent numbers. Empty with fewer than three seeds.
+    """
+    seeds = sorted({seed for pair in pairs for seed in pair})
+    if len(seeds) < 3:
+        return {}
+    n, mean = len(seeds), float(np.mean(list(pairs.values())))
+    without = {s: float(np.mean([value for pair, value in pairs.items() if s not in pair])) for s in seeds}
+    return {s: n * mean - (n - 1) * without[s] for s in seeds}
+
+
+def _open(values: Sequence[float], limit: float) -> Part:
+    """An undetermined mean, and how many seeds would decide."""
+    now = len(values)
+    if now < 2:
+        return Part(OPEN, now=now, tells="several seeds would tell (1 now)")
+    distance, n = abs(float(np.mean(values)) - limit), np.arange(now + 1, MOST + 1)
+    enough = t.ppf((1 + LEVEL) / 2, n - 1) * np.std(values, ddof=1) / np.sqrt(n) < distance
+    return Part(OPEN, needed=int(n[enough][0]) if enough.any() else np.inf, now=now)
+
+
+def _all_open(parts: Sequence[Part]) -> Part:
+    """What decides all of some undetermined parts."""
+    needed, now = max(part.needed for part in parts), max(part.now for part in parts)
+    return Part(OPEN, needed=needed, now=now, tells="; ".join(dict.fromkeys(p.tells for p in parts if p.tells)))
+
+
+# --- a claim ---------------------------------------------------------------------------------------------------------
+
+
+def verdict_on(parts: Parts) -> str:
+    """Of a claim from its parts, as `evidence.in_part` has it."""
+    return in_part({name: part.verdict for name, part in parts.items()})[0]
+
+
+def judged(
+    id: str,
+    printed: Parts,
+    ours: str,
+    spread: str,
+    keys: Sequence[str],
+    reason: str,
+    corrected: Parts | None = None,
+) -> ClaimResult:
+    """The result of a claim that consists of named parts; the reason counts and names them where they disagree.
+
+    printed: of the claim as the paper prints it; corrected: of the corrected form, where there are two.
+    """
+    told_of = {"as printed": _told(printed), "corrected": _told(printed if corrected is None else corrected)}
+    if told_of["as printed"] == told_of["corrected"]:
+        sentences = [reason, told_of["as printed"]]
+    else:
+        sentences = [reason, *(f"{form}: {sentence}" for form, sentence in told_of.items() if sentence)]
+    reason = "; ".join(sentence for sentence in sentences if sentence)
+    other = NO_OTHER if corrected is None else verdict_on(corrected)
+    return ClaimResult(id, verdict_on(printed), ours, spread, list(dict.fromkeys(keys)), reason, other)
+
+
+def _told(parts: Parts) -> str:
+    """Which parts hold and which do not, where that differs; what doing nothing meets; what would tell."""
+    named = {v: [name for name, part in parts.items() if part.verdict == v] for v in (HOLDS, FAILS, OPEN)}
+    sentences = []
+    if len(parts) > 1 and sum(map(bool, named.values())) > 1:
+        say = {HOLDS: "hold", FAILS: "do not hold", OPEN: "are undetermined"}
+        for verdict, names in named.items():
+            listed = f" ({', '.join(name.replace(',', '') for name in names)})" if len(names) <= LISTED else ""
+            sentences += [f"{len(names)} of {len(parts)} {say[verdict]}{listed}"] if names else []
+    if vain := [name for name, part in parts.items() if part.nothing]:
+        sentences.append(
+            "doing nothing meets it, too" + (f", in {len(vain)} of {len(parts)} parts" if len(parts) > 1 else "")
+        )
+    if verdict_on(parts) == OPEN:
+        open_ = _all_open([parts[name] for name in named[OPEN]])
+        if open_.needed:
+            enough = f"more than {MOST}" if open_.needed > MOST else f"about {open_.needed:.0f}"
+            sentences.append(f"{enough} seeds would tell ({open_.now} now)")
+        sentences.append(open_.tells)
+    return "; ".join(sentence for sentence in sentences if sentence)
