@@ -29,7 +29,7 @@ from fu_papers.lab.store import CommittedStore, RecordStore
 from fu_papers.lab.task import single_threaded
 from fu_papers.look import style
 from fu_papers.problems import problem
-from fu_papers.puf import figures, printed_tables, results
+from fu_papers.puf import figures, printed_tables, results, tables
 from fu_papers.puf import runs as puf
 from fu_papers.puf.cost_model import AppendixA, Workload, rounds_cost, unlearning_cost
 from fu_papers.puf.costs import cost_cells, mismatches
