@@ -80,9 +80,10 @@ def forget_gap(e: Experiment, unlearnings: Unlearnings) -> Figure:
 def recovery_curves(
     e: Experiment, unlearnings: Unlearnings, setting: str, scenario: str = "clients", methods: Sequence[str] = ()
 ) -> Figure:
-    """Fig. 4: test accuracy (left) and forget accuracy (right) per recovery round, mean and spread over runs.
+    """Fig. 4: test accuracy (left) and forget accuracy (right) per recovery round, mean over runs.
 
-    methods: only these; none given: all of the experiment's. Round 0 is right after the unlearning step.
+    methods: only these; none given: all of the experiment's. PUF has its standard deviation as a band; ten bands would
+    hide one another. Round 0 is right after the unlearning step.
 
     A run that has stopped keeps its last value. A line ends where fewer than half of its runs still go on: beyond, it
     would show old values of the stopped ones beside those that are about to give up. The mark is where the paper's stop
@@ -98,8 +99,11 @@ def recovery_curves(
             last = lengths[(len(runs) - 1) // 2]  # so many rounds at least half of the runs have
             paths = np.array([_extended([row[metric] for row in run.rounds], last)[:last] for run in runs])
             drawn = lengths[0] > 1  # FedEraser has no recovery, hence no line
-            if drawn:
+            if drawn and method in PUFS:
                 seed_band(ax, range(last), paths, method)
+            elif drawn:
+                line = {"color": colour(method), "linestyle": linestyle(method), "label": method}
+                ax.plot(range(last), paths.mean(axis=0), **line)
             ends = [run.metrics["test"] for run in runs if run.metrics["test"]["reached"] or not drawn]
             if ends and method != "Natural":
                 place = [float(np.mean([end[name] for end in ends])) for name in ("rounds", metric)]
@@ -188,7 +192,7 @@ def natural_curve(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) -
     """Natural's forget gap per round (dots where the paper reads it), beside what PUF ends with, and after how long.
 
     Mean and spread over runs. PUF: a dot at its mean number of rounds, unlearning and recovery by the paper's stop
-    rule, and a line at the mean forget gap of the runs that came back; grey: the noise floor.
+    rule, and a line at the mean forget gap of the runs that came back, if any; grey: the noise floor.
     """
     s, natural = e.scenarios()[0], natural_at(unlearnings)
     fig, axes = axes_row(len(s.settings), height=3.4, width=4.4, sharey=True)
@@ -206,11 +210,13 @@ def natural_curve(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) -
                 ax.axhline(gap, color=colour(method), linestyle=linestyle(method), label=method)
                 ax.plot((done.rounds + done.unlearning_rounds).mean(), gap, "o", color=colour(method), markersize=8)
         floor = rows_of(runs, s.name, text, AGAIN, "test").delta_forget.mean()
-        ax.axhspan(0, floor, color=FLOOR, alpha=0.6, linewidth=0)
+        ax.axhspan(0, floor, color=FLOOR, alpha=0.6, linewidth=0, label="noise floor")
         ax.set(title=title(text), xlabel="rounds since the request", ylim=(0, None))
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[0].set_ylabel(f"Δ forget {measure_of(s.settings[0])}")
-    axes[-1].legend(loc="best")
+    shown = [ax.get_legend_handles_labels() for ax in axes]  # who always gave up in one setting is in another's
+    named = {name: handle for handles, names in shown for handle, name in zip(handles, names, strict=True)}
+    axes[-1].legend(list(named.values()), list(named), loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     return fig
 
 

@@ -885,6 +885,7 @@ def test_recovery_curves_have_everybody_who_can_serve_the_request_and_the_refere
         assert set(shown) == able | set(REFERENCES)
         assert len(set(shown)) == len(shown)
     assert left.get_ylabel() == "test Dice (%)"
+        assert len(ax.collections) == len(PUFS)  # bands
     few = figures.recovery_curves(E, planted(), EVEN, methods=["NoT", "PGA"])
     assert set(labelled(few.axes[0])) == {"NoT", "PGA", *REFERENCES}
 
@@ -989,7 +990,10 @@ def test_naturals_rounds_stand_beside_what_puf_ends_with():
         ("clients", SKEWED, None, "PUF-Special"): {"reached": False},
     }
     unlearnings = planted(e, changes)
-    ax, _ = figures.natural_curve(e, frame_of(unlearnings, e=e), unlearnings).axes
+    ax, other = figures.natural_curve(e, frame_of(unlearnings, e=e), unlearnings).axes
+    assert [text.get_text() for text in other.get_legend().get_texts()] == [
+        "Natural", "PUF-Regular", "noise floor", "PUF-Special",
+    ]  # fmt: skip
     lines = labelled(ax)
     assert set(lines) == {"Natural", "PUF-Regular"}
     assert lines["Natural"].get_ydata().tolist() == [55.0, 20.0, 10.0, 2.0]  # PATH against 60
