@@ -884,8 +884,8 @@ def test_recovery_curves_have_everybody_who_can_serve_the_request_and_the_refere
         shown = [text.get_text() for text in right.get_legend().get_texts()]
         assert set(shown) == able | set(REFERENCES)
         assert len(set(shown)) == len(shown)
+        assert [len(ax.collections) for ax in (left, right)] == [len(PUFS)] * 2  # bands
     assert left.get_ylabel() == "test Dice (%)"
-        assert len(ax.collections) == len(PUFS)  # bands
     few = figures.recovery_curves(E, planted(), EVEN, methods=["NoT", "PGA"])
     assert set(labelled(few.axes[0])) == {"NoT", "PGA", *REFERENCES}
 
