@@ -146,7 +146,9 @@ class Experiment(PufParameters):
         """All that have a setting, in the order of the paper's tables. The first is the main one."""
         alone = [f"client-{t}" for t in self.targets]
         methods = tuple(
-            m for m in (*CONTROLS, *self.methods) if self.history_interval or not registered(m).needs.history
+            m
+            for m in (*CONTROLS, *self.methods)
+            if self.history_interval or m == AGAIN or not registered(m).needs.history
         )
         long = {"epochs": float(self.long_epochs), "rounds": self.long_rounds}
         transformer = {name: getattr(self, f"transformer_{name}") for name in ("rounds", "optimiser", "lr", "weights")}
@@ -186,9 +188,10 @@ class Experiment(PufParameters):
 
     # --- configs of runs ---
 
-    def local(self, scenario: Scenario) -> ClientOpt:
+    def local(self, scenario: Scenario, setting: str) -> ClientOpt:
         """The clients' local training."""
-        return client_opt({**dict(self), **scenario.training})
+        plain = {} if Setting.parse(setting).dataset in self.augmented else {"augmentation": "none"}
+        return client_opt({**dict(self), **plain, **scenario.training})
 
     def training(self, scenario: Scenario, setting: str, seed: int, request: str = "none") -> dict[str, Any]:
         """The config of one `train` run: everybody, or what `request` leaves."""
@@ -197,7 +200,7 @@ class Experiment(PufParameters):
         return {
             **asdict(Setting.parse(setting)),
             **shared,
-            **plain_fields(self.local(scenario)),
+            **plain_fields(self.local(scenario, setting)),
             "participation": float(scenario.training.get("participation", 1.0)),
             "poisoned": -1,
             "seed": seed,
