@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from fu_core.evaluation.relearn import relearn_passes
 from torch import Tensor
 
 from fu_core.evaluation.accuracy import accuracy, outputs_accuracy
@@ -28,6 +27,7 @@ from fu_core.evaluation.membership import (
     threshold_attack,
     yeom,
 )
+from fu_core.evaluation.relearn import relearn_passes
 from fu_core.federation import Federation
 from fu_core.request import Deletion
 from fu_papers.problems import Problem

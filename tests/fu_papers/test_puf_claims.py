@@ -403,7 +403,8 @@ def test_p3_needs_a_25th_of_retrainings_bytes_everywhere(changes, expected):
     ],
 )
 def test_p3_projects_to_the_papers_200_rounds_and_takes_real_ratios_there(rounds, gain, expected):
-    found = judge(PLAIN.changed(rounds=rounds, settings=[SKEWED]), every((None, None, None), {"bytes_gain": gain}))["P3"]
+    e, changes = PLAIN.changed(rounds=rounds, settings=[SKEWED]), every((None, None, None), {"bytes_gain": gain})
+    found = judge(e, changes)["P3"]
     assert found.verdict == expected
     assert ("as run" in found.reason) == (rounds == 200)
     assert (f"projected from {rounds} rounds" in found.reason) == (rounds != 200)
