@@ -110,14 +110,16 @@ class Experiment(PufParameters):
         if self.segmentation_settings and not self.segmentation_targets:
             raise ConfigError("segmentation_targets must name at least one hospital, got none")
         asked = self.pairs if self.pair_settings else ()  # who has no use for pairs need not change the default
-        if self.tuning_trials > 1 and (self.tuning_target in self.targets or self.tuning_seed in self.seeds):
+        tuned_on = [self.tuning_target] if self.tuning_trials > 1 else []  # nor the default of a trial
+        judged = sorted({*self.targets, *itertools.chain(*asked)})
+        if self.tuning_trials > 1 and (self.tuning_target in judged or self.tuning_seed in self.seeds):
             raise ConfigError(
-                f"tuning_target and tuning_seed must not be among those that are judged, targets {self.targets} and "
+                f"tuning_target and tuning_seed must not be among those that are judged, targets {judged} and "
                 f"seeds {self.seeds}, got {self.tuning_target} and {self.tuning_seed}"
             )
         of = [
             ("targets", self.targets, self.clients),
-            ("tuning_target", [self.tuning_target], self.clients),
+            ("tuning_target", tuned_on, self.clients),
             ("segmentation_targets", self.segmentation_targets, HOSPITALS),
         ]
         for name, wanted, there in [*of, *(("pairs", pair, self.clients) for pair in asked)]:
