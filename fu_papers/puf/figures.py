@@ -15,7 +15,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator, ScalarFormatter
 
 from fu_papers.evidence import completed
 from fu_papers.look import colour, linestyle, published, seed_band
@@ -30,6 +30,7 @@ from fu_papers.study import Cell
 SHOWN_BELOW_RETRAIN = 40  # points of accuracy; deeper falls leave the frame, so that the end stays readable
 Curve = Sequence[Mapping[str, float]]  # a row of metrics per recovery round
 References = Mapping[str, Mapping[str, float]]  # method -> metrics
+POINTS = (-5, -2, -1, 0, 1, 2, 5, 10, 20, 50, 100)  # ticks of an axis that is linear up to a point, then logarithmic
 MARKERS = {1.0: "o", 2.0: "s", 5.0: "^", 10.0: "D"}  # per E_u
 FLOOR = "#bbbbbb"  # of the noise floor: two retrainings that only their seeds tell apart
 
@@ -128,8 +129,9 @@ def utility_matched(
     Both are differences to the retrained model of the same request and seed (the gap absolute), means over all runs,
     those included that gave up; one that stopped stays where it stopped. Recovery moves to the left. A full dot is
     where all runs came back under the paper's stop rule, an open one where some had not when the cap was reached; the
-    legend counts them. Retrain is the origin, the grey box two retrainings that only their seeds tell apart. Nearer to
-    the box at the same shortfall is better. methods: only these; none given: all of the experiment's.
+    legend counts them. Both axes are linear up to one point, then logarithmic. Retrain is the origin, the grey box two
+    retrainings that only their seeds tell apart. Nearer to the box at the same shortfall is better. methods: only
+    these; none given: all of the experiment's.
     """
     fig, ax = plt.subplots(figsize=(8.0, 4.6))
     reach = [1.0]
@@ -148,7 +150,12 @@ def utility_matched(
         ax.plot(*mean[-1], "o", markersize=8, color=colour(method), markerfacecolor=inside, zorder=4)
         reach.append(float(mean[:, 0].max()))
     _mark_references(ax, unlearnings, scenario, setting)
-    ax.set_xlim(right=min(max(reach) * 1.05, SHOWN_BELOW_RETRAIN))
+    for scale, axis in ((ax.set_xscale, ax.xaxis), (ax.set_yscale, ax.yaxis)):
+        scale("symlog", linthresh=1.0, linscale=0.5)  # linear up to a point: the end matters, the beginning is far away
+        axis.set_major_locator(FixedLocator(POINTS))
+        axis.set_major_formatter(ScalarFormatter())
+        axis.set_minor_locator(NullLocator())
+    ax.set_xlim(right=max(reach) * 1.1)
     ax.set_ylim(bottom=0)
     measure = measure_of(setting)
     ax.set(xlabel=f"test shortfall: {measure} below Retrain's", ylabel=f"Δ forget {measure}")

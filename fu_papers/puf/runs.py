@@ -180,12 +180,15 @@ def trial(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
 
 
 def best_trial(trials: Sequence[Record]) -> int:
-    """Which of `trials` has the smallest objective; those that gave up come after all others, diverged ones last."""
+    """Which of `trials` has the smallest objective; those that gave up come after all others, diverged ones last.
+
+    Who has no recovery cannot give up: its shortfall is in the objective.
+    """
 
     def rank(k: int) -> tuple[bool, bool, float]:
-        metrics = trials[k].metrics
+        metrics, recovers = trials[k].metrics, trials[k].config["cap"] > 0
         lost = "objective" not in metrics
-        return lost, lost or not metrics["reached"], 0.0 if lost else metrics["objective"]
+        return lost, lost or (recovers and not metrics["reached"]), 0.0 if lost else metrics["objective"]
 
     return min(range(len(trials)), key=rank)
 
