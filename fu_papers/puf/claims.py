@@ -94,7 +94,8 @@ def _forgets_better(
     """P1, P2, P9 to P11: the forget gap of each of `ours` is smaller than that of every rival, beyond the noise floor.
 
     So it must be than that of doing nothing, and the model must be as useful as Retrain: a destroyed one forgets, too.
-    A rival that cannot serve the request is no rival.
+    Where one of the two fails, no rival is beaten; where the first is open, so is what hangs on it. A rival that cannot
+    serve the request is no rival.
     """
     r = ended[ended.group == scenario]
     if skewed is not None:
@@ -105,6 +106,7 @@ def _forgets_better(
     compared: dict[str, Comparison] = {}
     floors: dict[str, float] = {}
     useless, shown = [], []
+    gates: dict[str, str] = {}
     for setting, here in r.groupby("setting", sort=False):
         floor, where = _floor(here), title(str(setting))
         there = [m for m in (*rivals, NOTHING) if (here.method == m).any()]
@@ -113,11 +115,12 @@ def _forgets_better(
             found = compare(here, method, there, value=GAP)
             named = {_part(f"{who}{_called(rival)}", where, r): c for rival, c in found.items()}
             useless += [] if _is_useful(here, method) else named
+            gates |= dict.fromkeys(named, _part(f"{who}{_called(NOTHING)}", where, r))
             compared |= named
             floors |= dict.fromkeys(named, floor)
         shown.append(f"{where}: {_means(here, [*ours, *there])}; floor {floor:.1f}")
     used = r[r.method.isin([*ours, *rivals, NOTHING, AGAIN])]
-    return _concluded(id, {}, compared, floors, " | ".join(shown), _keys(used), useless)
+    return _concluded(id, {}, compared, floors, " | ".join(shown), _keys(used), gates, useless)
 
 
 def _part(name: str, where: str, r: pd.DataFrame) -> str:
@@ -132,14 +135,19 @@ def _concluded(
     floors: Mapping[str, float],
     ours: str,
     keys: Sequence[str],
+    gates: Mapping[str, str] | None = None,
     useless: Sequence[str] = (),
 ) -> ClaimResult:
     """The result of a claim that rests on `parts` and on differences of forget gaps, all of them one family.
 
-    useless: the comparisons that are lost whatever the gap, since the model is of no use.
+    gates: by comparison, the one without which it cannot hold; useless: those that are lost whatever the gap, since the
+    model is of no use.
     """
     judged = judge_all(compared, claim="less", beyond=floors)
     judged = {name: replace(c, verdict="does not hold") if name in useless else c for name, c in judged.items()}
+    for name, gate in (gates or {}).items():
+        if judged[name].verdict == "holds":
+            judged[name] = replace(judged[name], verdict=judged[gate].verdict)
     verdict, counted = in_part({**parts, **{name: found.verdict for name, found in judged.items()}})
     counted += "; no use: its test accuracy is below Retrain's" if useless else ""
     open_ = [sentence for name, found in judged.items() for sentence in _would_tell(name, found, floors[name])]
@@ -398,10 +406,10 @@ def _modes_agree(equivalence: Unlearnings) -> ClaimResult:
     shown, open_ = [], []
     for setting, cell in pd.DataFrame(rows).groupby("setting", sort=False):
         found = crossed(cell)
-        parts[title(str(setting))] = decide(found, claim="less", margin=CLOSE)
+        parts[title(str(setting))] = decide(found, claim="less", margin=-CLOSE)  # at most so large
         shown.append(f"{title(str(setting))}: {found.text(2)}")
         if parts[title(str(setting))] == "undetermined":
-            open_.append(what_would_tell(found, claim="less", margin=CLOSE))
+            open_.append(what_would_tell(found, claim="less", margin=-CLOSE))
     verdict, counted = in_part(parts)
     close = sum(row["value"] < CLOSE for row in rows)
     reason = "; ".join([counted, f"{close} of {len(rows)} nets below 5 %; exact on quadratics (tested)", *open_])

@@ -110,14 +110,16 @@ class Experiment(PufParameters):
         if self.segmentation_settings and not self.segmentation_targets:
             raise ConfigError("segmentation_targets must name at least one hospital, got none")
         asked = self.pairs if self.pair_settings else ()  # who has no use for pairs need not change the default
-        if self.tuning_trials > 1 and (self.tuning_target in self.targets or self.tuning_seed in self.seeds):
+        tuned_on = [self.tuning_target] if self.tuning_trials > 1 else []  # nor the default of a trial
+        judged = sorted({*self.targets, *itertools.chain(*asked)})
+        if self.tuning_trials > 1 and (self.tuning_target in judged or self.tuning_seed in self.seeds):
             raise ConfigError(
-                f"tuning_target and tuning_seed must not be among those that are judged, targets {self.targets} and "
+                f"tuning_target and tuning_seed must not be among those that are judged, targets {judged} and "
                 f"seeds {self.seeds}, got {self.tuning_target} and {self.tuning_seed}"
             )
         of = [
             ("targets", self.targets, self.clients),
-            ("tuning_target", [self.tuning_target], self.clients),
+            ("tuning_target", tuned_on, self.clients),
             ("segmentation_targets", self.segmentation_targets, HOSPITALS),
         ]
         for name, wanted, there in [*of, *(("pairs", pair, self.clients) for pair in asked)]:
@@ -146,7 +148,9 @@ class Experiment(PufParameters):
         """All that have a setting, in the order of the paper's tables. The first is the main one."""
         alone = [f"client-{t}" for t in self.targets]
         methods = tuple(
-            m for m in (*CONTROLS, *self.methods) if self.history_interval or not registered(m).needs.history
+            m
+            for m in (*CONTROLS, *self.methods)
+            if self.history_interval or m == AGAIN or not registered(m).needs.history
         )
         long = {"epochs": float(self.long_epochs), "rounds": self.long_rounds}
         transformer = {name: getattr(self, f"transformer_{name}") for name in ("rounds", "optimiser", "lr", "weights")}
@@ -186,9 +190,10 @@ class Experiment(PufParameters):
 
     # --- configs of runs ---
 
-    def local(self, scenario: Scenario) -> ClientOpt:
+    def local(self, scenario: Scenario, setting: str) -> ClientOpt:
         """The clients' local training."""
-        return client_opt({**dict(self), **scenario.training})
+        plain = {} if Setting.parse(setting).dataset in self.augmented else {"augmentation": "none"}
+        return client_opt({**dict(self), **plain, **scenario.training})
 
     def training(self, scenario: Scenario, setting: str, seed: int, request: str = "none") -> dict[str, Any]:
         """The config of one `train` run: everybody, or what `request` leaves."""
@@ -197,7 +202,7 @@ class Experiment(PufParameters):
         return {
             **asdict(Setting.parse(setting)),
             **shared,
-            **plain_fields(self.local(scenario)),
+            **plain_fields(self.local(scenario, setting)),
             "participation": float(scenario.training.get("participation", 1.0)),
             "poisoned": -1,
             "seed": seed,

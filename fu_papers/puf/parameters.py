@@ -39,6 +39,7 @@ class PufParameters(Parameters):
     momentum: NotNegative = parameter("of the clients' SGD", paper="0")
     weight_decay: NotNegative = parameter("on all parameters", paper="0.001 (released code)")
     augmentation: str = parameter("none, flip_crop or rotate_flip_crop", paper="rotate_flip_crop")
+    augmented: Several[str] = parameter("data sets whose images are; a flipped digit is none", paper="all")
     eta_u_special: Positive = parameter("eta_u, unlearning rate of PUF-Special", paper="2")
     eta_u_regular: Positive = parameter("eta_u, unlearning rate of PUF-Regular", paper="20")
     epochs_u: Positive = parameter("E_u, the target's epochs when it is unlearned", paper="1")

@@ -1,5 +1,7 @@
 """PUF's parameters: what is wrong is named at once, and what a run's config says is complete and canonical."""
 
+import itertools
+import json
 from dataclasses import fields, replace
 
 import pytest
@@ -8,10 +10,18 @@ from fu_core.errors import ConfigError, UnsupportedModel
 from fu_core.federation.local import ClientOpt
 from fu_core.unlearning.method import method as registered
 from fu_papers.lab.record import config_key
-from fu_papers.problems import PROBLEM_KEYS, Setting, client_opt, problem
-from fu_papers.puf import stages
-from fu_papers.puf.grid import METHODS, PUFS, REFERENCES
-from fu_papers.puf.runs import TRAINING_KEYS
+from fu_papers.problems import PROBLEM_KEYS, RELEASED_SIZES, Setting, client_opt, problem
+from fu_papers.puf import runs, stages, trainings
+from fu_papers.puf.grid import (
+    AGAIN,
+    CONTROLS,
+    METHODS,
+    OFFICIAL,
+    PUBLISHED,
+    PUFS,
+    TRAINING_KEYS,
+    trials_of,
+)
 from fu_papers.study import Cell
 from tests import puf_lab
 
@@ -51,6 +61,12 @@ def unlearning(e, method, setting=IID, seed=0, request="client-0", *, scenario="
         (SKEWED, Setting("digits", "dirichlet", 0.3, "mlp"), "Digits, Dirichlet 0.3"),
         (SITES, Setting("phantom", "site", 0.0, "small_res_unet"), "Phantom (synthetic), by site"),
         ("mnist/dirichlet-1e-1/tiny_cnn", Setting("mnist", "dirichlet", 0.1, "tiny_cnn"), "MNIST, Dirichlet 0.1"),
+        ("digits/released-0.3/mlp", Setting("digits", "released", 0.3, "mlp"), "Digits, Dirichlet 0.3, released sizes"),
+        (
+            "digits/file-their.v2/mlp",
+            Setting("digits", "file-their.v2", 0.0, "mlp"),
+            "Digits, file their.v2",
+        ),
         ("adult/dirichlet-5/mlp", Setting("adult", "dirichlet", 5.0, "mlp"), "Income (Adult), Dirichlet 5"),
         (
             "tiny_imagenet/iid/vit_tiny",
@@ -61,6 +77,7 @@ def unlearning(e, method, setting=IID, seed=0, request="client-0", *, scenario="
 )
 def test_a_setting_reads_as_data_set_split_and_net(text, expected, title):
     assert Setting.parse(text) == expected
+    assert expected.skewed == (expected.split not in ("iid", "site"))
     assert expected.title == title
 
 
@@ -71,13 +88,21 @@ def test_a_setting_reads_as_data_set_split_and_net(text, expected, title):
         ("digits/iid/mlp/7", r"must look like .* got 'digits/iid/mlp/7'"),
         ("digits", r"must look like"),
         ("", r"must look like .* got ''"),
-        ("digits/shards-2/mlp", r"split of .* must be one of 'iid', 'dirichlet', 'site', got 'shards'"),
+        (
+            "digits/shards-2/mlp",
+            r"split of .* must be one of 'iid', 'dirichlet', 'released', .* got 'shards'",
+        ),
         ("digits/dirichlt-0.3/mlp", r"split of .* got 'dirichlt'; did you mean 'dirichlet'\?"),
         ("digits/sites/mlp", r"split of .* got 'sites'; did you mean 'site'\?"),
         ("digits/iid-0.3/mlp", r"split of .* must be 'iid' alone, which takes no alpha, got 'iid-0.3'"),
         ("phantom/site-6/small_res_unet", r"split of .* must be 'site' alone, which takes no alpha, got 'site-6'"),
         ("digits/iid/mpl", r"model of .* got 'mpl'; did you mean 'mlp'\?"),
         ("digits/dirichlet-high/mlp", r"alpha of .* must be a number, got 'high'"),
+        ("digits/released/mlp", r"alpha of .* must be a number, got ''"),
+        ("digits/released-0/mlp", r"alpha of .* must be a finite number > 0, got 0.0"),
+        ("digits/file/mlp", r"split of .* must name a file of the data folder, file-<name>, got 'file'"),
+        ("digits/file-/mlp", r"split of .* must name a file of the data folder, file-<name>, got 'file-'"),
+        ("digits/file-a b/mlp", r"split of .* must name a file of the data folder, file-<name>, got 'file-a b'"),
         ("digits/dirichlet/mlp", r"alpha of .* must be a number, got ''"),
         ("digits/dirichlet-0/mlp", r"alpha of .* must be a finite number > 0, got 0.0"),
         ("digits/dirichlet--0.3/mlp", r"alpha of .* must be a finite number > 0, got -0.3"),
@@ -121,6 +146,60 @@ def test_a_site_split_that_does_not_fit_the_data_is_an_error(change, error, says
         problem({**config, **change})
 
 
+@pytest.mark.parametrize("n_train", [500, 777])
+def test_released_sizes_are_met_exactly_scaled_to_the_samples_there_are(n_train):
+    e = experiment(settings=["digits/released-0.3/mlp"], clients=10, n_train=n_train)
+    p = problem(training(e, "digits/released-0.3/mlp"))
+    assert [len(part) for part in p.parts] == [n_train * size // 49997 for size in RELEASED_SIZES]
+    assert len({int(i) for part in p.parts for i in part}) == sum(len(part) for part in p.parts)
+    largest = [max(row) / sum(row) for row in p.description["label_counts"]]
+    assert max(largest) > 0.3  # skewed, too
+    assert sum(RELEASED_SIZES) == 49997
+
+
+def test_released_sizes_are_those_of_ten_clients():
+    config = training(experiment(settings=["digits/released-0.3/mlp"], clients=4), "digits/released-0.3/mlp")
+    with pytest.raises(ConfigError, match="clients must be 10 for a split 'released', got 4"):
+        problem(config)
+
+
+@pytest.fixture
+def data_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("FU_DATA", str(tmp_path))
+    problems_cache = runs.problem.__globals__["_problem"].cache_clear
+    problems_cache()
+    yield tmp_path
+    problems_cache()
+
+
+def of_file(clients=3):
+    e = experiment(settings=["digits/file-ours/mlp"], clients=clients, targets=[0], pairs=[], n_train=60)
+    return training(e, "digits/file-ours/mlp")
+
+
+def test_a_split_of_others_is_read_from_the_data_folder(data_folder):
+    (data_folder / "ours.json").write_text(json.dumps({"1": [7, 5], "0": [0, 1, 2], "2": [59]}))
+    p = problem(of_file())
+    assert [part.tolist() for part in p.parts] == [[0, 1, 2], [5, 7], [59]]
+    assert (p.clients[1][1] == p.dataset.y_train[[5, 7]]).all()
+
+
+@pytest.mark.parametrize(
+    ("held", "says"),
+    [
+        (None, "path must name a JSON file with a partition, got .*ours.json"),
+        ({"0": [0], "1": [1]}, "clients must be 2, as in the file of split 'file-ours', got 3"),
+        ({"0": [0], "1": [1], "2": [60]}, r"ours.json: client 2 must have indices 0..59, got 60"),
+        ({"0": [0], "1": [1], "2": [1]}, r"ours.json: clients 1 and 2 both have index 1"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_an_error_that_names_it(data_folder, held, says):
+    if held is not None:
+        (data_folder / "ours.json").write_text(json.dumps(held))
+    with pytest.raises(ValueError, match=says):
+        problem(of_file())
+
+
 # --- experiments ---
 
 
@@ -159,7 +238,7 @@ def test_every_scenario_has_its_requests_and_the_main_one_all_seeds():
 
 
 def test_federaser_needs_a_history():
-    everybody = [*REFERENCES, *METHODS]
+    everybody = [*CONTROLS, *METHODS]
     for s in everything().scenarios():
         assert list(s.methods) == everybody
     for s in everything(history_interval=0).scenarios():
@@ -171,19 +250,23 @@ def test_every_run_and_every_training_it_needs_comes_once():
     cells = [cell for cell, _ in e.runs()]
     places = {(s.name, text, seed, request)
               for s in e.scenarios() for text in s.settings for seed in s.seeds for request in s.requests}  # fmt: skip
-    assert set(cells) == {Cell(*place, method) for place in places for method in (*REFERENCES, *METHODS)}
-    keys = list(stages.trainings(e))
-    assert set(keys) == places | {(*place[:3], "none") for place in places}
+    assert set(cells) == {Cell(*place, method) for place in places for method in (*CONTROLS, *METHODS)}
+    keys = list(stages.all_trainings(e))
+    others = {(name, text, e.other_seed(e.scenario(name), seed), request) for name, text, seed, request in places}
+    attackers = {(*place[:3], "none") for place in others if place[0] != "segmentation"}
+    assert set(keys) == places | {(*place[:3], "none") for place in places} | others | attackers
     assert (len(set(cells)), len(set(keys))) == (len(cells), len(keys))
 
 
 def test_samples_and_pairs_start_from_the_main_scenarios_model():
-    configs = stages.trainings(everything())
+    configs = stages.all_trainings(everything())
     main = configs["clients", SKEWED, 0, "none"]
     for scenario in ("samples", "pairs"):
         assert config_key(configs[scenario, SKEWED, 0, "none"]) == config_key(main)
+        attackers = (configs[name, SKEWED, 1, "none"] for name in ("clients", scenario))
+        assert len({config_key(config) for config in attackers}) == 1
     assert configs["samples", SKEWED, 0, "sample-0-0.5"]["request"] == "sample-0-0.5"
-    assert len({config_key(config) for config in configs.values()}) == len(configs) - 3
+    assert len({config_key(config) for config in configs.values()}) == len(configs) - 6
 
 
 def test_many_local_epochs_are_the_main_training_but_for_epochs_and_rounds():
@@ -224,7 +307,7 @@ def test_a_training_config_holds_problem_local_training_rounds_seed_and_request_
     e = experiment(rounds=7, lr=0.5)
     config = training(e, SKEWED, 1, "client-2")
     local = {f.name for f in fields(ClientOpt)}
-    rest = {"rounds", "seed", "request", "history", "weights"}
+    rest = {"rounds", "seed", "request", "history", "weights", "participation", "poisoned"}
     assert set(config) == {*PROBLEM_KEYS, *local, *rest} == set(TRAINING_KEYS)
     assert (config["dataset"], config["split"], config["alpha"], config["model"]) == ("digits", "dirichlet", 0.3, "mlp")
     assert (config["rounds"], config["lr"], config["seed"], config["request"]) == (7, 0.5, 1, "client-2")
@@ -246,15 +329,17 @@ def test_an_unlearning_config_is_the_retraining_with_the_originals_history_a_met
         for method in ("Natural", "NoT"):
             expected = {**training(e, IID, 1, request, scenario=scenario), "history": 2}
             options = {"layers": ()} if method == "NoT" else {}
-            expected |= {"method": method, "cap": 5, "options": options}
+            expected |= {"method": method, "cap": 5, "options": options, "trials": [], "tuned_on": {}}
+            expected |= {"read": [1, 2] if method == "Natural" else [], "attacked": True, "relearn_cap": 2}
+            expected["other_seed"] = 0 if scenario == "clients" else 2
             assert unlearning(e, method, IID, 1, request, scenario=scenario) == expected
 
 
 def test_who_does_not_recover_has_no_cap():
     """Its runs need not be repeated for another one."""
     e = experiment(recovery_cap=5)
-    caps = {method: unlearning(e, method)["cap"] for method in (*REFERENCES, *METHODS)}
-    assert caps == dict.fromkeys(METHODS, 5) | dict.fromkeys((*REFERENCES, "FedEraser"), 0)
+    caps = {method: unlearning(e, method)["cap"] for method in (*CONTROLS, *METHODS)}
+    assert caps == dict.fromkeys(METHODS, 5) | dict.fromkeys((*CONTROLS, "FedEraser"), 0)
 
 
 def test_every_method_has_the_options_of_its_parameters():
@@ -262,9 +347,10 @@ def test_every_method_has_the_options_of_its_parameters():
         calibration=0.25, pga_stop=3, mode_lambda=0.9, mode_rounds_d=2, mode_rounds_m=3, fed_au_epochs=4,
         eta_u_special=3.0, eta_u_regular=30.0, epochs=2.0, epochs_u=3.0,
     )  # fmt: skip
-    options = {method: unlearning(e, method)["options"] for method in (*REFERENCES, *METHODS)}
-    for method in (*REFERENCES, "Natural"):
+    options = {method: unlearning(e, method)["options"] for method in (*CONTROLS, *METHODS)}
+    for method in (*CONTROLS, "Natural"):
         assert options[method] == {}
+    del options[AGAIN]  # a training, not a method
     for method, about in options.items():  # all there are, so that a record says everything
         assert set(about) == {f.name for f in fields(registered(method).parameters)}
     assert options["NoT"] == {"layers": ()}
@@ -365,3 +451,166 @@ def test_the_printed_form_is_run_on_the_first_setting_and_differs_in_the_form_al
     for cell, config in found.items():
         corrected = tables[cell._replace(label="")]
         assert config == {**corrected, "options": {**corrected["options"], "form": "printed"}}
+
+
+# --- controls, attackers and what FedAU's authors do ---
+
+
+@pytest.mark.parametrize(("seeds", "other"), [([0, 1], {0: 1, 1: 0}), ([4, 7, 5], {4: 7, 7: 5, 5: 4}), ([3], {3: 4})])
+def test_the_other_seed_is_the_next_of_the_scenario_and_never_the_same(seeds, other):
+    e = experiment(seeds=seeds, few_seeds=seeds[:1])
+    assert {seed: unlearning(e, AGAIN, seed=seed)["other_seed"] for seed in seeds} == other
+
+
+def test_a_run_reads_both_references_another_seeds_model_and_the_second_retraining_its_own():
+    e = everything()
+    shared = {"original", "retrained", "attacker"}
+    for method, more in (("Natural", set()), (AGAIN, {"again"}), (OFFICIAL, {"official"})):
+        needed = runs.needs(unlearning(e, method, SKEWED))
+        assert set(needed) == shared | more
+        assert needed["attacker"][1] == training(e, SKEWED, 1)
+        assert needed["original"][1] == training(e, SKEWED)
+        assert needed["retrained"][1] == training(e, SKEWED, request="client-0")
+    assert runs.needs(unlearning(e, AGAIN, SKEWED))["again"] == (trainings.train, training(e, SKEWED, 1, "client-0"))
+    official = {name: value for name, value in training(e, SKEWED, request="client-0").items() if name != "history"}
+    assert runs.needs(unlearning(e, OFFICIAL, SKEWED))["official"] == (trainings.train_official, official)
+    assert set(runs.needs(unlearning(e, "Natural", SITES, scenario="segmentation"))) == {"original", "retrained"}
+
+
+def test_the_official_fedau_is_run_where_it_is_asked_for_and_in_the_main_block_alone():
+    e = everything(official_settings=[SKEWED], fed_au_alpha=0.7)
+    cells = {cell: config for cell, config in e.runs() if cell.method == OFFICIAL}
+    assert set(cells) == {Cell("clients", SKEWED, seed, f"client-{t}", OFFICIAL) for seed in (0, 1) for t in (0, 2)}
+    assert all((config["options"], config["cap"]) == ({"alpha": 0.7}, e.recovery_cap) for config in cells.values())
+    assert set(stages.official(e)) == set(cells)
+    assert not stages.official(everything())
+
+
+def test_a_backdoor_is_in_the_original_training_alone():
+    e = everything(backdoor_settings=[SKEWED])
+    main = {config_key(config) for place, config in stages.all_trainings(everything()).items() if place[3] != "none"}
+    found = {cell: config for cell, config in e.runs() if cell.group == "backdoor"}
+    assert {cell.method for cell in found} == {*CONTROLS, *METHODS}
+    for cell, config in found.items():
+        target = int(cell.request.removeprefix("client-"))
+        assert config["poisoned"] == target
+        needed = {name: one for name, (_, one) in runs.needs(config).items()}
+        assert needed["original"]["poisoned"] == target
+        assert {one["poisoned"] for name, one in needed.items() if name != "original"} == {-1}
+        assert config_key(needed["retrained"]) in main  # who leaves takes the backdoor along
+        assert needed["attacker"] == training(e, SKEWED, 1)
+    assert all(config["poisoned"] == -1 for cell, config in e.runs() if cell.group != "backdoor")
+    poisoned = [place for place, config in stages.all_trainings(e).items() if config["poisoned"] >= 0]
+    assert poisoned == [("backdoor", SKEWED, 0, f"poisoned client-{t}") for t in (0, 2)]
+
+
+def test_partial_participation_reaches_the_federation():
+    e = everything(partial_settings=[SKEWED], partial_share=0.5)
+    config = training(e, SKEWED, scenario="partial")
+    assert config == {**training(e, SKEWED), "participation": 0.5}
+    f = problem(config).federation(config)
+    assert f.participation == 0.5
+    assert [len(f.participants(t)) for t in (1, 2, 3)] == [2, 2, 2]
+    everybody = training(e, SKEWED)
+    assert problem(everybody).federation(everybody).participation == 1
+
+
+# --- tuning ---
+
+
+def tuned(n=4, **change):
+    """Client 3 and seed 100 are there to be tuned on."""
+    return everything(**{
+        "tuning_trials": n, "tuning_target": 3, "tuning_seed": 100, "tuning_cap": 7, "pairs": [[0, 1]],
+        "backdoor_settings": [SKEWED], "partial_settings": [SKEWED], "official_settings": [SKEWED], **change,
+    })  # fmt: skip
+
+
+def distinct(name, e):
+    """How many option sets there are for a method, that of the parameters among them."""
+    lists = [values.values for values in registered(name).ranges.values()]
+    if any(values is None for values in lists):
+        return float("inf")
+    return len({*itertools.product(*lists), tuple(e.trials(name)[0].values())})
+
+
+@pytest.mark.parametrize("n", [2, 4, 13])
+def test_every_method_that_can_be_tuned_has_the_same_number_of_trials(n):
+    e = tuned(n)
+    can = [method for method in METHODS if registered(method).ranges]
+    assert {*PUFS, "FedEraser", "PGA", "MoDe", "FedAU", "Random labels"} <= set(can)
+    for method in can:
+        tried = e.trials(method)
+        assert len(tried) == min(n, distinct(method, e))
+        assert len({json.dumps(one, sort_keys=True) for one in tried}) == len(tried)
+    assert all(e.trials(method) == [] for method in (*CONTROLS, OFFICIAL, *METHODS) if method not in can)
+
+
+def test_the_first_trial_is_the_published_one():
+    e = tuned(eta_u_special=3.0, pga_lr=0.02, pga_stop=5.0, mode_lr_guidance=0.002, calibration=0.25, fed_au_epochs=3)
+    for method in METHODS:
+        if tried := e.trials(method):
+            own = unlearning(e, method)["options"]
+            assert tried[0] == {name: own[name] for name in tried[0]}
+            assert any(one != tried[0] for one in tried[1:])
+    assert e.trials("PUF-Special")[0]["eta_u"] == 3.0
+
+
+def test_one_trial_is_no_tuning():
+    e = tuned(1)
+    assert list(e.tuning()) == []
+    assert {cell.label for cell, _ in e.runs()} == {""}
+    assert all(config["trials"] == [] for _, config in e.runs())
+
+
+def test_tuning_never_reads_a_judged_target_or_seed():
+    e = tuned()
+    judged = {
+        config_key(one)
+        for _, config in (*e.runs(), *e.sweep(), *e.printed(), *e.norms())
+        for name, (_, one) in runs.needs(config).items()
+        if not name.startswith("trial")
+    }
+    found = dict(e.tuning())
+    assert {cell.method for cell in found} == {method for method in METHODS if len(e.trials(method)) > 1}
+    for cell, config in found.items():
+        assert (cell.seed, cell.request) == (config["seed"], config["request"]) == (100, "client-3")
+        assert config["poisoned"] == -1
+        needed = runs.trial.needs(config)
+        assert set(needed) == {"original", "retrained"}
+        assert {one["seed"] for _, one in needed.values()} == {100}
+        assert {one["request"] for _, one in needed.values()} == {"none", "client-3"}
+        assert not {config_key(one) for _, one in needed.values()} & judged
+
+
+def test_a_tuned_run_needs_its_trials_and_they_are_those_of_the_tuning_stage():
+    e = tuned()
+    stage = {cell: config_key(config) for cell, config in e.tuning()}
+    for cell, config in e.runs():
+        named = {name: one for name, (fn, one) in runs.needs(config).items() if fn is runs.trial}
+        assert list(named) == [f"trial {k}" for k in range(len(config["trials"]))]
+        for k, one in enumerate(named.values()):
+            assert config_key(one) == stage[Cell("tuning", cell.setting, 100, "client-3", cell.method, str(k))]
+            assert one["cap"] == min(config["cap"], 7)
+            assert one["options"] == {**config["options"], **config["trials"][k]}
+        assert trials_of(config) == list(named.values())
+
+
+def test_what_was_published_stays_as_a_second_row():
+    e, plain = tuned(), dict(tuned(1).runs())
+    rows = dict(e.runs())
+    for s in e.scenarios():
+        for setting, method in itertools.product(s.settings, (*CONTROLS, *METHODS)):
+            both = s.name in ("clients", "samples", "pairs") and len(e.trials(method)) > 1
+            cell = Cell(s.name, setting, s.seeds[0], s.requests[0], method)
+            assert (cell._replace(label=PUBLISHED) in rows) == both
+            assert bool(rows[cell]["trials"]) == both
+            assert rows[cell._replace(label=PUBLISHED) if both else cell] == plain[cell]
+            if both:  # nothing else differs
+                assert {**rows[cell], "trials": [], "tuned_on": {}} == plain[cell]
+
+
+def test_settings_that_the_main_block_does_not_have_are_not_tuned():
+    e = tuned(settings=[IID], sample_settings=[IID, SKEWED], official_settings=[], sweep_settings=[])
+    assert {cell.setting for cell, config in e.runs() if config["trials"]} == {IID}
+    assert {cell.setting for cell, _ in e.tuning()} == {IID}

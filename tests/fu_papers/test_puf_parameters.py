@@ -8,7 +8,7 @@ from fu_papers.lab.notebooks import plan
 from fu_papers.lab.record import config_key
 from fu_papers.parameters import load_profile
 from fu_papers.problems import Setting
-from fu_papers.puf.grid import METHODS, REFERENCES, Experiment
+from fu_papers.puf.grid import CONTROLS, METHODS, Experiment
 from fu_papers.puf.parameters import SCHEMA
 from tests.puf_lab import experiment
 
@@ -23,17 +23,20 @@ EVERYTHING = {  # scenarios of every kind
 
 AT_LEAST_ONE = (
     "rounds", "recovery_cap", "n_val", "batch_size", "fed_au_epochs", "long_rounds", "transformer_rounds",
-    "segmentation_rounds", "segmentation_n_val", "segmentation_batch_size",
+    "segmentation_rounds", "segmentation_n_val", "segmentation_batch_size", "tuning_trials", "tuning_cap",
+    "pga_batch_size",
 )  # fmt: skip
 NOT_NEGATIVE = (
     "n_train", "n_test", "history_interval", "mode_rounds_d", "mode_rounds_m", "segmentation_n_train", "momentum",
-    "weight_decay", "segmentation_weight_decay",
+    "weight_decay", "segmentation_weight_decay", "relearn_cap", "tuning_target",
 )  # fmt: skip
 WHOLE = (*AT_LEAST_ONE, *(name for name in NOT_NEGATIVE if "weight" not in name and name != "momentum"), "clients")
 POSITIVE = (
     "calibration", "eta_u_special", "eta_u_regular", "epochs_u", "epochs", "lr", "lr_decay", "long_epochs",
-    "transformer_lr", "segmentation_epochs", "segmentation_lr", "pga_stop",
+    "transformer_lr", "segmentation_epochs", "segmentation_lr", "pga_stop", "pga_lr", "pga_epochs", "mode_lr_guidance",
+    "mode_lr_target",
 )  # fmt: skip
+NOT_EMPTY = ("settings", "targets", "seeds", "few_seeds", "natural_rounds")
 LISTS = ("segmentation_special", "segmentation_regular", "sweep_special", "sweep_regular", "sweep_epochs_u")
 REFUSED = [
     *(({name: 0}, f"{name} must be greater than or equal to 1, got 0") for name in AT_LEAST_ONE),
@@ -43,8 +46,8 @@ REFUSED = [
     *(({name: float("inf")}, f"{name} must be a finite number, got inf") for name in POSITIVE),
     *(({name: [2.0, 0.0]}, f"{name} must be greater than 0, got 0.0") for name in LISTS),
     *(({name: [float("nan")]}, f"{name} must be a finite number, got nan") for name in LISTS),
-    *(({name: []}, f"{name} must list at least one value") for name in ("settings", "targets", "seeds", "few_seeds")),
-    *(({name: [1, 1]}, f"{name} must list each value once, got [1, 1]") for name in ("targets", "seeds", "few_seeds")),
+    *(({name: []}, f"{name} must list at least one value") for name in NOT_EMPTY),
+    *(({name: [1, 1]}, f"{name} must list each value once, got [1, 1]") for name in NOT_EMPTY if name != "settings"),
     ({"settings": [IID, IID]}, "settings must list each value once"),
     ({"sample_settings": [IID, IID]}, "sample_settings must list each value once"),
     ({"targets": [0, 4]}, "targets names client 4, but clients are 0 to 3"),
@@ -68,9 +71,19 @@ REFUSED = [
     ({"segmentation_targets": []}, "segmentation_targets must name at least one hospital"),
     ({"segmentation_targets": [0, 0]}, "segmentation_targets must list each value once, got [0, 0]"),
     ({"sweep_settings": [SITES]}, "sweep_settings must be some of settings"),
-    ({"further_methods": ["Fine-tun"]}, "further_methods must be one of"),
-    ({"further_methods": ["Fine-tun"]}, "got 'Fine-tun'; did you mean 'Fine-tune'?"),
-    ({"further_methods": ["Fine-tune", "Fine-tune"]}, "further_methods must list each value once"),
+    ({"further_methods": ["NaivGA"]}, "further_methods must be one of"),
+    ({"further_methods": ["NaivGA"]}, "got 'NaivGA'; did you mean 'NaiveGA'?"),
+    ({"further_methods": ["NaiveGA", "NaiveGA"]}, "further_methods must list each value once"),
+    ({"further_methods": ["Destroyed"]}, "further_methods must be one of"),
+    ({"natural_rounds": [2, 0]}, "natural_rounds must be greater than or equal to 1, got 0"),
+    ({"official_settings": [SITES]}, "official_settings must be some of settings"),
+    ({"fed_au_alpha": 1.5}, "fed_au_alpha must be less than or equal to 1, got 1.5"),
+    ({"partial_share": 1.0}, "partial_share must be less than 1, got 1.0"),
+    ({"partial_share": 0}, "partial_share must be greater than 0, got 0"),
+    ({"tuning_trials": 2, "tuning_target": 2}, "tuning_target and tuning_seed must not be among those that are judged"),
+    ({"tuning_trials": 2, "tuning_target": 3}, "targets [0, 1, 2, 3] and seeds [0, 1], got 3 and 100"),  # in a pair
+    ({"tuning_trials": 2, "tuning_target": 3, "pair_settings": [], "tuning_seed": 1}, "seeds [0, 1], got 3 and 1"),
+    ({"tuning_trials": 2, "tuning_target": 4}, "tuning_target names client 4, but clients are 0 to 3"),
     ({"further_methods": ["PGA"]}, "further_methods must be one of"),  # is there already
     ({"further_methods": ["Retrain"]}, "further_methods must be one of"),
     ({"further_methods": ["PDUDT"]}, "further_methods must be one of"),  # not with a server
@@ -90,9 +103,15 @@ def test_what_the_refusals_start_from_is_right():
 
 
 def test_a_further_method_joins_every_scenario_after_the_papers():
-    for s in experiment(**EVERYTHING, further_methods=["NaiveGA", "Fine-tune"]).scenarios():
-        assert tuple(s.methods) == (*REFERENCES, *METHODS, "NaiveGA", "Fine-tune")
+    for s in experiment(**EVERYTHING, further_methods=["NaiveGA", "HF-KCU"]).scenarios():
+        assert tuple(s.methods) == (*CONTROLS, *METHODS, "NaiveGA", "HF-KCU")
     assert experiment(**EVERYTHING).methods == METHODS
+
+
+def test_who_does_not_tune_or_has_no_pairs_need_not_care_for_the_tuning_target():
+    assert experiment(**{**EVERYTHING, "tuning_target": 9}).tuning_trials == 1
+    alone = {**EVERYTHING, "pair_settings": [], "tuning_trials": 2, "tuning_target": 3}
+    assert experiment(**alone).tuning_target == 3  # pairs name it, but nobody asks for them
 
 
 # --- profiles ---
