@@ -643,6 +643,16 @@ def test_both_readings_of_the_formula_stand_beside_each_other_on_the_first_setti
     assert table["forget acc. % right after"].tolist() == ["5.0 ± 0.0 (n=2)"] * 4
 
 
+def test_both_readings_have_the_methods_own_settings_where_the_tables_are_tuned():
+    runs = planted(TUNED)
+    for cell, found in runs.items():
+        if cell.method in PUFS and cell.label == "" and "test" in found.metrics:
+            found.metrics["unlearned"]["step"] = 9.0  # what the trials chose
+    printed_form = frame_of(planted(TUNED, runs="printed"), runs, TUNED)
+    table = tables.forms_table(TUNED, frame_of(runs, e=TUNED), printed_form)
+    assert table["step / |w|"].tolist() == ["0.5"] * 4
+
+
 def test_both_divisors_stand_beside_each_other_for_every_setting_with_samples():
     full = planted(changes={(None, None, None, None): {"unlearned": {"step": 0.25}}}, runs="norms")
     table = tables.norms_table(E, tidy(), frame_of(full, planted()))
