@@ -46,9 +46,9 @@ SITES = "phantom/site/small_res_unet"
 DIGITS = experiment(
     [SKEWED, EVEN], targets=[0, 1], seeds=[0], clients=4, n_train=160, n_val=60, n_test=120, rounds=5,
     epochs=1.0, epochs_u=2.0, batch_size=20, lr=0.1, eta_u_special=2.0, eta_u_regular=6.0, recovery_cap=3,
-    natural_rounds=[1, 2], history_interval=2, pga_stop=1000.0, mode_rounds_d=1, mode_rounds_m=2, fed_au_epochs=2, long_settings=[SKEWED],
-    long_epochs=4.0, long_rounds=2, sample_settings=[SKEWED], pair_settings=[SKEWED], sweep_settings=[SKEWED],
-    sweep_special=[1.0, 2.0], sweep_regular=[6.0], sweep_epochs_u=[2.0],
+    natural_rounds=[1, 2], history_interval=2, pga_stop=1000.0, mode_rounds_d=1, mode_rounds_m=2, fed_au_epochs=2,
+    long_settings=[SKEWED], long_epochs=4.0, long_rounds=2, sample_settings=[SKEWED], pair_settings=[SKEWED],
+    sweep_settings=[SKEWED], sweep_special=[1.0, 2.0], sweep_regular=[6.0], sweep_epochs_u=[2.0],
 )  # fmt: skip
 TINY = DIGITS.changed(
     segmentation_settings=[SITES], segmentation_n_train=18, segmentation_n_val=6, segmentation_rounds=2,
