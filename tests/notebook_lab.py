@@ -42,7 +42,8 @@ PARAMETERS = {
     "flower": False,  # ray takes longer to start than all the rest
 }
 ABSOLUTE_PATH = re.compile(r"(?<![\w.])/(home|root|work|tmp|Users)\b")
-# per setting: description, two trainings of two seeds, fourteen methods, one equivalence; twice the printed form, once the printed costs
+# per setting: description, the trainings of two seeds, fourteen methods, one equivalence; twice the printed form, once
+# the printed costs
 RECORDS = 2 * (1 + 4 + 14 + 1) + 2 + 1
 
 
