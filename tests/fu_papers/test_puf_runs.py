@@ -200,7 +200,6 @@ def test_a_transformer_starts_from_a_checkpoint_among_the_data(tmp_path, monkeyp
     run(RecordStore(tmp_path), puf.unlearn, unlearning(c, e))
     checkpoint = problem(training(EVEN)).model.init(7)
     assert len(starts) == 4  # the original, the retraining, the replay, the attacker's
-    starts.pop([seed for _, seed in loaded].index(stream_seed(1, "init")))
     assert all(torch.equal(w, checkpoint) for w in starts)
     assert set(loaded) == {(data_dir() / "mit", stream_seed(seed, "init")) for seed in (0, 1)}
 
@@ -443,12 +442,10 @@ def test_a_further_method_is_named_in_the_parameters_and_nowhere_else():
 
 def test_natural_goes_on_to_its_last_reading_whatever_its_accuracy(tiny):
     """And says whether it is there then."""
-    ended, by_then = [r for c, r in recovered(tiny).items() if c.method == "Natural"], []
-    for record in ended:
+    for record in (r for c, r in recovered(tiny).items() if c.method == "Natural"):
         assert [row["round"] for row in record.rounds] == [0, 1, 2]
         for rule in puf.STOP_RULES:
             assert record.metrics[rule]["rounds"] == 2
-            by_then.append(record.metrics[rule]["reached"])
     reference = tiny.trainings["clients", SKEWED, 0, "client-0"].metrics["test"]
     record = tiny.unlearnings[cell("Natural")]
     assert record.metrics["test"]["reached"] == (record.rounds[-1]["test"] >= reference)
@@ -539,8 +536,8 @@ def test_a_second_retraining_is_another_seeds_and_is_good_and_a_destroyed_model_
             assert record.metrics["final"]["test"] == tiny.trainings[c.group, c.setting, 1, c.request].metrics["test"]
             assert record.metrics["final"]["gap"] > 0
         if c.method == DESTROYED and c.group != "segmentation":
-            assert record.metrics["final"]["test"] < 30  # 10 classes
-            assert tiny.unlearnings[c._replace(method="Retrain")].metrics["final"]["test"] > 50
+            useful = tiny.unlearnings[c._replace(method="Retrain")].metrics["final"]["test"]
+            assert record.metrics["final"]["test"] < min(30, useful - 10)  # 10 classes
 
 
 def test_what_a_method_is_handed_is_measured_and_pufs_is_one_model(tiny):
