@@ -28,16 +28,23 @@ PARAMETERS = {
     "rounds": 2,
     "epochs": 1.0,
     "recovery_cap": 2,
+    "natural_rounds": [1, 2],
+    "relearn_cap": 1,
+    "tuning_trials": 1,
+    "official_settings": [],
     "long_settings": [],
     "sample_settings": [],
     "pair_settings": [],
+    "partial_settings": [],
+    "backdoor_settings": [],
     "segmentation_settings": [],
     "sweep_settings": [],
     "flower": False,  # ray takes longer to start than all the rest
 }
 ABSOLUTE_PATH = re.compile(r"(?<![\w.])/(home|root|work|tmp|Users)\b")
-# per setting: description, two trainings, ten methods, one equivalence; twice the printed form, once the printed costs
-RECORDS = 2 * (1 + 2 + 10 + 1) + 2 + 1
+# per setting: description, the trainings of two seeds, fourteen methods, one equivalence; twice the printed form, once
+# the printed costs
+RECORDS = 2 * (1 + 4 + 14 + 1) + 2 + 1
 
 
 class Lab:

@@ -57,7 +57,9 @@ NOTEBOOKS = {
             "settings": [EASY], "targets": [0], "seeds": [0], "clients": 3, "n_train": 90, "n_val": 30, "n_test": 60,
             "rounds": 2, "epochs": 1.0, "batch_size": 20, "recovery_cap": 2, "mode_rounds_d": 1, "mode_rounds_m": 1,
             "fed_au_epochs": 1, "few_seeds": [0], "long_settings": [], "sample_settings": [EASY], "pair_settings": [],
-            "segmentation_settings": [], "sweep_settings": [],
+            "segmentation_settings": [], "sweep_settings": [], "partial_settings": [], "backdoor_settings": [EASY],
+            "official_settings": [EASY], "natural_rounds": [1], "relearn_cap": 1, "tuning_trials": 2,
+            "tuning_target": 1, "tuning_cap": 1,
         },
     ),
     "hf_kcu": Notebook(

@@ -65,7 +65,7 @@ def test_two_parts_merged_are_the_whole(own_runs, tmp_path, monkeypatch, capsys)
     monkeypatch.setenv("FU_RUNS", str(tmp_path / "runs"))
     for k in (1, 2, 2):
         assert main(["--merge", str(tmp_path / f"machine {k}" / "records")]) == 0
-    assert capsys.readouterr().out.splitlines()[-3:] == ["1 new records", "1 new records", "0 new records"]
+    assert capsys.readouterr().out.splitlines()[-3:] == ["2 new records", "2 new records", "0 new records"]
     monkeypatch.setenv("FU_RUNS", str(tmp_path / "alone"))
     assert main(command) == 0
     alone, merged = (RecordStore(tmp_path / name / "records") for name in ("alone", "runs"))
@@ -121,14 +121,15 @@ def test_the_listing_counts_what_is_done_and_measures_the_rest(capsys):
     capsys.readouterr()
     assert main([*command, "--dry-run"]) == 0
     rows = {line[:32].strip(): line[32:].split() for line in capsys.readouterr().out.splitlines()}
-    assert rows["training"][:2] == ["2", "1"]
-    assert rows["all"][1] == "1"
+    assert rows["training"][:2] == ["4", "2"]
+    assert rows["all"][1] == "2"
     assert float(rows["training"][2]) >= 0
 
 
 def test_hours_grow_with_the_rounds(monkeypatch):
     """A training of ten times the rounds is ten times the work, and its runs cost what such runs cost before."""
-    alone = {"settings": ["digits/iid/mlp"], "sweep_settings": [], "long_settings": [], "segmentation_settings": []}
+    others = ("sweep", "long", "segmentation", "official", "partial", "backdoor")
+    alone = {"settings": ["digits/iid/mlp"], **{f"{name}_settings": [] for name in others}}
     short, long = (planned("puf", "quick", {**alone, "rounds": rounds}) for rounds in (20, 200))
     monkeypatch.setattr(plan, "_measure", lambda fn, config: plan.Measured(3600.0, 2**30))
     one, ten = ({row.stage: row for row in plan.estimate("puf", found)} for found in (short, long))

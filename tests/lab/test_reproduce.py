@@ -173,6 +173,29 @@ def test_a_paper_without_profiles_is_an_error(lab, capsys):
     assert "there are: none yet" in wrong(capsys)
 
 
+def test_papers_without_the_profile_are_left_out_where_all_are_asked_for(lab, capsys, monkeypatch):
+    root = lab(paper="later", number=2)
+    (root / "later" / "profiles" / "quick.yaml").rename(root / "later" / "profiles" / "large.yaml")
+    lab(paper="first", number=1)
+    ran = []
+    monkeypatch.setattr(reproduce, "execute", lambda plan: ran.append(plan.paper) or Done())
+    assert reproduce.main([]) == 0
+    assert ran == ["first"]
+    assert capsys.readouterr().out.splitlines() == ["no profile 'quick' yet: later", "done"]
+    assert "later has no profile 'quick'" in wrong(capsys, "--paper", "first", "later")  # asked for by its name
+    assert "has no profile 'nowhere'" in wrong(capsys, "--profile", "nowhere")  # nobody has it
+    assert ran == ["first"]
+
+
+class Done:
+    """The outcome of a notebook that did not run."""
+
+    failure = ""
+
+    def line(self):
+        return "done"
+
+
 def test_no_notebooks_is_an_error(lab, capsys):
     assert "there are no notebooks" in wrong(capsys)
 

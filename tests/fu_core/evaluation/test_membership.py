@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from fu_core.evaluation.membership import confidences, song, yeom
+from fu_core.evaluation.membership import class_matched, confidences, half_of_each_class, song, yeom
 
 
 def draw(n, a, b, seed):
@@ -57,3 +59,50 @@ def test_confidence_is_the_probability_of_the_true_class():
     c = confidences(torch.tensor([[2.0, 0.0], [2.0, 0.0]]), torch.tensor([0, 1]))
     expected = 1 / (1 + torch.exp(torch.tensor(-2.0, dtype=torch.float64)))
     torch.testing.assert_close(c, torch.stack([expected, 1 - expected]))
+
+
+# --- what forgotten samples are compared with ---
+
+LABELS = st.lists(st.integers(0, 4), min_size=1, max_size=60)
+
+
+@settings(deadline=None, max_examples=100)
+@given(LABELS, LABELS)
+def test_class_matched_has_the_shares_of_the_other_side_as_far_as_whole_samples_can(extra, like):
+    y, like = torch.tensor([*range(5), *extra]), torch.tensor(like)
+    found = class_matched(y, like, "a test")
+    assert found.tolist() == sorted(set(found.tolist()))
+    counts, shares = torch.bincount(y[found], minlength=5), torch.bincount(like, minlength=5).double() / len(like)
+    there = torch.bincount(y, minlength=5)
+    total = min(float(n / share) for n, share in zip(there, shares, strict=True) if share > 0)
+    assert (counts <= there).all()
+    assert (counts[shares == 0] == 0).all()
+    assert (counts <= shares * total + 1e-3).all()
+    assert (counts > shares * total - 1).all()  # less than one sample of each class is missing
+    scarce = [k for k in range(5) if shares[k] > 0 and float(there[k] / shares[k]) == total]
+    assert all(counts[k] == there[k] for k in scarce)  # as many as there can be
+
+
+def test_class_matched_takes_the_same_samples_again_and_others_under_another_name():
+    y, like = torch.arange(400) % 4, torch.tensor([0, 0, 0, 1])
+    first = class_matched(y, like, "one")
+    assert torch.bincount(y[first]).tolist() == [100, 33]
+    assert torch.equal(first, class_matched(y, like, "one"))
+    assert not torch.equal(first, class_matched(y, like, "two"))
+
+
+def test_a_class_that_matters_must_be_there_and_a_rare_one_need_not():
+    like = torch.tensor([0] * 150 + [1])  # less than a hundredth
+    assert class_matched(torch.zeros(7, dtype=torch.int64), like, "a test").tolist() == [*range(7)]
+    with pytest.raises(ValueError, match="y must have samples of every class of `like`, got none of class 1"):
+        class_matched(torch.zeros(7, dtype=torch.int64), torch.tensor([0, 1]), "a test")
+
+
+@settings(deadline=None, max_examples=50)
+@given(LABELS)
+def test_the_halves_of_an_attack_are_disjoint_and_equal_in_every_class(labels):
+    y = torch.tensor(labels)
+    known = half_of_each_class(y, "attack")
+    for label in y.unique():
+        assert 0 <= int(known[y == label].sum()) - int((~known)[y == label].sum()) <= 1
+    assert torch.equal(known, half_of_each_class(y, "attack"))
