@@ -74,10 +74,10 @@ def _accurate(id: str, runs: pd.DataFrame, group: str, tasks: Sequence[Task]) ->
     def meets(task: Task, method: str) -> Part:
         mine = rows_of(runs, group, task, method)
         others = [difference(mine, rows_of(runs, group, task, other), "test") for other in BASELINES]
-        near = [at_most(rows_of(runs, group, task, m).delta_test, POINT) for m in ("Original", method)]
-        return lowered_by(near[0], all_of(near[1], *(above(gain, 0) for gain in others)))
+        return all_of(at_most(mine.delta_test, POINT), *(above(gain, 0) for gain in others))
 
-    found = {(method, task): meets(task, method) for method in READINGS for task in tasks}
+    nothing = {task: at_most(rows_of(runs, group, task, "Original").delta_test, POINT) for task in tasks}
+    found = {(method, task): lowered_by(nothing[task], meets(task, method)) for method in READINGS for task in tasks}
     holding = {m: sum(part.verdict == "holds" for (of, _), part in found.items() if of == m) for m in READINGS}
     gaps = {m: pd.concat([rows_of(runs, group, task, m) for task in tasks]).delta_test for m in ("Original", *READINGS)}
     ours = "; ".join(f"{shown(m)} in {count} of {len(tasks)} settings" for m, count in holding.items())
@@ -98,7 +98,8 @@ def _forgotten(runs: pd.DataFrame, tasks: Sequence[Task]) -> ClaimResult:
         cell, retrained = (rows_of(runs, "main", task, m) for m in (method, "Retrain"))
         return at_most(difference(cell, retrained, "forget"), 0)
 
-    found = {(m, task): lowered_by(meets(task, "Original"), meets(task, m)) for m in READINGS for task in tasks}
+    nothing = {task: meets(task, "Original") for task in tasks}
+    found = {(m, task): lowered_by(nothing[task], meets(task, m)) for m in READINGS for task in tasks}
     cells = {m: pd.concat([rows_of(runs, "main", task, m) for task in tasks]) for m in ("Retrain", *READINGS)}
     ours = "; ".join(
         f"{shown(m)} {cells[m].forget.mean():.1f} % (off by {cells[m].delta_forget.mean():.1f})" for m in READINGS
@@ -117,7 +118,8 @@ def _resilient(runs: pd.DataFrame, tasks: Sequence[Task]) -> ClaimResult:
         hidden = within(cell.mia - 0.5, CHANCE)
         return hidden if cell.asr.isna().all() else all_of(hidden, below(cell.asr, BACKDOORED))
 
-    found = {(m, task): lowered_by(meets(task, "Original"), meets(task, m)) for m in READINGS for task in tasks}
+    nothing = {task: meets(task, "Original") for task in tasks}
+    found = {(m, task): lowered_by(nothing[task], meets(task, m)) for m in READINGS for task in tasks}
     shares = []
     for method in ("Original", "Retrain", *READINGS):
         cells = pd.concat([rows_of(runs, "main", task, method) for task in tasks])

@@ -1,4 +1,9 @@
-"""The rules of certified DFL's claims on planted numbers: each verdict on both sides of its rule."""
+"""The rules of certified DFL's claims on planted numbers: each verdict on both sides of its rule.
+
+The two seeds agree to the last digit, unless a test plants a pair of values.
+"""
+
+import re
 
 import pandas as pd
 import pytest
@@ -6,37 +11,46 @@ import pytest
 from fu_papers.certified_dfl import claims
 from fu_papers.certified_dfl.grid import DU_FORMS, Place, granularity
 from fu_papers.lab.record import Record
+from fu_papers.verdicts import NO_OTHER, claims_table
 from fu_papers.verdicts import claims as rules
-from fu_papers.verdicts import claims_table
 from tests.certified_dfl_lab import experiment
 
 MNIST, CIFAR = "mnist/unit_softmax", "cifar10/tiny_cnn"
 E = experiment(datasets=[MNIST, CIFAR], seeds=[0, 1], pdudt_rounds=5)
-NOTHING, PRINTED, CORRECTED, PDUDT = "Original", "DU printed", "DU", "PDUDT"
+NOTHING, PRINTED, CORRECTED, PDUDT, TUNED = "Original", "DU printed", "DU", "PDUDT", "Fine-tune"
+HOLDS, PART, NOT, OPEN = "holds", "holds in part", "does not hold", "undetermined"
 JUDGED = (NOTHING, PRINTED, CORRECTED)
 HERE = Place(MNIST, "dirichlet-0.3", "ring")  # the cell that an exception is planted in
 SIZES = {place.setting: 100 if place.dataset == MNIST else 7 for place in E.places()}  # parameters
 # Every test below is about these rules; whoever changes one has to change the code and the test.
 RULES = {
-    "D1": "within 1 point (MNIST, F-MNIST), 5 points (CIFAR-10)",
-    "D2": "remaining within 1 point AND removed class within 5 points of retrain's",
-    "D3": "|AUC - 0.5| no larger than retrain's + 0.02",
-    "D4": "> = 97%",
-    "D5": "1 for DU, > 1 for PDUDT",
-    "D6": "within 1 point of RT",
-    "D7": "within 1 point of RT each time",
+    "D1": (
+        "95% interval over seeds within 1 point (MNIST, F-MNIST), 5 points (CIFAR-10) in every cell, where "
+        "doing nothing's is not"
+    ),
+    "D2": (
+        "95% intervals over seeds: remaining within 1 point AND removed class within 5 points of retrain's "
+        "in every cell, where doing nothing's are not"
+    ),
+    "D3": (
+        "95% interval over seeds: |AUC - 0.5| no larger than retrain's + 0.02 in every cell, where doing "
+        "nothing's is not"
+    ),
+    "D4": ">= 97%; undetermined where one round of fine-tuning alone is more than 3% of retraining",
+    "D5": "1 for DU, > 1 for PDUDT; one seed is undetermined",
+    "D6": "95% interval over seeds within 1 point of RT, where doing nothing's is not",
+    "D7": "within 1 point of RT each time; one seed is undetermined",
     "D8": "never violated",
-    "D9": "never violated",
-    "D10": "lower bound <= epsilon in every case",
+    "D9": "each lemma never violated; Lemma 3 as printed and with the corrected step",
+    "D10": "audited lower bound and exact epsilon <= the claimed epsilon in every case, for each of the three outputs",
     "D11": "1 +- 0.15 and 2 +- 0.3",
-    "D12": "as printed",
-    "D13": "cosine >= 0.9 for the full Fisher at the optimum",
+    "D12": "as printed, for the full Fisher and for its diagonal",
+    "D13": "cosine >= 0.9 for the full Fisher at the optimum of each problem",
 }
 FINE = {
     "delta_test": 0.0, "delta_remaining": 0.0, "delta_removed": 0.0, "auc_off": 0.1, "auc_off_retrain": 0.1,
-    "mia": 50.0, "kept": 0.0, "published": float("nan"), "curvature": None,
+    "mia": 50.0, "kept": 0.0, "published": float("nan"), "curvature": None, "images": 100, "products": 0,
 }  # fmt: skip
-OFF = 0.0
 
 
 def record(metrics=None, name="r", config=None, rounds=()):
@@ -50,19 +64,18 @@ def places(request):
 def frame(request, planted, where=None, group="tables"):
     """Both seeds of every place of a request: `planted` is {method: {column: value}}, `where` the same at HERE.
 
-    Differences in points are moved by OFF, `auc_off` by a hundredth.
+    A value that is a pair has one per seed.
     """
     rows = []
     for place in places(request):
         for method, values in planted.items():
             values = {**FINE, **values, **((where or {}).get(method, {}) if place == HERE else {})}
-            for seed, sign in ((0, -1), (1, 1)):
-                moved = {k: v + sign * OFF for k, v in values.items() if k.startswith("delta_") and v >= OFF}
-                moved["auc_off"] = values["auc_off"] + sign * 0.01
+            for seed in (0, 1):
+                of_seed = {k: value[seed] if isinstance(value, tuple) else value for k, value in values.items()}
                 key = f"{request} {'/'.join(place)} {method} {seed}"
                 where_it_is = {"setting": place.setting, "condition": place.topology, "seed": seed}
                 about = {"group": group, "request": E.requests()[request], "method": method, **where_it_is}
-                rows.append({**about, **values, **moved, "record": key})
+                rows.append({**about, **of_seed, "record": key})
     return pd.DataFrame(rows)
 
 
@@ -86,7 +99,11 @@ def judged(id, runs=None, **planted):
     return next(result for result in verdicts(runs, **planted) if result.id == id)
 
 
-def verdicts(runs=None, kept=None, speeds=None, curves=None, theory=None):
+def both(result):
+    return result.verdict, result.corrected
+
+
+def verdicts(runs=None, kept=None, speeds=None, curves=None, theory=None, e=E):
     """All of them. `runs`: in place of the tables' runs of the same requests; `kept`: in place of what tells of
     storage; `curves`: in place of one figure's; `theory`: in place of the same kinds of checks.
 
@@ -96,6 +113,7 @@ def verdicts(runs=None, kept=None, speeds=None, curves=None, theory=None):
     fine = {kind: frame(kind, {NOTHING: far, PRINTED: {}, CORRECTED: {}}) for kind in E.requests()}
     planted = set() if runs is None else set(runs.request.map(granularity))
     tables = [part for kind, part in fine.items() if kind not in planted]
+    tables += [frame(kind, {TUNED: {}}) for kind in E.requests()]  # a round of 100 images
     kept = storage(1.0, 1.0).assign(group="choices") if kept is None else kept
     all_runs = pd.concat([*([] if runs is None else [runs]), *tables, kept], ignore_index=True)
     reached = {PRINTED: [20, 89.0], CORRECTED: [20, 89.0], PDUDT: [20, 20, 89.0]}
@@ -109,7 +127,7 @@ def verdicts(runs=None, kept=None, speeds=None, curves=None, theory=None):
     }
     descriptions = {place: record({"parameters": SIZES[place.setting]}) for place in E.places()}
     return claims.verdicts(
-        E, descriptions, all_runs, every_curve | (curves or {}), speeds or timed({}), every_theory | (theory or {})
+        e, descriptions, all_runs, every_curve | (curves or {}), speeds or timed(), every_theory | (theory or {})
     )
 
 
@@ -123,32 +141,48 @@ def test_the_rules_are_those_of_claims_csv():
 
 
 @pytest.mark.parametrize(
-    ("nothing", "printed", "corrected", "verdict"),
+    ("nothing", "printed", "corrected", "verdicts"),
     [
-        ((3, 6), (1.0, 5.0), (1.0, 5.0), "holds"),
-        ((3, 6), (1.01, 5.0), (1.0, 5.0), "holds in part"),
-        ((3, 6), (1.0, 5.0), (1.0, 5.01), "holds in part"),
-        ((3, 5.0), (1.0, 5.0), (1.0, 5.0), "holds"),  # doing nothing is as near on CIFAR-10 alone
-        ((1.0, 5.0), (1.0, 5.0), (1.0, 5.0), "holds in part"),  # ... and everywhere
-        ((3, 6), (1.01, 5.01), (1.01, 5.01), "does not hold"),
-        ((1.0, 5.0), (1.01, 5.01), (1.01, 5.01), "does not hold"),
+        ((3, 6), (1.0, 5.0), (1.0, 5.0), (HOLDS, HOLDS)),
+        ((3, 6), (1.01, 5.0), (1.0, 5.0), (PART, HOLDS)),  # half of the cells
+        ((3, 6), (1.0, 5.0), (1.0, 5.01), (HOLDS, PART)),
+        ((3, 5.0), (1.0, 5.0), (1.0, 5.0), (PART, PART)),  # doing nothing is as near on CIFAR-10
+        ((1.0, 5.0), (1.0, 5.0), (1.0, 5.0), (NOT, NOT)),  # ... and everywhere
+        ((3, 6), (1.01, 5.01), (1.0, 5.0), (NOT, HOLDS)),  # the corrected form does not lift the printed one
+        ((1.0, 5.0), (1.01, 5.01), (1.01, 5.01), (NOT, NOT)),
     ],
 )
-def test_d1_asks_for_one_point_and_for_five_on_cifar10(nothing, printed, corrected, verdict):
-    runs = by_dataset("sample", {NOTHING: nothing, PRINTED: printed, CORRECTED: corrected})
-    assert judged("D1", runs).verdict == verdict
+def test_d1_asks_for_one_point_and_for_five_on_cifar10(nothing, printed, corrected, verdicts):
+    result = judged("D1", by_dataset("sample", {NOTHING: nothing, PRINTED: printed, CORRECTED: corrected}))
+    assert both(result) == verdicts
+    if nothing == (1.0, 5.0) and printed == (1.0, 5.0):
+        assert "doing nothing meets it, too, in 8 of 8 parts" in result.reason
 
 
 @pytest.mark.parametrize("method", DU_FORMS)
 def test_d1_asks_it_of_every_cell(method):
     near = {NOTHING: {"delta_test": 6}, PRINTED: {}, CORRECTED: {}}
-    assert judged("D1", frame("sample", near)).verdict == "holds"
+    assert both(judged("D1", frame("sample", near))) == (HOLDS, HOLDS)
     result = judged("D1", frame("sample", near, {method: {"delta_test": 1.01}}))
-    assert result.verdict == "holds in part"
+    assert both(result) == ((PART, HOLDS) if method == PRINTED else (HOLDS, PART))
     assert "in 7 of 8 cells" in result.ours
-    # a single cell where doing nothing fails, too, is enough for the claim to say something
+    assert "1 of 8 do not hold (MNIST softmax regression dirichlet-0.3 ring)" in result.reason
+    # a single cell where doing nothing fails, too, is not enough for the claim to say something
     nothing = frame("sample", {m: {} for m in JUDGED}, {NOTHING: {"delta_test": 1.01}})
-    assert judged("D1", nothing).verdict == "holds"
+    assert both(judged("D1", nothing)) == (NOT, NOT)
+
+
+def test_one_seed_and_two_that_differ_are_undetermined():
+    far = {"delta_test": 50, "delta_remaining": 50, "delta_removed": 50, "auc_off": 0.5}
+    wide = {"delta_test": (0.2, 0.6), "delta_remaining": (0.2, 0.6), "auc_off": (0.05, 0.12)}
+    for id, request in (("D1", "sample"), ("D2", "class"), ("D3", "sample"), ("D6", "client")):
+        runs = frame(request, {NOTHING: far, PRINTED: {}, CORRECTED: wide})
+        result = judged(id, runs)
+        assert (result.corrected, result.verdict) == (OPEN, HOLDS), id
+        assert re.search(r"corrected: .*about \d+ seeds would tell \(2 now\)", result.reason)
+        alone = runs[runs.seed == 0]
+        assert both(judged(id, alone)) == (OPEN, OPEN), id
+        assert "several seeds would tell (1 now)" in judged(id, alone).reason
 
 
 def test_d1_names_the_worst_cell_of_the_corrected_form():
@@ -158,30 +192,29 @@ def test_d1_names_the_worst_cell_of_the_corrected_form():
 
 
 @pytest.mark.parametrize(
-    ("nothing", "printed", "corrected", "verdict"),
+    ("nothing", "printed", "corrected", "verdicts"),
     [
-        ((0, 90), (1.0, 5.0), (1.0, 5.0), "holds"),
-        ((0, 90), (1.01, 5.0), (1.0, 5.0), "holds in part"),
-        ((0, 90), (1.0, 5.0), (1.0, 5.01), "holds in part"),
-        ((1.0, 5.0), (1.0, 5.0), (1.0, 5.0), "holds in part"),
-        ((1.0, 5.01), (1.0, 5.0), (1.0, 5.0), "holds"),
-        ((1.01, 5.0), (1.0, 5.0), (1.0, 5.0), "holds"),
-        ((0, 90), (1.01, 5.0), (1.0, 5.01), "does not hold"),  # one of the two conditions is not enough
+        ((0, 90), (1.0, 5.0), (1.0, 5.0), (HOLDS, HOLDS)),
+        ((0, 90), (1.01, 5.0), (1.0, 5.0), (NOT, HOLDS)),  # one of the two conditions is not enough
+        ((0, 90), (1.0, 5.0), (1.0, 5.01), (HOLDS, NOT)),
+        ((1.0, 5.0), (1.0, 5.0), (1.0, 5.0), (NOT, NOT)),
+        ((1.0, 5.01), (1.0, 5.0), (1.0, 5.0), (HOLDS, HOLDS)),
+        ((1.01, 5.0), (1.0, 5.0), (1.0, 5.0), (HOLDS, HOLDS)),
     ],
 )
-def test_d2_asks_for_one_point_on_remaining_classes_and_five_on_the_removed_one(nothing, printed, corrected, verdict):
+def test_d2_asks_for_one_point_on_remaining_classes_and_five_on_the_removed_one(nothing, printed, corrected, verdicts):
     planted = dict(zip(JUDGED, (nothing, printed, corrected), strict=True))
     runs = frame("class", {m: {"delta_remaining": a, "delta_removed": b} for m, (a, b) in planted.items()})
-    assert judged("D2", runs).verdict == verdict
+    assert both(judged("D2", runs)) == verdicts
 
 
 @pytest.mark.parametrize("column", ["delta_remaining", "delta_removed"])
 def test_d2_asks_it_of_every_cell_and_has_no_exception_for_cifar10(column):
     planted = {NOTHING: {"delta_removed": 90}, PRINTED: {}, CORRECTED: {}}
-    assert judged("D2", frame("class", planted, {CORRECTED: {column: 6}})).verdict == "holds in part"
+    assert both(judged("D2", frame("class", planted, {CORRECTED: {column: 6}}))) == (HOLDS, PART)
     runs = frame("class", planted)
     runs.loc[(of_dataset(runs, CIFAR)) & (runs.method == PRINTED), "delta_remaining"] = 1.01
-    assert judged("D2", runs).verdict == "holds in part"
+    assert both(judged("D2", runs)) == (PART, HOLDS)
 
 
 def both_requests(planted, where=None):
@@ -190,20 +223,19 @@ def both_requests(planted, where=None):
 
 
 @pytest.mark.parametrize(
-    ("nothing", "printed", "corrected", "verdict"),
+    ("nothing", "printed", "corrected", "verdicts"),
     [
-        (0.15, 0.119, 0.119, "holds"),
-        (0.15, 0.121, 0.119, "holds in part"),
-        (0.15, 0.119, 0.121, "holds in part"),
-        (0.119, 0.119, 0.119, "holds in part"),
-        (0.15, 0.0, 0.0, "holds"),  # less exposed than Retrain is no offence
-        (0.15, 0.121, 0.121, "does not hold"),
+        (0.15, 0.119, 0.119, (HOLDS, HOLDS)),
+        (0.15, 0.121, 0.119, (NOT, HOLDS)),
+        (0.15, 0.119, 0.121, (HOLDS, NOT)),
+        (0.119, 0.119, 0.119, (NOT, NOT)),
+        (0.15, 0.0, 0.0, (HOLDS, HOLDS)),  # less exposed than Retrain is no offence
     ],
 )
-def test_d3_asks_for_an_auc_at_most_0_02_farther_from_guessing_than_retrains(nothing, printed, corrected, verdict):
+def test_d3_asks_for_an_auc_at_most_0_02_farther_from_guessing_than_retrains(nothing, printed, corrected, verdicts):
     planted = dict(zip(JUDGED, (nothing, printed, corrected), strict=True))  # Retrain's: 0.1
     runs = both_requests({method: {"auc_off": value} for method, value in planted.items()})
-    assert judged("D3", runs).verdict == verdict
+    assert both(judged("D3", runs)) == verdicts
 
 
 def test_d3_is_about_samples_and_classes_and_not_about_clients():
@@ -211,33 +243,33 @@ def test_d3_is_about_samples_and_classes_and_not_about_clients():
     exposed = frame("client", {m: {"auc_off": 0.5} for m in JUDGED})
     runs = pd.concat([both_requests(planted), exposed], ignore_index=True)
     result = judged("D3", runs)
-    assert result.verdict == "holds"
+    assert both(result) == (HOLDS, HOLDS)
     assert set(result.records) == keys_of(runs, requests=("sample", "class"))
-    for method in DU_FORMS:
-        assert judged("D3", both_requests(planted, {method: {"auc_off": 0.13}})).verdict == "holds in part"
-    assert judged("D3", both_requests({m: {} for m in JUDGED}, {NOTHING: {"auc_off": 0.13}})).verdict == "holds"
+    assert both(judged("D3", both_requests(planted, {PRINTED: {"auc_off": 0.13}}))) == (PART, HOLDS)
+    assert both(judged("D3", both_requests(planted, {CORRECTED: {"auc_off": 0.13}}))) == (HOLDS, PART)
+    # one of sixteen cells in which doing nothing fails is not in part
+    assert both(judged("D3", both_requests({m: {} for m in JUDGED}, {NOTHING: {"auc_off": 0.13}}))) == (NOT, NOT)
 
 
 @pytest.mark.parametrize(
-    ("nothing", "printed", "corrected", "verdict"),
+    ("nothing", "printed", "corrected", "verdicts"),
     [
-        (2, 1.0, 1.0, "holds"),
-        (2, 1.0, 1.01, "holds in part"),
-        (2, 1.01, 1.0, "holds in part"),
-        (1.0, 1.0, 1.0, "holds in part"),
-        (2, 1.01, 1.01, "does not hold"),
+        (2, 1.0, 1.0, (HOLDS, HOLDS)),
+        (2, 1.0, 1.01, (HOLDS, NOT)),
+        (2, 1.01, 1.0, (NOT, HOLDS)),
+        (1.0, 1.0, 1.0, (NOT, NOT)),
     ],
 )
-def test_d6_asks_for_one_point_after_a_client_has_left(nothing, printed, corrected, verdict):
+def test_d6_asks_for_one_point_after_a_client_has_left(nothing, printed, corrected, verdicts):
     planted = dict(zip(JUDGED, (nothing, printed, corrected), strict=True))
     runs = frame("client", {m: {"delta_test": value} for m, value in planted.items()})
-    assert judged("D6", runs).verdict == verdict
+    assert both(judged("D6", runs)) == verdicts
 
 
-@pytest.mark.parametrize(("cifar", "verdict"), [(1.0, "holds"), (1.01, "holds in part")])
+@pytest.mark.parametrize(("cifar", "verdict"), [(1.0, HOLDS), (1.01, PART)])
 def test_d6_has_no_exception_for_cifar10(cifar, verdict):
     runs = by_dataset("client", {NOTHING: (2, 2), PRINTED: (1.0, 1.0), CORRECTED: (1.0, cifar)})
-    assert judged("D6", runs).verdict == verdict
+    assert both(judged("D6", runs)) == (HOLDS, verdict)
 
 
 @pytest.mark.parametrize(
@@ -251,7 +283,7 @@ def test_d1_d2_and_d6_look_at_the_runs_of_their_own_request_only(id, request_kin
     choices = frame("sample", {CORRECTED: far}, group="choices").assign(record="of the ablation")
     runs = pd.concat([*parts, choices], ignore_index=True)
     result = judged(id, runs)
-    assert result.verdict == "holds"
+    assert result.verdict == HOLDS
     assert len(result.records) == len(set(result.records))
     assert set(result.records) == keys_of(runs, requests=(request_kind,)) - {"of the ablation"}
 
@@ -259,32 +291,56 @@ def test_d1_d2_and_d6_look_at_the_runs_of_their_own_request_only(id, request_kin
 # --- Figures 1 and 2 -------------------------------------------------------------------------------------------------
 
 
-def timed(saved, rest=99.0):
-    """Retraining takes 100 s. `saved` {form: percent} is that of one case, all others save `rest`."""
+def timed(saved=50.0):
+    """Retraining takes 100 s, both forms save so many percent of it."""
     cases = [(dataset, request) for dataset in E.datasets for request in E.requests()]
-    speeds = {}
-    for case in cases:
-        here = dict.fromkeys(DU_FORMS, rest) | (saved if case == (CIFAR, "class") else {})
-        seconds = {"Retrain": 100.0, "round": 1.0} | {form: 100.0 - percent for form, percent in here.items()}
-        speeds[case] = record({"seconds": seconds}, " ".join(case))
-    return speeds
+    seconds = {"Retrain": 100.0, "round": 1.0} | dict.fromkeys(DU_FORMS, 100.0 - saved)
+    return {case: record({"seconds": seconds}, " ".join(case)) for case in cases}
+
+
+def passed(printed, corrected):
+    """Gradient passes per request, (images, products); a round has 100, and K such rounds are retraining."""
+    far = {"delta_test": 50, "delta_remaining": 50, "delta_removed": 50, "auc_off": 0.5}
+    costs = {
+        m: dict(zip(("images", "products"), cost, strict=True))
+        for m, cost in zip(DU_FORMS, (printed, corrected), strict=True)
+    }
+    return pd.concat([frame(kind, {NOTHING: far, **costs}) for kind in E.requests()], ignore_index=True)
+
+
+LONG = E.changed(rounds=[100, 100])
 
 
 @pytest.mark.parametrize(
-    ("saved", "rest", "verdict"),
+    ("printed", "corrected", "verdicts"),
     [
-        ({PRINTED: 97.0, CORRECTED: 97.0}, 97.0, "holds"),
-        ({PRINTED: 96.99}, 99.0, "holds in part"),
-        ({CORRECTED: 96.99}, 99.0, "holds in part"),
-        ({CORRECTED: 97.01}, 96.99, "holds in part"),
-        ({}, 96.99, "does not hold"),
+        ((300, 0), (100, 100), (HOLDS, HOLDS)),  # of 10,000; a product is two passes
+        ((301, 0), (100, 100), (NOT, HOLDS)),
+        ((300, 0), (101, 100), (HOLDS, NOT)),
     ],
 )
-def test_d4_asks_for_97_percent_in_every_case(saved, rest, verdict):
-    result = judged("D4", speeds=timed(saved, rest))
-    assert result.verdict == verdict
-    assert result.records == [" ".join(case) for case in timed({})]
-    assert "the round alone is 1.0 to 1.0 % of retraining" in result.reason
+def test_d4_asks_for_97_percent_of_the_passes_whatever_the_clock_says(printed, corrected, verdicts):
+    for seconds in (10.0, 99.9):
+        result = judged("D4", passed(printed, corrected), speeds=timed(seconds), e=LONG)
+        assert both(result) == verdicts
+        assert f"({seconds:.1f} to {seconds:.1f} % of the time)" in result.ours
+    assert {" ".join(case) for case in timed()} <= set(result.records)
+
+
+def test_d4_is_about_every_case():
+    runs = passed((300, 0), (300, 0))
+    once = (runs.method == PRINTED) & of_dataset(runs, CIFAR) & (runs.request == E.requests()["class"])
+    runs.loc[once, "images"] = 301
+    result = judged("D4", runs, e=LONG)
+    assert both(result) == (PART, HOLDS)
+    assert "1 of 6 do not hold (class-wise CIFAR-10 tiny CNN)" in result.reason
+
+
+def test_d4_leaves_open_what_no_method_could_save():
+    """A round of 33 is more than 3 %, one of 34 is less."""
+    free = passed((1, 0), (1, 0))
+    assert both(judged("D4", free, e=E.changed(rounds=[33, 33]))) == (OPEN, OPEN)
+    assert both(judged("D4", free, e=E.changed(rounds=[34, 34]))) == (HOLDS, HOLDS)
 
 
 def curve(name, *phases):
@@ -308,43 +364,21 @@ def one_request(reached, *, trained=(80.0, 80.0), cifar=None):
 
 
 @pytest.mark.parametrize(
-    ("printed", "corrected", "pdudt", "verdict"),
+    ("reached", "shown"),
     [
-        ([20, 89.0], [20, 89.0], [20, 88.99, 89.0], "holds"),
-        ([89.5, 20], [20, 89.0], [20, 20, 20], "holds"),  # at once, and never
-        ([20, 88.99, 89.0], [20, 89.0], [20, 20, 89.0], "holds in part"),
-        ([20, 89.0], [20, 20, 20], [20, 20, 89.0], "holds in part"),
-        ([20, 89.0], [20, 89.0], [20, 89.0], "holds in part"),  # PDUDT needs no more
-        ([20, 89.0], [20, 89.0], [89.0], "holds in part"),
-        ([20, 20, 89.0], [20, 20, 20], [20, 89.0], "does not hold"),
+        ({PRINTED: [20, 89.0], CORRECTED: [20, 89.0], PDUDT: [20, 88.99, 89.0]}, ("1, 1", "1, 1", "2, 2")),
+        ({PRINTED: [89.5, 20], CORRECTED: [20, 20, 89], PDUDT: [20, 20, 20]}, ("0, 0", "2, 2", "never, never")),
     ],
 )
-def test_d5_asks_for_one_round_of_du_and_more_of_pdudt(printed, corrected, pdudt, verdict):
-    curves = one_request({PRINTED: printed, CORRECTED: corrected, PDUDT: pdudt})
+@pytest.mark.parametrize("trained", [(80.0, 80.0), (91.0, 90.0)])
+def test_d5_is_undetermined_from_one_seed_and_says_what_it_shows(reached, shown, trained):
+    curves = one_request(reached, trained=trained)
     result = judged("D5", curves=curves)
-    assert result.verdict == verdict
+    assert both(result) == (OPEN, OPEN)
+    assert "curves of several seeds would tell" in result.reason
+    assert [part.rpartition(") " if "(" in part else "ed ")[2] for part in result.ours.split("; ")[:3]] == list(shown)
+    assert f"doing nothing is within 1 point on {2 if trained[0] > 89 else 0} of 2" in result.ours
     assert result.records == [found.key for found in curves.values()]
-
-
-@pytest.mark.parametrize(
-    ("trained", "verdict"),
-    [
-        ((88.99, 88.99), "holds"),
-        ((88.99, 90.0), "holds"),
-        ((89.0, 89.0), "holds in part"),
-        ((91.0, 90.0), "holds in part"),
-    ],
-)
-def test_d5_is_lowered_if_doing_nothing_is_within_a_point_on_every_data_set(trained, verdict):
-    reached = {PRINTED: [20, 89.0], CORRECTED: [20, 89.0], PDUDT: [20, 20, 89.0]}
-    assert judged("D5", curves=one_request(reached, trained=trained)).verdict == verdict
-
-
-def test_d5_is_about_every_data_set():
-    reached = {PRINTED: [20, 89.0], CORRECTED: [20, 89.0], PDUDT: [20, 20, 89.0]}
-    assert judged("D5", curves=one_request(reached)).verdict == "holds"
-    for late in ({CORRECTED: [20, 20, 89.0]}, {PDUDT: [20, 89.0]}):
-        assert judged("D5", curves=one_request(reached, cifar=late)).verdict == "holds in part"
 
 
 NEAR = {PRINTED: [0, 0, 0], CORRECTED: [0, 0, 0]}
@@ -363,31 +397,16 @@ def sequence(gaps, *, trained=80.0, cifar=None):
     return curves
 
 
-@pytest.mark.parametrize(
-    ("printed", "corrected", "verdict"),
-    [
-        ([1.0, 0, -1.0], [0, 1.0, 0], "holds"),
-        ([1.0, 0, 1.01], [0, 1.0, 0], "holds in part"),
-        ([1.0, 0, 0], [-1.01, 1.0, 0], "holds in part"),  # too good is not the same either
-        ([2, 2, 2], [1.01, -1.01, 2], "does not hold"),
-    ],
-)
-def test_d7_asks_for_one_point_after_each_request_and_one_round(printed, corrected, verdict):
-    curves = sequence({PRINTED: printed, CORRECTED: corrected})
+@pytest.mark.parametrize(("printed", "corrected"), [([1.0, 0, -1.0], [0, 1.0, 0]), ([2, 2, 2], [1.01, -3, 2])])
+@pytest.mark.parametrize("trained", [80.0, 90.0])
+def test_d7_is_undetermined_from_one_seed_and_says_what_it_shows(printed, corrected, trained):
+    curves = sequence({PRINTED: printed, CORRECTED: corrected}, trained=trained)
     result = judged("D7", curves=curves)
-    assert result.verdict == verdict
+    assert both(result) == (OPEN, OPEN)
+    assert "curves of several seeds would tell" in result.reason
+    for gaps in ([trained - 90], printed, corrected):
+        assert f"at most {max(map(abs, gaps)):.1f} points" in result.ours
     assert result.records == [found.key for found in curves.values()]
-
-
-@pytest.mark.parametrize(
-    ("trained", "verdict"), [(88.99, "holds"), (89.0, "holds in part"), (91.0, "holds in part"), (91.01, "holds")]
-)
-def test_d7_is_lowered_if_the_untouched_model_is_within_a_point_each_time(trained, verdict):
-    assert judged("D7", curves=sequence(NEAR, trained=trained)).verdict == verdict
-
-
-def test_d7_has_no_exception_for_cifar10():
-    assert judged("D7", curves=sequence(NEAR, cifar={CORRECTED: [0, 0, 1.01]})).verdict == "holds in part"
 
 
 # --- lemmas, theorems, certificates ----------------------------------------------------------------------------------
@@ -399,7 +418,7 @@ def mixing(**violations):
 
 @pytest.mark.parametrize(
     ("ring", "erdos_renyi", "verdict"),
-    [(0, 0, "holds"), (1, 0, "holds in part"), (0, 1, "holds in part"), (1, 100, "does not hold")],
+    [(0, 0, HOLDS), (1, 0, PART), (0, 1, PART), (1, 100, NOT)],
 )
 def test_d8_asks_for_no_violation_on_the_papers_two_graphs(ring, erdos_renyi, verdict):
     result = judged("D8", theory={"mixing": mixing(ring=ring, star=0, erdos_renyi=erdos_renyi, torus=7)})
@@ -415,72 +434,81 @@ def bounds(*counts):
 
 
 @pytest.mark.parametrize(
-    ("counts", "verdict"),
+    ("counts", "verdicts"),
     [
-        ((0, 0, 0), "holds"),
-        ((1, 0, 0), "holds in part"),
-        ((0, 1, 0), "holds in part"),
-        ((0, 0, 1), "holds in part"),
-        ((1, 1, 1), "does not hold"),
+        ((0, 0, 0), (HOLDS, HOLDS)),
+        ((1, 0, 0), (PART, PART)),
+        ((0, 1, 0), (PART, HOLDS)),
+        ((0, 0, 1), (HOLDS, PART)),
+        ((1, 1, 0), (NOT, PART)),
     ],
 )
-def test_d9_asks_for_no_violation_of_either_lemma_in_either_reading(counts, verdict):
+def test_d9_asks_for_no_violation_of_either_lemma_reading_by_reading(counts, verdicts):
     result = judged("D9", theory={"bounds": bounds(*counts)})
-    assert result.verdict == verdict
+    assert both(result) == verdicts
     assert result.records == ["clean", "planted"]
     assert f"Lemma 3, printed violated in {counts[1]} of 8" in result.ours
+    assert ("1 of 2 hold (Lemma 2); 1 of 2 do not hold (Lemma 3)" in result.reason) == (counts[0] == 0 != sum(counts))
 
 
-def audited(form, reference, epsilon):
+MEAN, ALL = "mean model", "all models"
+
+
+def audited(form, reference, epsilon, output=MEAN, broken=False):
     """A row of an audit that claims epsilon = 1."""
-    return {"mechanism": f"{form}, anyhow", "reference": reference, "audited": epsilon, "refuted": epsilon > 1}
+    about = {"mechanism": f"{form}, anyhow", "reference": reference, "output": output}
+    return {**about, "audited": epsilon, "refuted": epsilon > 1, "broken": epsilon > 1 or broken}
 
 
 SAME, EXACT = "same training", "x'"
-CLEAN = [audited("printed", SAME, 0.3), audited("corrected", EXACT, 0.3)]
+CLEAN = [
+    audited(form, reference, 0.3, output)
+    for form, reference in (("printed", SAME), ("corrected", EXACT))
+    for output in (MEAN, ALL)
+]
 
 
 @pytest.mark.parametrize(
-    ("rows", "verdict"),
+    ("rows", "verdicts"),
     [
-        ([], "holds"),
-        ([audited("printed", SAME, 1.0), audited("corrected", EXACT, 1.0)], "holds"),
-        ([audited("corrected", SAME, 9.0)], "holds"),  # that is not what the corrected certificate is about
-        ([audited("corrected", EXACT, 1.01)], "holds in part"),
-        ([audited("printed", SAME, 1.01)], "holds in part"),
-        ([audited("printed", EXACT, 1.01)], "holds in part"),
-        ([audited("printed", EXACT, 1.01), audited("corrected", SAME, 9.0)], "holds in part"),
-        ([audited("printed", SAME, 1.01), audited("corrected", EXACT, 1.01)], "does not hold"),
+        ([], (HOLDS, HOLDS)),
+        ([audited("printed", SAME, 1.0), audited("corrected", EXACT, 1.0)], (HOLDS, HOLDS)),
+        ([audited("corrected", SAME, 9.0)], (HOLDS, HOLDS)),  # that is not what the corrected certificate is about
+        ([audited("corrected", EXACT, 1.01)], (HOLDS, PART)),  # the mean model's; that of all models stands
+        ([audited("printed", SAME, 1.01)], (PART, HOLDS)),
+        ([audited("printed", EXACT, 1.01)], (PART, HOLDS)),
+        ([audited("printed", SAME, 1.01), audited("printed", SAME, 1.01, ALL)], (NOT, HOLDS)),
+        ([audited("corrected", EXACT, 0.3, broken=True)], (HOLDS, PART)),  # no audit saw it, the exact epsilon does
     ],
 )
-def test_d10_judges_the_printed_form_on_all_its_rows_and_the_corrected_one_where_it_certifies(rows, verdict):
+def test_d10_judges_the_printed_form_on_all_its_rows_and_the_corrected_one_where_it_certifies(rows, verdicts):
     audits = [record({"rows": part}, name, {"draws": 4000}) for name, part in (("one", CLEAN), ("two", rows))]
     result = judged("D10", theory={"audit": audits})
-    assert result.verdict == verdict
+    assert both(result) == verdicts
     assert result.records == ["one", "two"]
 
 
 def test_d10_says_how_many_rows_were_refuted_and_how_far():
     rows = [*CLEAN, audited("printed", SAME, 3.0), audited("printed", EXACT, 7.0), audited("corrected", SAME, 9.0)]
     result = judged("D10", theory={"audit": [record({"rows": rows}, config={"draws": 4000})]})
-    assert result.ours == "printed: 2 of 3 refuted (up to 7.0); corrected: 0 of 1 refuted"
+    assert result.ours == "printed: 2 of 4 refuted (up to 7.0), 2 broken; corrected: 0 of 2 refuted, 0 broken"
 
 
 def test_d10_does_not_count_a_mechanism_that_never_released_as_certified():
     rows = [audited("printed", SAME, 0.3), audited("corrected", SAME, 0.3)]
-    assert judged("D10", theory={"audit": [record({"rows": rows}, config={"draws": 9})]}).verdict == "holds in part"
+    assert both(judged("D10", theory={"audit": [record({"rows": rows}, config={"draws": 9})]})) == (HOLDS, NOT)
 
 
 @pytest.mark.parametrize(
     ("noise_free", "noise", "verdict"),
     [
-        (0.851, 1.701, "holds"),
-        (1.149, 2.299, "holds"),
-        (0.849, 2.0, "holds in part"),
-        (1.151, 2.0, "holds in part"),
-        (1.0, 1.699, "holds in part"),
-        (1.0, 2.301, "holds in part"),
-        (2.0, 1.0, "does not hold"),
+        (0.851, 1.701, HOLDS),
+        (1.149, 2.299, HOLDS),
+        (0.849, 2.0, PART),
+        (1.151, 2.0, PART),
+        (1.0, 1.699, PART),
+        (1.0, 2.301, PART),
+        (2.0, 1.0, NOT),
     ],
 )
 def test_d11_asks_for_slopes_of_1_and_2_in_every_setting(noise_free, noise, verdict):
@@ -513,10 +541,10 @@ def storage(fisher, diagonal, hessian=1e9):
 @pytest.mark.parametrize(
     ("fisher", "diagonal", "verdict"),
     [
-        (1.0, 1.0, "holds"),
-        (1.01, 1.0, "holds in part"),
-        (1.0, 1.01, "holds in part"),
-        (1.01, 1.01, "does not hold"),
+        (1.0, 1.0, HOLDS),
+        (1.01, 1.0, PART),
+        (1.0, 1.01, PART),
+        (1.01, 1.01, NOT),
     ],
 )
 def test_d12_asks_that_a_fisher_matrix_is_kept_in_d_numbers(fisher, diagonal, verdict):
@@ -531,7 +559,7 @@ def test_d12_counts_against_the_net_of_the_run_and_looks_at_every_run():
     runs = storage(1.0, 1.0)
     one_too_many = (runs.curvature == "diagonal_fisher") & (of_dataset(runs, CIFAR)) & (runs.seed == 1)
     runs.loc[one_too_many, "kept"] += 4
-    assert judged("D12", kept=runs).verdict == "holds in part"
+    assert judged("D12", kept=runs).verdict == PART
 
 
 def fisher(**cosines):
@@ -550,10 +578,10 @@ def fisher(**cosines):
 @pytest.mark.parametrize(
     ("well", "mis", "verdict"),
     [
-        ([0.9], [0.9, 1.0], "holds"),
-        ([0.9], [0.899, 1.0], "holds in part"),  # one draw is enough
-        ([0.899], [0.9], "holds in part"),
-        ([0.899], [1.0, -0.9], "does not hold"),
+        ([0.9], [0.9, 1.0], HOLDS),
+        ([0.9], [0.899, 1.0], PART),  # one draw is enough
+        ([0.899], [0.9], PART),
+        ([0.899], [1.0, -0.9], NOT),
     ],
 )
 def test_d13_asks_for_a_cosine_of_0_9_well_and_misspecified(well, mis, verdict):
@@ -566,10 +594,16 @@ def test_d13_asks_for_a_cosine_of_0_9_well_and_misspecified(well, mis, verdict):
 # --- all of them -----------------------------------------------------------------------------------------------------
 
 
+ONE_FORM = ("D8", "D11", "D12", "D13")  # no other form is printed or corrected
+FIXED = {"D5": OPEN, "D7": OPEN}  # whatever is planted
+
+
 def test_there_is_one_verdict_per_claim_in_the_papers_order():
-    results = verdicts()
+    results = verdicts(e=LONG)
     assert [result.id for result in results] == list(RULES) == [f"D{i}" for i in range(1, 14)]
-    assert {result.id: result.verdict for result in results} == dict.fromkeys(RULES, "holds")
+    expected = {id: FIXED.get(id, HOLDS) for id in RULES}
+    assert {result.id: result.verdict for result in results} == expected
+    assert {r.id: r.corrected for r in results} == expected | dict.fromkeys(ONE_FORM, NO_OTHER)
     assert claims_table(results).paper.unique().tolist() == ["certified_dfl"]
     for result in results:
         assert result.records

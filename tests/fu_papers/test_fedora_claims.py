@@ -4,6 +4,7 @@ What a test plants takes the place of a block of runs; with the others every cla
 """
 
 import math
+import re
 
 import pandas as pd
 import pytest
@@ -11,8 +12,8 @@ import pytest
 from fu_papers.fedora import claims as claims
 from fu_papers.fedora.grid import ABLATIONS, BASELINES, REFERENCES, Task
 from fu_papers.lab.record import Record
+from fu_papers.verdicts import NO_OTHER, claims_table
 from fu_papers.verdicts import claims as rules
-from fu_papers.verdicts import claims_table
 from tests.fedora_lab import experiment
 
 TABLE, CIFAR = "adult/mlp", "cifar10/resnet18"
@@ -26,28 +27,39 @@ SAMPLES, LABELS = E.tasks(labels=False), E.tasks(labels=True)
 HERE = Task(CIFAR, "classes-5-50")  # the setting that an exception is planted in
 # Every test below is about these rules; whoever changes one has to change the code and the test.
 RULES = {
-    "F1": "|FedORA - Retrain| <= 1 point and best of the four",
+    "F1": (
+        "95% intervals over seeds: |FedORA - Retrain| <= 1 point, where doing nothing's is not, and above "
+        "each of the three; for both duals in every setting"
+    ),
     "F2": "as F1",
-    "F3": "<= Retrain; report the distance to Retrain too",
-    "F4": "within 5 points of 50% and < 10%",
-    "F5": "fewer than Retrain, ICO and CVFU; ratio >= 2",
-    "F6": "each effect has the printed direction",
-    "F7": "acc at 5% within 1 point of 100%",
-    "F8": "both monotone (Spearman < -0.8)",
-    "F9": "as printed",
-    "F10": "unlearning acc stays below Retrain + 5 points",
+    "F3": (
+        "95% interval over seeds of the difference to Retrain <= 0, where doing nothing's is not; for both "
+        "duals in every setting; report the distance to Retrain too"
+    ),
+    "F4": (
+        "95% intervals over seeds: within 5 points of 50% and < 10%, where doing nothing's are not; for both "
+        "duals in every setting"
+    ),
+    "F5": "fewer than ICO and CVFU, and at most half of Retrain's; counted, on every data set",
+    "F6": "each effect has the printed direction, 95% intervals over seeds of the paired differences",
+    "F7": "95% interval over seeds of the paired difference to 100% within 1 point",
+    "F8": "both fall: 95% interval of the seeds' Spearman correlations < -0.8",
+    "F9": "as printed, 95% intervals over seeds, where doing nothing's are not",
+    "F10": (
+        "95% interval over seeds: unlearning acc below Retrain + 5 points at every noise level, where doing "
+        "nothing's is not"
+    ),
     "F11": "as F1",
     "F12": "not parallel (they are: H = log C - KL)",
     "F13": "never violated",
 }
-HOLDS, PART, NOT = "holds", "holds in part", "does not hold"
+HOLDS, PART, NOT, OPEN = "holds", "holds in part", "does not hold", "undetermined"
 # An unlearning that meets every rule, and doing nothing that meets none.
 FINE = {"test": 80.0, "delta_test": 0.0, "forget": 30.0, "delta_forget": 0.0, "mia": 0.5, "asr": 2.0, "images": 100}
 BY_METHOD = {
     NOTHING: {"delta_test": 9.0, "forget": 90.0, "mia": 0.9, "asr": 95.0},
     **{method: {"test": 70.0, "delta_test": 10.0} for method in BASELINES},
 }
-OFF = 0.0
 
 
 def record(metrics, name="r", **config):
@@ -57,7 +69,8 @@ def record(metrics, name="r", **config):
 def frame(planted=None, where=None, *, tasks=SAMPLES, group="main", labels=None):
     """Both seeds of tasks: `planted` is {method: {column: value}}, `where` the same at HERE alone.
 
-    labels: {label: {column: value}} of FedORA instead, of one task.
+    A value that is a pair has one per seed; else the seeds agree. labels: {label: {column: value}} of FedORA instead,
+    of one task.
     """
     rows = []
     choices = [(SCALAR, label, values) for label, values in (labels or {}).items()] or [
@@ -67,10 +80,10 @@ def frame(planted=None, where=None, *, tasks=SAMPLES, group="main", labels=None)
     for task in tasks:
         for method, label, values in choices:
             found = {**FINE, **values, **((where or {}).get(method, {}) if task == HERE else {})}
-            for seed, sign in ((0, -1), (1, 1)):
-                moved = {k: found[k] + sign * OFF for k in ("test", "delta_test", "forget")}
+            for seed in (0, 1):
+                of_seed = {k: value[seed] if isinstance(value, tuple) else value for k, value in found.items()}
                 place = task.cell(group, seed, method, label)
-                rows.append({**place._asdict(), **found, **moved, "record": " ".join(map(str, place))})
+                rows.append({**place._asdict(), **of_seed, "record": " ".join(map(str, place))})
     return pd.DataFrame(rows)
 
 
@@ -126,7 +139,7 @@ def test_accuracy_is_within_a_point_of_retrains_and_above_the_baselines_with_bot
     runs = frame({SCALAR: scalar, VECTOR: vector}, tasks=tasks, group=group)
     result = verdict_on(claim, **{group: runs})
     assert (result.id, result.verdict) == (claim, verdict)
-    assert set(result.records) == keys_of(of_tasks(runs, about), (RETRAIN, *BASELINES, SCALAR, VECTOR))
+    assert set(result.records) == keys_of(of_tasks(runs, about), (*REFERENCES, *BASELINES, SCALAR, VECTOR))
 
 
 @pytest.mark.parametrize(
@@ -138,11 +151,46 @@ def test_accuracy_is_about_every_setting(exception):
     assert "in 2 of 3 settings" in result.ours
 
 
-@pytest.mark.parametrize(("nothing", "verdict"), [(1.01, HOLDS), (1.0, PART)])
-def test_accuracy_that_doing_nothing_has_as_well_lowers(nothing, verdict):
+@pytest.mark.parametrize(("nothing", "verdict"), [(1.01, HOLDS), (1.0, NOT), ((0.9, 1.1), OPEN)])
+def test_accuracy_that_doing_nothing_has_as_well_does_not_hold(nothing, verdict):
     assert verdict_on("F1", main=everywhere({NOTHING: {"delta_test": nothing}})).verdict == verdict
-    elsewhere = everywhere({NOTHING: {"delta_test": nothing}}, where={NOTHING: {"delta_test": 9.0}})
-    assert verdict_on("F1", main=elsewhere).verdict == HOLDS  # not in every setting
+    once = verdict_on("F1", main=everywhere(where={NOTHING: {"delta_test": nothing}}))
+    assert once.verdict == {HOLDS: HOLDS, NOT: PART, OPEN: OPEN}[verdict]  # with both duals in one of three settings
+    assert ("doing nothing meets it, too, in 2 of 6 parts" in once.reason) == (verdict == NOT)
+
+
+# --- what the seeds carry --------------------------------------------------------------------------------------------
+
+BY_SEEDS = ("F1", "F2", "F3", "F4", "F6", "F7", "F8", "F9", "F10", "F11")
+
+
+def test_one_seed_decides_no_mean_and_two_that_differ_hardly_any():
+    runs, speeds, theory = everything()
+    one = {r.id: r for r in claims.verdicts(E, runs[runs.seed == 0], speeds, theory)}
+    assert {id for id, result in one.items() if result.verdict == OPEN} == set(BY_SEEDS)
+    assert all("several seeds would tell (1 now)" in one[id].reason for id in BY_SEEDS)
+    wide = verdict_on("F2", main=everywhere({SCALAR: {"test": (74.0, 90.0)}}))  # 12 points above the three, on average
+    assert wide.verdict == OPEN
+    assert re.search(r"about \d+ seeds would tell \(2 now\)", wide.reason)
+
+
+def test_a_paired_difference_holds_however_far_apart_the_seeds_are():
+    shifted = {m: {"test": (60.0, 80.0)} for m in BASELINES}
+    near = {m: {"test": (62.0, 82.0)} for m in (SCALAR, VECTOR)}
+    assert verdict_on("F1", main=everywhere(shifted | near)).verdict == HOLDS
+
+
+def test_one_setting_of_many_is_not_in_part():
+    """Both duals hold on one of three settings, and one of them in none: 1 of 6."""
+    runs = everywhere({SCALAR: {"delta_test": 2.0}, VECTOR: {"delta_test": 2.0}}, where={SCALAR: {"delta_test": 0.0}})
+    result = verdict_on("F1", main=runs)
+    assert result.verdict == NOT
+    assert "1 of 6 hold" in result.reason
+
+
+def test_no_claim_has_a_corrected_form():
+    """Both duals are printed."""
+    assert {result.corrected for result in claims.verdicts(E, *everything())} == {NO_OTHER}
 
 
 # --- F3, F4: forgetting ----------------------------------------------------------------------------------------------
@@ -157,13 +205,13 @@ def test_f3_asks_for_at_most_retrains_accuracy_on_the_removed_data(scalar, vecto
     result = verdict_on("F3", main=runs)
     assert result.verdict == verdict
     assert "(off by 7.0)" in result.ours
-    assert set(result.records) == keys_of(runs, (RETRAIN, SCALAR, VECTOR))
+    assert set(result.records) == keys_of(runs, (*REFERENCES, SCALAR, VECTOR))
     elsewhere = everywhere(where={SCALAR: {"forget": 30.01}})
     assert verdict_on("F3", main=elsewhere).verdict == PART
 
 
-@pytest.mark.parametrize(("nothing", "verdict"), [(30.01, HOLDS), (30.0, PART)])
-def test_f3_is_lowered_if_doing_nothing_is_no_higher_than_retrain(nothing, verdict):
+@pytest.mark.parametrize(("nothing", "verdict"), [(30.01, HOLDS), (30.0, NOT), ((29.0, 32.0), OPEN)])
+def test_f3_does_not_hold_if_doing_nothing_is_no_higher_than_retrain(nothing, verdict):
     assert verdict_on("F3", main=everywhere({NOTHING: {"forget": nothing}})).verdict == verdict
 
 
@@ -189,9 +237,9 @@ def test_f4_asks_for_chance_and_no_backdoor_with_both_duals(scalar, vector, verd
 
 @pytest.mark.parametrize(
     ("nothing", "verdict"),
-    [({"mia": 0.549, "asr": 9.0}, PART), ({"mia": 0.551, "asr": 9.0}, HOLDS), ({"mia": 0.549, "asr": 10.0}, HOLDS)],
+    [({"mia": 0.549, "asr": 9.0}, NOT), ({"mia": 0.551, "asr": 9.0}, HOLDS), ({"mia": 0.549, "asr": 10.0}, HOLDS)],
 )
-def test_f4_is_lowered_if_doing_nothing_resists_both_attacks(nothing, verdict):
+def test_f4_does_not_hold_if_doing_nothing_resists_both_attacks(nothing, verdict):
     assert verdict_on("F4", main=everywhere({NOTHING: nothing})).verdict == verdict
 
 
@@ -304,12 +352,13 @@ def test_f8_asks_that_both_accuracies_fall_with_the_weight(forget, test, verdict
 ONE = E.main._replace(request="samples-1")
 
 
-def one_sample(without, little, retrained=50.0):
+def one_sample(without, little, retrained=50.0, nothing=(100.0, 100.0)):
     """Table VIII: (unlearning accuracy of the two seeds, MIA) without and with 1 % of the retained data."""
-    found = {"0": without, "0.01": little, RETRAIN: ((retrained, retrained), 0.9)}
+    found = {"0": without, "0.01": little, RETRAIN: ((retrained, retrained), 0.9), NOTHING: (nothing, 0.5)}
     runs = frame(tasks=[ONE], group="small", labels={label: {"mia": mia} for label, (_, mia) in found.items()})
     runs["forget"] = [forget for forgets, _ in found.values() for forget in forgets]
-    runs.loc[runs.label == RETRAIN, ["method", "label"]] = RETRAIN, ""
+    for method in REFERENCES:
+        runs.loc[runs.label == method, ["method", "label"]] = method, ""
     return runs
 
 
@@ -317,16 +366,22 @@ def one_sample(without, little, retrained=50.0):
     ("without", "little", "verdict"),
     [
         (((0.0, 0.0), 0.549), ((0.0, 0.0), 0.451), HOLDS),
-        (((0.0, 100.0), 0.5), ((0.0, 0.0), 0.5), PART),  # one seed is enough
+        (((0.0, 100.0), 0.5), ((0.0, 0.0), 0.5), OPEN),
+        (((100.0, 100.0), 0.5), ((0.0, 0.0), 0.5), PART),
         (((0.0, 0.0), 0.5), ((0.0, 0.0), 0.551), PART),
-        (((0.0, 0.0), 0.449), ((100.0, 0.0), 0.5), NOT),
+        (((0.0, 0.0), 0.449), ((100.0, 100.0), 0.5), NOT),
     ],
 )
 def test_f9_asks_that_the_sample_is_always_wrong_and_the_attack_at_chance(without, little, verdict):
     result = verdict_on("F9", small=one_sample(without, little))
     assert result.verdict == verdict
     assert result.ours.endswith("Retrain 50, 0.90")  # what was never seen can still be recognised
-    assert len(result.records) == 6
+    assert len(result.records) == 8
+
+
+def test_f9_does_not_hold_if_the_sample_was_wrong_before():
+    sample = one_sample(((0.0, 0.0), 0.5), ((0.0, 0.0), 0.5), nothing=(0.0, 0.0))
+    assert verdict_on("F9", small=sample).verdict == NOT
 
 
 def private(*levels):
@@ -346,8 +401,9 @@ def private(*levels):
         ([(90, 30, 34.99), (90, 40, 44.99)], HOLDS),
         ([(90, 30, 35.0), (90, 40, 40)], PART),
         ([(90, 30, 35.0), (90, 40, 45.0)], NOT),
-        ([(34.99, 30, 30), (44.99, 40, 40)], PART),  # doing nothing is below, too
-        ([(35.0, 30, 30), (44.99, 40, 40)], HOLDS),
+        ([(34.99, 30, 30), (44.99, 40, 40)], NOT),  # doing nothing is below, too
+        ([(35.0, 30, 30), (44.99, 40, 40)], PART),  # ... at one level
+        ([(90, 30, (30, 37)), (90, 40, 40)], OPEN),
     ],
 )
 def test_f10_asks_for_less_than_retrains_plus_5_at_every_noise_level(levels, verdict):

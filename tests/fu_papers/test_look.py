@@ -209,8 +209,33 @@ def test_tally_counts_papers_by_verdict(tmp_path):
     verdicts.write_claims([ClaimResult("P1", "holds in part", records=["a"])], "puf", tmp_path)
     tally = verdicts.claims_tally(tmp_path)
     assert list(tally.columns) == list(verdicts.VERDICTS)
-    assert tally.loc["puf"].tolist() == [0, 1, 0, 13]
+    assert tally.loc["puf"].tolist() == [0, 1, 0, 0, 13]
     assert tally.to_numpy().sum() == 55
+
+
+def test_the_two_readings_are_counted_apart(tmp_path):
+    """A corrected form that holds does not lift the verdict on what is printed, nor its count."""
+    results = [
+        ClaimResult("H1", "does not hold", records=["a"], corrected="holds"),
+        ClaimResult("H2", "undetermined", records=["a"], reason="more seeds", corrected="undetermined"),
+        ClaimResult("H6", "holds", records=["a"]),
+    ]
+    verdicts.write_claims(results, "hf_kcu", tmp_path / "laptop")
+    assert verdicts.read_claims(tmp_path / "laptop")["H1"] == results[0]
+    assert verdicts.claims_tally(tmp_path / "laptop").loc["hf_kcu"].tolist() == [1, 0, 1, 1, 12]
+    assert verdicts.claims_tally(tmp_path / "laptop", "corrected").loc["hf_kcu"].tolist() == [1, 0, 0, 1, 0]
+    lines = verdicts.tally_markdown([tmp_path / "laptop"]).splitlines()
+    assert "| hf_kcu | as printed | laptop | 1 | 0 | 1 | 1 | 12 |" in lines
+    assert "| hf_kcu | corrected | laptop | 1 | 0 | 0 | 1 | 0 |" in lines
+    assert not [line for line in lines if line.startswith("| puf | corrected")]
+
+
+def test_one_met_condition_of_six_is_not_in_part_and_what_doing_nothing_meets_does_not_hold():
+    found = {k: verdicts.judge("P4", [n < k for n in range(6)], "", "", ["a"], "rule") for k in (1, 2, 3, 6)}
+    assert [result.verdict for result in found.values()] == ["does not hold", "does not hold", "holds in part", "holds"]
+    assert found[3].reason == "3 of 6 parts hold; rule"
+    assert verdicts.judge("P4", verdicts.lowered([True, True], True), "", "", ["a"], "").verdict == "does not hold"
+    assert verdicts.judge("P4", [False], "", "", ["a"], "", corrected=[True]).verdict == "does not hold"
 
 
 def test_claims_that_cannot_be_right_are_refused(tmp_path):
@@ -220,6 +245,10 @@ def test_claims_that_cannot_be_right_are_refused(tmp_path):
         ClaimResult("P1", "holds")
     with pytest.raises(ValueError, match="say why"):
         ClaimResult("P1", "not run")
+    with pytest.raises(ValueError, match="say what would tell"):
+        ClaimResult("P1", "undetermined", records=["a"])
+    with pytest.raises(ValueError, match="corrected verdict of P1"):
+        ClaimResult("P1", "holds", records=["a"], corrected="maybe")
     held = ClaimResult("H1", "holds", records=["a"])
     with pytest.raises(ValueError, match="one claim of puf"):
         verdicts.write_claims([held], "puf", tmp_path)

@@ -156,7 +156,7 @@ def test_claims_has_all_55_rows_and_verdicts_on_the_paper(paper, tiny):
     letter, count, fixed = CLAIMS[paper]
     ours = claims[claims.paper == paper]
     assert list(ours.index) == [f"{letter}{i}" for i in range(1, count + 1)]
-    assert set(ours.verdict) <= {"holds", "holds in part", "does not hold"}
+    assert set(ours.verdict) <= {"holds", "holds in part", "does not hold", "undetermined"}
     for claim, verdict in fixed.items():  # of convex problems alone, which no parameter changes
         assert ours.verdict[claim] == verdict
         assert set(ours.records[claim].split()) <= set(tiny.records())

@@ -1,0 +1,119 @@
+"""What few seeds say about a limit, and claims that consist of parts."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import ttest_1samp
+
+from fu_papers import over_seeds
+from fu_papers.over_seeds import FAILS, HOLDS, OPEN, Part, exact, judged, unknown
+from fu_papers.verdicts import NO_OTHER
+
+VALUES = [0.2, 0.5, 0.6, 0.9]
+
+
+def test_the_interval_is_the_t_interval():
+    expected = ttest_1samp(VALUES, 0).confidence_interval(0.95)
+    assert over_seeds.interval(VALUES) == pytest.approx((expected.low, expected.high))
+    assert over_seeds.interval([0.3]) == (-np.inf, np.inf)
+
+
+def test_the_interval_covers_what_it_says():
+    drawn = np.random.default_rng(0).normal(1.0, 2.0, size=(2000, 3))
+    ends = np.array([over_seeds.interval(row) for row in drawn])
+    assert ((ends[:, 0] <= 1) & (ends[:, 1] >= 1)).mean() == pytest.approx(0.95, abs=0.015)
+
+
+@pytest.mark.parametrize(
+    ("side", "limit", "verdict"),
+    [
+        ("at_most", 1.02, HOLDS),  # the interval of VALUES: 0.091 to 1.009
+        ("at_most", 1.00, OPEN),
+        ("at_most", 0.10, OPEN),
+        ("at_most", 0.08, FAILS),
+        ("at_least", 0.08, HOLDS),
+        ("at_least", 0.10, OPEN),
+        ("at_least", 1.02, FAILS),
+        ("within", 1.02, HOLDS),
+        ("within", 1.00, OPEN),
+        ("within", 0.08, FAILS),
+    ],
+)
+def test_a_limit_is_kept_if_the_whole_interval_keeps_it(side, limit, verdict):
+    assert getattr(over_seeds, side)(VALUES, limit).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("side", "verdict"),
+    [("at_most", HOLDS), ("at_least", HOLDS), ("below", FAILS), ("above", FAILS), ("within", HOLDS)],
+)
+def test_what_touches_the_limit_keeps_it_and_is_not_beyond_it(side, verdict):
+    assert getattr(over_seeds, side)([0.1 + 0.2, 0.1 + 0.2], 0.3).verdict == verdict
+
+
+def test_an_open_part_says_how_many_seeds_would_tell():
+    part = over_seeds.at_most(VALUES, 0.8)
+    grown = np.tile(VALUES, int(part.needed))[: int(part.needed)]  # about the same mean and spread
+    assert part.verdict == OPEN
+    assert part.now == 4
+    assert over_seeds.at_most(grown, 0.85).verdict == HOLDS
+    assert over_seeds.at_most(VALUES, 0.55 + 1e-6).needed == np.inf
+    assert over_seeds.at_most([0.1], 5) == Part(OPEN, now=1, tells="several seeds would tell (1 now)")
+
+
+def test_all_of_fails_with_one_and_is_open_with_one():
+    assert over_seeds.all_of(exact(True), exact(True)) == exact(True)
+    assert over_seeds.all_of(exact(True), unknown("this"), exact(False)) == exact(False)
+    assert over_seeds.all_of(exact(True), unknown("this"), unknown("that")) == unknown("this; that")
+
+
+@pytest.mark.parametrize(
+    ("nothing", "part", "verdict"),
+    [
+        (exact(False), exact(True), HOLDS),
+        (exact(True), exact(True), FAILS),
+        (exact(True), unknown("x"), FAILS),
+        (unknown("x"), exact(True), OPEN),
+        (unknown("x"), exact(False), FAILS),
+        (exact(False), unknown("x"), OPEN),
+    ],
+)
+def test_what_doing_nothing_meets_as_well_does_not_hold(nothing, part, verdict):
+    lowered = over_seeds.lowered_by(nothing, part)
+    assert lowered.verdict == verdict
+    assert lowered.nothing == (nothing == exact(True))
+
+
+def test_differences_are_paired_by_seed():
+    ours = pd.DataFrame({"seed": [0, 1, 2], "test": [1.0, 2.0, 3.0]})
+    other = pd.DataFrame({"seed": [2, 1, 0], "test": [30.0, 20.0, 10.0]})
+    assert over_seeds.difference(ours, other, "test").to_dict() == {0: -9.0, 1: -18.0, 2: -27.0}
+
+
+def test_the_jackknife_of_pairs_keeps_their_mean_and_is_wider_than_if_they_were_independent():
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        own = rng.normal(size=5)  # of each seed, in every pair that it is in
+        pairs = {(i, j): float(own[i] + own[j]) for i in range(5) for j in range(i)}
+        values = list(over_seeds.jackknife(pairs).values())
+        assert np.mean(values) == pytest.approx(np.mean(list(pairs.values())))
+        low, high = over_seeds.interval(values)
+        naive = over_seeds.interval(pairs.values())
+        assert high - low > naive[1] - naive[0]
+    assert over_seeds.jackknife({(0, 1): 1.0}) == {}
+
+
+def test_one_of_six_is_not_in_part_and_three_of_six_are():
+    for holding, verdict in ((1, FAILS), (3, "holds in part"), (6, HOLDS)):
+        result = judged("H2", {f"part {n}": exact(n < holding) for n in range(6)}, "ours", "", ["key"], "rule")
+        assert (result.verdict, result.corrected) == (verdict, NO_OTHER)
+        assert (f"{holding} of 6 hold (part 0" in result.reason) == (holding < 6)
+
+
+def test_the_two_readings_are_judged_and_told_apart():
+    result = judged("H2", {"a": exact(False)}, "ours", "", ["key", "key"], "rule", {"a": unknown("more would")})
+    assert (result.verdict, result.corrected) == (FAILS, OPEN)
+    assert result.reason == "rule; corrected: more would"
+    assert result.records == ["key"]
+    alike = {"a": unknown("more would")}
+    assert judged("H2", alike, "ours", "", ["key"], "rule", alike).reason == "rule; more would"
