@@ -32,7 +32,7 @@ from fu_papers.lab.store import CommittedStore, RecordStore
 from fu_papers.lab.task import single_threaded
 from fu_papers.look import style
 from fu_papers.problems import problem
-from fu_papers.puf import figures, results, tables, trainings
+from fu_papers.puf import figures, printed_tables, results, tables, trainings
 from fu_papers.puf import runs as puf
 from fu_papers.puf.cost_model import AppendixA, Workload, rounds_cost, unlearning_cost
 from fu_papers.puf.costs import cost_cells, mismatches
@@ -987,15 +987,14 @@ def test_all_that_the_notebook_shows_can_be_drawn_from_these_records(tiny):
     runs = wide(results.of_runs(tiny.unlearnings, tiny.trainings))
     sweep = wide(results.of_runs(tiny.swept, tiny.trainings, tiny.unlearnings))
     assert len(runs) == 2 * sum("unsupported" not in r.metrics for r in tiny.unlearnings.values())
-    flops = {setting: record.metrics["flops"] for setting, record in tiny.descriptions.items()}
     with style():
         for s in TINY.scenarios():
             assert len(figures.training_curves(TINY, tiny.trainings, s.name).axes) == len(s.settings)
             for setting in s.settings:
                 for rule in puf.STOP_RULES:
                     for table in (
-                        tables.forgetting_table(TINY, runs, setting, s.name, rule),
-                        tables.cost_table(TINY, runs, setting, flops[setting], s.name, rule),
+                        printed_tables.paper_table(TINY, runs, setting, tiny.descriptions[setting], s.name, rule),
+                        printed_tables.judges_table(TINY, runs, setting, s.name, rule),
                     ):
                         assert not table.map(lambda entry: "nan" in str(entry)).any(axis=None)
                 assert len(figures.recovery_curves(TINY, tiny.unlearnings, setting, s.name).axes) == 2
