@@ -105,7 +105,8 @@ def _forgets_better(
         return ClaimResult(id, "not run", reason=f"needs a setting for the scenario {scenario!r}{split}")
     compared: dict[str, Comparison] = {}
     floors: dict[str, float] = {}
-    useless, shown = [], []
+    useless: list[str] = []
+    shown: list[str] = []
     gates: dict[str, str] = {}
     for setting, here in r.groupby("setting", sort=False):
         floor, where = _floor(here), title(str(setting))
@@ -259,7 +260,7 @@ def _cheaper(e: Experiment, ended: pd.DataFrame) -> ClaimResult:
     parts: dict[str, str] = {}
     shown, open_ = [], []
     for (setting, method), cell in r.groupby(["setting", "method"], sort=False):
-        name = _part(method, title(str(setting)), r)
+        name = _part(str(method), title(str(setting)), r)
         done, gave_up = completed(cell)
         if done.empty:
             parts[name] = "does not hold"

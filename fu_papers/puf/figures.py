@@ -103,7 +103,7 @@ def recovery_curves(
             if drawn and method in PUFS:
                 seed_band(ax, range(last), paths, method)
             elif drawn:
-                line = {"color": colour(method), "linestyle": linestyle(method), "label": method}
+                line: dict[str, Any] = {"color": colour(method), "linestyle": linestyle(method), "label": method}
                 ax.plot(range(last), paths.mean(axis=0), **line)
             ends = [run.metrics["test"] for run in runs if run.metrics["test"]["reached"] or not drawn]
             if ends and method != "Natural":

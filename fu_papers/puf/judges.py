@@ -69,7 +69,7 @@ def evaluate(case: Judged, w: Tensor) -> dict[str, Any]:
     data = {"forget": case.deletion.forget, "retain": case.deletion.retain, "test": p.test}
     logits = {side: p.model.predict(w, x) for side, (x, _) in data.items()}
     losses = {side: p.model.sample_losses(logits[side], data[side][1]) for side in ("forget", "retain", "test")}
-    found = {side: outputs_accuracy(task, logits[side], data[side][1]) for side in ("test", "forget")}
+    found: dict[str, Any] = {side: outputs_accuracy(task, logits[side], data[side][1]) for side in ("test", "forget")}
     found["validation"] = accuracy(p.model, w, *p.validation)
     apart = float((case.original - case.retrained).double().norm())
     found |= {
