@@ -27,6 +27,7 @@ from tqdm import tqdm
 from fu_core.data import load
 from fu_core.errors import ConfigError, check_choice
 from fu_papers.lab import paths
+from fu_papers.lab.committed import read_records, write_records
 from fu_papers.lab.device import device
 from fu_papers.lab.pool import map_runs
 from fu_papers.lab.record import Record, RunFunction, config_key, function_name
@@ -99,6 +100,21 @@ def run_part(stages: Sequence[Planned], part: tuple[int, int], jobs: int | None 
         else:
             runs += len(stage.configs)
     return runs
+
+
+def export_finished(stages: Sequence[Planned], folder: Path) -> tuple[int, int]:
+    """Commit what is finished of `stages` to `folder`, complete or not; returns how many runs, and of how many.
+
+    So a long profile can be computed in several sittings. What an earlier one has committed stays, unless it has been
+    made again since, or is no longer planned.
+    """
+    wanted = {(function_name(stage.fn), config_key(config)) for stage in stages for config in stage.configs}
+    here = RecordStore(paths.runs_dir() / "records").everything()
+    there = read_records(folder).values()
+    found = {(r.function, config_key(r.config)): r for r in (*there, *here)}
+    kept = [record for place, record in found.items() if place in wanted]
+    write_records(kept, folder)
+    return len(kept), len(wanted)
 
 
 # --- how long and how large ------------------------------------------------------------------------------------------

@@ -162,6 +162,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _merge(options.merge)
             return 0
         plans = _plans(options)
+        if options.export:
+            for each in plans:
+                _export(each)
+            return 0
         if options.dry_run or options.stage or options.part != (1, 1):
             if options.figures_only and not options.dry_run:
                 raise ConfigError("--figures-only computes nothing, so it cannot be given with --stage or --part")
@@ -214,6 +218,14 @@ def _merge(folder: Path) -> None:
     print(f"{RecordStore(paths.runs_dir() / 'records').merge(folder)} new records")
 
 
+def _export(each: Plan) -> None:
+    from fu_papers.lab.plan import export_finished, planned
+
+    folder = paths.figures_dir(each.profile, each.paper)
+    kept, wanted = export_finished(planned(each.paper, each.profile, each.changes), folder)
+    print(f"{each.paper}, profile {each.profile}: {kept} of {wanted} runs are in {_short(folder)}")
+
+
 def _run_part(each: Plan, stages: Sequence[Planned], options: argparse.Namespace) -> None:
     from fu_papers.lab.plan import run_part
 
@@ -253,7 +265,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dry-run", action="store_true", help="list the runs with hours and disk, compute nothing")
     parser.add_argument("--stage", default="", help="only the runs of one stage of --dry-run, without the notebook")
     parser.add_argument("--part", type=_part, default=(1, 1), metavar="K/N", help="only every N-th run, from the K-th")
-    parser.add_argument("--merge", type=Path, metavar="FOLDER", help="take over the records of another machine")
+    parser.add_argument(
+        "--merge", type=Path, metavar="FOLDER", help="take over records: another machine's, committed ones"
+    )
+    parser.add_argument(
+        "--export", action="store_true", help="put all finished runs where the figures go, to commit them"
+    )
     parser.add_argument("--list", action="store_true", help="show the papers and their profiles")
     return parser
 

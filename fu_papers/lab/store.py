@@ -122,13 +122,21 @@ class RecordStore:
     def merge(self, folder: Path) -> int:
         """Take over the records of another store, with their tensors; returns how many are new here.
 
-        Runs that are finished here stay as they are. Raises StorageError if `folder` is none or cannot be copied,
+        From a folder of committed records come those that have kept none: a training is made again where a run that is
+        still missing needs it. Runs that are finished here stay as they are. Raises StorageError if `folder` is none or cannot be copied,
         CorruptData if one of its records is damaged: those before it have been taken over then, whole.
         """
         folder = Path(folder)
         if not folder.is_dir():
-            raise StorageError(f"--merge: there is no folder {folder}; give the runs/records of another machine")
+            raise StorageError(
+                f"--merge: there is no folder {folder}; give the runs/records of another machine, or committed ones"
+            )
         new = 0
+        for key, record in read_records(folder).items():
+            if record.tensors is None and record.provenance and self.get(key) is None:
+                with written_atomically(self._record_path(key)) as part:
+                    part.write_text(record.to_json(), encoding="utf-8")
+                new += 1
         for path in sorted(folder.glob("*.json")):
             key = path.stem
             try:

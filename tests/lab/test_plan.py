@@ -75,6 +75,30 @@ def test_two_parts_merged_are_the_whole(own_runs, tmp_path, monkeypatch, capsys)
     assert all(merged.tensors(key)["w"].equal(alone.tensors(key)["w"]) for key in keys)
 
 
+def test_a_long_profile_goes_on_where_an_earlier_sitting_ended(own_runs, tmp_path, monkeypatch, capsys):
+    """What is finished is committed, complete or not; the next sitting takes it over and makes no such run again."""
+    monkeypatch.setenv("FU_FIGURES", str(tmp_path / "figures"))
+    folder = paths.figures_dir("quick", "puf")
+    command = ["--paper", "puf", *TINY]
+    assert main([*command, "--stage", "unlearning and recovery", "--part", "1/4", "--jobs", "1"]) == 0
+    assert main([*command, "--export"]) == 0
+    first = {record.key: record for record in CommittedStore(folder).everything()}
+    unlearned = [key for key, record in first.items() if record.function == "puf.unlearn"]
+    assert unlearned
+    assert any(record.function == "puf.train" for record in first.values())  # which they have needed
+
+    monkeypatch.setenv("FU_RUNS", str(tmp_path / "next sitting"))
+    assert main(["--merge", str(folder)]) == 0
+    taken = {record.key: record for record in RecordStore(tmp_path / "next sitting" / "records").everything()}
+    assert set(unlearned) <= set(taken) < set(first)  # without the trainings, whose tensors are not committed
+    assert all(taken[key] == first[key] for key in taken)
+    assert main([*command, "--stage", "unlearning and recovery", "--part", "2/4", "--jobs", "1"]) == 0
+    assert main([*command, "--export"]) == 0
+    both = {record.key: record for record in CommittedStore(folder).everything()}
+    assert set(first) < set(both)
+    assert all(both[key].provenance == first[key].provenance for key in unlearned)
+
+
 def test_a_part_is_run_as_the_notebook_would(own_runs, monkeypatch, capsys):
     """Timed runs one at a time; what is optional does not take the others down with it."""
     given = []
