@@ -510,7 +510,7 @@ def test_partial_participation_reaches_the_federation():
     assert config == {**training(e, SKEWED), "participation": 0.5}
     f = problem(config).federation(config)
     assert f.participation == 0.5
-    assert [len(f.participants(t)) for t in (1, 2, 3)] == [2, 2, 2]
+    assert [len(f.taking_part(t)) for t in (1, 2, 3)] == [2, 2, 2]
     everybody = training(e, SKEWED)
     assert problem(everybody).federation(everybody).participation == 1
 

@@ -16,7 +16,7 @@ from tests.puf_lab import experiment
 
 SETTING = "digits/dirichlet-0.5/mlp"
 E = experiment(
-    [SETTING], clients=4, n_train=160, n_val=60, n_test=600, rounds=30, epochs=2.0, batch_size=10, lr=0.1,
+    [SETTING], clients=4, n_train=160, n_val=60, n_test=360, rounds=30, epochs=2.0, batch_size=10, lr=0.1,
     lr_decay=1.0, weight_decay=0.0, relearn_cap=3,
 )  # fmt: skip
 TARGET = 1
