@@ -123,8 +123,8 @@ class RecordStore:
         """Take over the records of another store, with their tensors; returns how many are new here.
 
         From a folder of committed records come those that have kept none: a training is made again where a run that is
-        still missing needs it. Runs that are finished here stay as they are. Raises StorageError if `folder` is none or cannot be copied,
-        CorruptData if one of its records is damaged: those before it have been taken over then, whole.
+        still missing needs it. Runs that are finished here stay as they are. Raises StorageError if `folder` is none or
+        cannot be copied, CorruptData if one of its records is damaged: those before it have been taken over then, whole.
         """
         folder = Path(folder)
         if not folder.is_dir():

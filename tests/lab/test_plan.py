@@ -70,7 +70,7 @@ def test_two_parts_merged_are_the_whole(own_runs, tmp_path, monkeypatch, capsys)
     assert main(command) == 0
     alone, merged = (RecordStore(tmp_path / name / "records") for name in ("alone", "runs"))
     keys = {record.key: record.metrics for record in alone.everything()}
-    assert len(keys) == 2
+    assert len(keys) == 4
     assert {record.key: record.metrics for record in merged.everything()} == keys
     assert all(merged.tensors(key)["w"].equal(alone.tensors(key)["w"]) for key in keys)
 
