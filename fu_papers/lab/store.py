@@ -124,7 +124,7 @@ class RecordStore:
 
         From a folder of committed records come those that have kept none: a training is made again where a run that is
         still missing needs it. Runs that are finished here stay as they are. Raises StorageError if `folder` is none or
-        cannot be copied, CorruptData if one of its records is damaged: those before it have been taken over then, whole.
+        cannot be copied, CorruptData if one of its records is damaged: those before it have been taken over, whole.
         """
         folder = Path(folder)
         if not folder.is_dir():
