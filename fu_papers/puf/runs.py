@@ -125,7 +125,8 @@ def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, A
     """One method serves one request; then recovery until both stop rules are met or `cap` rounds are over.
 
     With `trials` the method has the hyper-parameters of the best of them ("chosen" in the metrics), else `options`.
-    A method that is `read` at certain rounds goes on to the last of them, whatever its accuracy.
+    No rule stops a method that is `read` at certain rounds: its state is that of the last of them, and its rounds go on
+    to `cap`.
 
     Metrics: "unlearned" (right after the unlearning step) and, per stop rule, the state in which recovery
     stopped: rounds, reached, all that `judges.evaluate` tells, and the costs counted up to there. References and
@@ -202,7 +203,7 @@ def _recovered(
 ) -> dict[str, Any]:
     p, forgotten = case.p, case.deletion.forget
     reference = {rule: accuracy(p.model, case.retrained, *getattr(p, rule)) for rule in rules}
-    cap = max(config["read"], default=config["cap"])
+    cap, last_read = config["cap"], max(config["read"], default=None)
     if (saved := context.resume()) is None:
         with context.phase("unlearn"):
             state = _Recovering.begin(config, context, case)
@@ -216,12 +217,12 @@ def _recovered(
                 judged: Mapping[str, Any] | None = None
                 for rule in rules:
                     reached = scores[rule] >= reference[rule]
-                    ends = k == cap or (reached and not config["read"])
+                    ends = k == cap or reached if last_read is None else k == last_read
                     if rule not in state.metrics and ends:
                         judged = judge(w_k) if judged is None else judged
                         state.metrics[rule] = {"rounds": k, "reached": reached, **judged, **state.costs()}
                 context.checkpoint({"w": w_k}, state.meta(k))
-            if all(rule in state.metrics for rule in rules):
+            if all(rule in state.metrics for rule in rules) and (last_read is None or k == cap):
                 break
     return state.metrics
 
