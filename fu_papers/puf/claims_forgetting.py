@@ -46,7 +46,8 @@ def forgets_better(
     """P1, P2, P9 to P11: the forget gap of each of `ours` is smaller than that of every rival, beyond the noise floor.
 
     rivals: those of the paper's table that can serve the request; our additions stand beside them. Doing nothing must
-    have a larger gap, too, or no rival is beaten. The stop rule makes all who came back as useful as Retrain.
+    have a larger gap, too, and the model must be as useful as Retrain, which the stop rule sees to: a destroyed one
+    forgets, too. Where one of the two fails, no rival is beaten.
     """
     r = ended[ended.group == scenario]
     if skewed is not None:
@@ -62,11 +63,12 @@ def forgets_better(
         floor, where = noise_floor(here), title(str(setting))
         there = [m for m in rivals if (here.method == m).any()]
         for method in ours:
+            useless = not _is_useful(here, method)
             who = f"{method} against " if len(ours) > 1 else ""
             for rival, found in compare(here, method, [*there, NOTHING], value=GAP).items():
                 if rival != NOTHING:
                     gate = part(f"{who}{_called(NOTHING)}", where, r)
-                    family.add(part(f"{who}{rival}", where, r), found, floor, gate)
+                    family.add(part(f"{who}{rival}", where, r), found, floor, gate, useless=useless)
                 else:
                     family.gates[part(f"{who}{_called(NOTHING)}", where, r)] = found, floor
         shown.append(f"{where}: {_means(here, [*ours, *there, NOTHING])}; floor {floor:.1f}")
@@ -158,7 +160,7 @@ def part(name: str, where: str, r: pd.DataFrame) -> str:
 
 
 def _is_useful(here: pd.DataFrame, method: str) -> bool:
-    """Does who is exempt from the stop rule have Retrain's test accuracy, to a point beyond two retrainings'?"""
+    """Do the runs that came back have Retrain's test accuracy, to a point beyond what two retrainings differ by?"""
     done, _ = completed(here[here.method == method])
     slack = USEFUL + floor_of(here[here.method == AGAIN], value="delta_test")
     return bool((done.shortfall <= slack).all())
