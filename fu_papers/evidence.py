@@ -286,16 +286,18 @@ def judge_all(
     claim: str = "less",
     beyond: float | Mapping[str, float] = 0.0,
     margin: float | None = None,
+    one_family: bool = True,
 ) -> dict[str, Comparison]:
     """All comparisons that a claim rests on, as one `family` (in steps unless against a margin), with their verdicts.
 
-    beyond: as for `decide`, one floor for all or one for each.
+    beyond: as for `decide`, one floor for all or one for each. one_family: False where all of them must hold for the
+    claim to hold: then each may be at its own level, and the claim is still wrong at most that often.
 
     Whoever gave up anywhere cannot win: what would be decided in their favour is undetermined, as is what has no
     common cell.
     """
     made = {name: c.estimate for name, c in compared.items() if c.estimate is not None}
-    estimates = family(made, step_down=margin is None)
+    estimates = family(made, step_down=margin is None) if one_family else made
     judged = {}
     for name, c in compared.items():
         verdict = "undetermined"

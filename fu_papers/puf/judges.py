@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from fu_core.errors import NumericalFailure
 from fu_core.evaluation.accuracy import accuracy, outputs_accuracy
 from fu_core.evaluation.backdoor import Trigger, attack_success
 from fu_core.evaluation.equivalence import logits_kl, parameter_gap, prediction_agreement
@@ -128,14 +129,17 @@ def _relearned(case: Judged, w: Tensor) -> dict[str, Any]:
     if not case.relearn_cap:
         return {}
     target = accuracy(case.p.model, case.original, *case.deletion.forget)
-    found = relearn_passes(
-        case.p.model,
-        w,
-        case.deletion.forget,
-        case.f.local,
-        target=target,
-        cap=case.relearn_cap,
-        seed=case.seed,
-        per_pass=4,
-    )
+    try:
+        found = relearn_passes(
+            case.p.model,
+            w,
+            case.deletion.forget,
+            case.f.local,
+            target=target,
+            cap=case.relearn_cap,
+            seed=case.seed,
+            per_pass=4,
+        )
+    except NumericalFailure:  # of this judge's own training, which says nothing about the method's
+        return {"relearn": None, "relearned": False}
     return {"relearn": found.passes, "relearned": found.reached}

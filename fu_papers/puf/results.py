@@ -55,6 +55,8 @@ def of_runs(unlearnings: Unlearnings, trainings: Trainings, references: Unlearni
             spent = [cost for cost in ("bytes", "images") if m.get(cost)]  # none where nothing was sent
             gains = {f"{cost}_gain": training[cost] / m[cost] for cost in spent}
             compared = [name for name in ("test", "loss", *ATTACKS, *JUDGES) if name in m]
+            if not (m.get("relearned") and retrained.get("relearned")):  # two caps would agree perfectly
+                compared = [name for name in compared if name != "relearn"]
             deltas = {f"delta_{name}": abs(m[name] - retrained[name]) for name in compared}
             deltas["shortfall"] = retrained["test"] - m["test"]
             step = {f"unlearned_{k}": v for k, v in record.metrics.get("unlearned", {}).items() if k != "sha256"}

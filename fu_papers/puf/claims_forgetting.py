@@ -1,0 +1,263 @@
+"""PUF's claims on forgetting (P1, P2, P6, P9 to P12): who is nearest to the retrained model on the forgotten data?
+
+Differences are paired over targets and seeds, with the distance between two retrainings as their floor
+(fu_papers.evidence). A run that gave up is no result, and doing nothing must do worse than what a claim praises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pandas as pd
+
+from fu_papers.evidence import (
+    Comparison,
+    compare,
+    completed,
+    decide,
+    floor_of,
+    in_part,
+    judge_all,
+    paired,
+    what_would_tell,
+)
+from fu_papers.lab.record import Record
+from fu_papers.problem_figures import title
+from fu_papers.problems import Setting
+from fu_papers.puf.grid import AGAIN, PUFS, RIVALS, Experiment
+from fu_papers.puf.results import Unlearnings, natural_at
+from fu_papers.verdicts import ClaimResult
+
+GAP = "delta_forget"
+NOTHING = "Original"
+USEFUL = 1.0  # points of test accuracy below Retrain's
+
+
+def forgets_better(
+    id: str,
+    ended: pd.DataFrame,
+    scenario: str,
+    ours: Sequence[str],
+    rivals: Sequence[str],
+    *,
+    skewed: bool | None = None,
+) -> ClaimResult:
+    """P1, P2, P9 to P11: the forget gap of each of `ours` is smaller than that of every rival, beyond the noise floor.
+
+    rivals: those of the paper's table that can serve the request; our additions stand beside them. Doing nothing must
+    have a larger gap, too, and the model must be as useful as Retrain, which the stop rule sees to: a destroyed one
+    forgets, too. Where one of the two fails, no rival is beaten.
+    """
+    r = ended[ended.group == scenario]
+    if skewed is not None:
+        r = r[[Setting.parse(text).skewed == skewed for text in r.setting]]
+    if r.empty:
+        split = {None: "", True: ", not IID", False: ", IID"}[skewed]
+        return ClaimResult(id, "not run", reason=f"needs a setting for the scenario {scenario!r}{split}")
+    if missing := {*ours, NOTHING, AGAIN} - set(r.method):
+        return ClaimResult(id, "not run", reason=f"needs runs of {', '.join(sorted(missing))}")
+    family = _Family()
+    shown = []
+    for setting, here in r.groupby("setting", sort=False):
+        floor, where = noise_floor(here), title(str(setting))
+        there = [m for m in rivals if (here.method == m).any()]
+        for method in ours:
+            useless = not _is_useful(here, method)
+            who = f"{method} against " if len(ours) > 1 else ""
+            for rival, found in compare(here, method, [*there, NOTHING], value=GAP).items():
+                if rival != NOTHING:
+                    gate = part(f"{who}{_called(NOTHING)}", where, r)
+                    family.add(part(f"{who}{rival}", where, r), found, floor, gate, useless=useless)
+                else:
+                    family.gates[part(f"{who}{_called(NOTHING)}", where, r)] = found, floor
+        shown.append(f"{where}: {_means(here, [*ours, *there, NOTHING])}; floor {floor:.1f}")
+    used = r[r.method.isin([*ours, *rivals, NOTHING, AGAIN])]
+    return family.result(id, " | ".join(shown), keys_of(used))
+
+
+class _Family:
+    """The differences of forget gaps that a claim rests on, each with its floor and what it hangs on."""
+
+    def __init__(self) -> None:
+        self.compared: dict[str, Comparison] = {}
+        self.floors: dict[str, float] = {}
+        self.gate_of: dict[str, str] = {}
+        self.gates: dict[str, tuple[Comparison, float]] = {}  # doing nothing must do worse; no part of a claim
+        self.never_back: list[str] = []
+        self.useless: set[str] = set()
+
+    def add(self, name: str, found: Comparison, floor: float, gate: str, *, useless: bool = False) -> None:
+        """useless: ours is of no use, whatever its gap. A rival that never came back is none, and only named."""
+        if found.rival_runs == found.rival_gave_up and not found.ours_gave_up:
+            self.never_back.append(name)
+            return
+        self.compared[name], self.floors[name], self.gate_of[name] = found, floor, gate
+        self.useless |= {name} if useless else set()
+
+    def result(self, id: str, ours: str, keys: Sequence[str], parts: Mapping[str, str] | None = None) -> ClaimResult:
+        """The verdict on all comparisons and `parts`.
+
+        That all hold needs no correction for their number: each must. Which of them count towards "in part" does.
+        """
+        judged, gates = self._judged(one_family=False), self._gates()
+        verdicts = {name: self._verdict(found, name, gates) for name, found in judged.items()}
+        if len(set(verdicts.values())) > 1:
+            judged = self._judged(one_family=True)
+            verdicts = {name: self._verdict(found, name, gates) for name, found in judged.items()}
+        if not verdicts and not parts:
+            return ClaimResult(id, "undetermined", ours, "", keys, "no rival ever came back: no request would tell")
+        verdict, counted = in_part({**(parts or {}), **verdicts})
+        told = [counted]
+        told += [f"never came back: {', '.join(self.never_back)}"] if self.never_back else []
+        told += ["no use: its test accuracy is below Retrain's"] if self.useless else []
+        told += [f"{name}: {found.verdict}" for name, found in gates.items() if found.verdict != "holds"][:2]
+        told += [self._would_tell(name, judged[name]) for name, v in verdicts.items() if v == "undetermined"][:3]
+        intervals = "; ".join(f"{name}: {found.text()}" for name, found in {**judged, **gates}.items())
+        return ClaimResult(id, verdict, ours, intervals, keys, "; ".join(told))
+
+    def _judged(self, *, one_family: bool) -> dict[str, Comparison]:
+        return judge_all(self.compared, claim="less", beyond=self.floors, one_family=one_family)
+
+    def _gates(self) -> dict[str, Comparison]:
+        floors = {name: floor for name, (_, floor) in self.gates.items()}
+        return judge_all({name: c for name, (c, _) in self.gates.items()}, beyond=floors, one_family=False)
+
+    def _verdict(self, found: Comparison, name: str, gates: Mapping[str, Comparison]) -> str:
+        gave_up_more = 2 * found.ours_gave_up >= found.ours_runs and 2 * found.rival_gave_up < found.rival_runs
+        if name in self.useless or gave_up_more:
+            return "does not hold"
+        gate = gates.get(self.gate_of[name])
+        return gate.verdict if gate is not None and found.verdict == "holds" else found.verdict
+
+    def _would_tell(self, name: str, found: Comparison) -> str:
+        if found.ours_gave_up:
+            return f"{name}: gave up in {found.ours_gave_up} of {found.ours_runs}, so it cannot win"
+        if found.estimate is None:
+            return f"{name}: no request that both came back from"
+        if found.verdict == "holds":
+            return f"{name}: hangs on doing nothing, which is undetermined"
+        return f"{name}: {what_would_tell(found.estimate, beyond=self.floors[name])}"
+
+
+def on_patients(e: Experiment, found: ClaimResult) -> ClaimResult:
+    """P11 speaks of patients: a generated phantom cannot say that it holds."""
+    data = {Setting.parse(text).dataset for text in e.segmentation_settings}
+    note = "methods with their own settings; no code path depends on the task (one federation, one round for all tasks)"
+    if found.verdict == "not run":
+        return found
+    if data == {"prostate_mri"}:
+        return replace(found, reason=f"{found.reason}; {note}")
+    verdict = "undetermined" if found.verdict in ("holds", "holds in part") else found.verdict
+    return replace(
+        found, verdict=verdict, reason=f"on a generated phantom, ProstateMRI would tell: {found.reason}; {note}"
+    )
+
+
+def part(name: str, where: str, r: pd.DataFrame) -> str:
+    """What a part of a claim is called; where there is one setting, it goes without saying."""
+    return name if r.setting.nunique() == 1 else f"{name} ({where})"
+
+
+def _is_useful(here: pd.DataFrame, method: str) -> bool:
+    """Do the runs that came back have Retrain's test accuracy, to a point beyond what two retrainings differ by?"""
+    done, _ = completed(here[here.method == method])
+    slack = USEFUL + floor_of(here[here.method == AGAIN], value="delta_test")
+    return bool((done.shortfall <= slack).all())
+
+
+def _called(method: str) -> str:
+    return "doing nothing" if method == NOTHING else method
+
+
+def noise_floor(here: pd.DataFrame) -> float:
+    """The mean forget gap between two retrainings of different seeds: what a mean difference must exceed."""
+    return floor_of(here[here.method == AGAIN], value=GAP)
+
+
+def _means(here: pd.DataFrame, methods: Sequence[str]) -> str:
+    """Mean forget gap of the runs that came back, per method."""
+    told = []
+    for method in methods:
+        done, gave_up = completed(here[here.method == method])
+        mean = f"{done[GAP].mean():.1f}" if len(done) else "–"
+        told.append(f"{_called(method)} {mean}{f', {gave_up}' if gave_up else ''}")
+    return ", ".join(told)
+
+
+def natural_remembers(ended: pd.DataFrame, unlearnings: Unlearnings) -> ClaimResult:
+    """P6: after as many rounds as PUF has needed in all, Natural's forget gap is larger, beyond the noise floor."""
+    natural = natural_at(unlearnings)
+    r = ended[(ended.group == "clients") & ended.method.isin([*PUFS, AGAIN])]
+    if natural.empty or {*PUFS, AGAIN} - set(r.method):
+        return ClaimResult("P6", "not run", reason=f"needs runs of Natural, {', '.join(PUFS)} and {AGAIN}")
+    parts: dict[str, str] = {}
+    intervals, open_ = [], []
+    for setting, here in r.groupby("setting", sort=False):
+        floor = noise_floor(here)
+        waited = natural[natural.setting == setting]
+        for method in PUFS:
+            name, own = part(method, title(str(setting)), r), here[here.method == method]
+            done, gave_up = completed(own)
+            if 2 * len(done) <= len(own):
+                parts[name] = "does not hold"
+                intervals.append(f"{name}: {gave_up}")
+                continue
+            rounds = (done.rounds + done.unlearning_rounds).astype(int)
+            at = done[["seed", "request"]].assign(round=rounds).merge(waited, on=["seed", "request", "round"])
+            if at.empty:
+                parts[name] = "undetermined"
+                open_.append(f"{name}: Natural has not been watched for so long")
+                continue
+            found = paired(at, done, value=GAP)
+            verdict = decide(found, claim="more", beyond=floor)
+            parts[name] = "undetermined" if (gave_up or len(at) < len(done)) and verdict == "holds" else verdict
+            told = f"{name}: Natural {at[GAP].mean():.1f}, PUF {done[GAP].mean():.1f}, {found.text()}"
+            intervals.append(f"{told}; {gave_up}" if gave_up else told)
+            if verdict == "undetermined":
+                open_.append(f"{name}: {what_would_tell(found, beyond=floor, claim='more')}")
+            elif parts[name] == "undetermined":
+                open_.append(f"{name}: {gave_up or 'Natural has not been watched for as long as all of PUF took'}")
+    verdict, counted = in_part(parts)
+    keys = [*keys_of(r), *natural.record.unique()]
+    return ClaimResult("P6", verdict, "; ".join(intervals), "Natural - PUF, points", keys, "; ".join([counted, *open_]))
+
+
+def fed_eraser(e: Experiment, ended: pd.DataFrame, descriptions: Mapping[str, Record]) -> ClaimResult:
+    """P12: under IID FedEraser has the smallest forget gap of the paper's table, and stores C R_ret models.
+
+    It has no recovery and hence no stop rule: its model must be as useful as Retrain, or it is best by being bad.
+    """
+    r = ended[(ended.group == "clients") & (ended.method != "Retrain")]
+    r = r[[not Setting.parse(text).skewed for text in r.setting]]
+    eraser = r[(r.method == "FedEraser") & r.storage.notna()]
+    if eraser.empty or {NOTHING, AGAIN} - set(r.method):
+        return ClaimResult("P12", "not run", reason="needs an IID setting and history_interval of at least 1")
+    retained = -(-e.rounds // e.history_interval)
+    exact = bool((models_kept(eraser, descriptions) == e.clients * retained).all())
+    family = _Family()
+    for setting, here in r.groupby("setting", sort=False):
+        floor, where = noise_floor(here), title(str(setting))
+        there = [m for m in (*RIVALS, *PUFS) if (here.method == m).any()]
+        gate = part(_called(NOTHING), where, r)
+        for rival, found in compare(here, "FedEraser", [*there, NOTHING], value=GAP).items():
+            if rival == NOTHING:
+                family.gates[gate] = found, floor
+            else:
+                useless = not _is_useful(here, "FedEraser")
+                family.add(part(rival, where, r), found, floor, gate, useless=useless)
+    ours = (
+        f"{eraser.storage.mean():.2e} bytes, {'=' if exact else 'not'} C R_ret P B, {retained} of {e.rounds} rounds; "
+        f"forget gap {eraser[GAP].mean():.1f}, test accuracy {eraser.shortfall.mean():.1f} points below Retrain's"
+    )
+    return family.result("P12", ours, keys_of(r), {"storage C R_ret P B": "holds" if exact else "does not hold"})
+
+
+def models_kept(r: pd.DataFrame, descriptions: Mapping[str, Record], column: str = "storage") -> pd.Series:
+    """Bytes in units of 4 P."""
+    return r[column] / (4 * r.setting.map({text: d.metrics["parameters"] for text, d in descriptions.items()}))
+
+
+def keys_of(runs: pd.DataFrame) -> list[str]:
+    """Of the records behind rows, each once."""
+    return list(dict.fromkeys(runs.record))
