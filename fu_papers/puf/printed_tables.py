@@ -328,7 +328,11 @@ def with_delta(done: pd.DataFrame, name: str, digits: int = 1) -> str:
     """The mean, and in parentheses mean ± standard deviation of its absolute difference to Retrain's."""
     if name not in done or not done[name].notna().any():
         return DASH
-    return f"{done[name].mean():.{digits}f} ({spread(done[f'delta_{name}'].dropna(), digits)})"
+    deltas = done[f"delta_{name}"].dropna() if f"delta_{name}" in done else done[name][:0]
+    mean = (
+        f"{done[name].mean():.{digits}f}"  # alone where neither it nor Retrain's came to an end, as a capped relearning
+    )
+    return f"{mean} ({spread(deltas, digits)})" if len(deltas) else mean
 
 
 def gain(values: pd.Series) -> str:
