@@ -274,7 +274,7 @@ def test_many_local_epochs_are_the_main_training_but_for_epochs_and_rounds():
     main, long = (training(e, SKEWED, scenario=name) for name in ("clients", "long"))
     assert {name for name in main if main[name] != long[name]} == {"epochs", "rounds"}
     assert (long["epochs"], long["rounds"]) == (7.0, 3)
-    assert client_opt(long) == e.local(e.scenario("long")) == replace(client_opt(main), epochs=7.0)
+    assert client_opt(long) == e.local(e.scenario("long"), SKEWED) == replace(client_opt(main), epochs=7.0)
 
 
 def test_transformers_train_with_rounds_optimiser_rate_and_weights_of_their_own():
@@ -296,7 +296,7 @@ def test_hospitals_train_with_parameters_of_their_own_and_a_constant_rate():
     config = training(e, SITES, scenario="segmentation")
     whole = {"clients": 6, "n_test": 0, "lr_decay": 1.0, "momentum": 0.0, "augmentation": "none"}
     assert {name: config[name] for name in own | whole} == own | whole
-    assert client_opt(config) == e.local(e.scenario("segmentation"))
+    assert client_opt(config) == e.local(e.scenario("segmentation"), SITES)
     assert (config["dataset"], config["split"], config["model"]) == ("phantom", "site", "small_res_unet")
 
 
@@ -311,7 +311,7 @@ def test_a_training_config_holds_problem_local_training_rounds_seed_and_request_
     assert set(config) == {*PROBLEM_KEYS, *local, *rest} == set(TRAINING_KEYS)
     assert (config["dataset"], config["split"], config["alpha"], config["model"]) == ("digits", "dirichlet", 0.3, "mlp")
     assert (config["rounds"], config["lr"], config["seed"], config["request"]) == (7, 0.5, 1, "client-2")
-    assert client_opt(config) == e.local(e.scenario("clients"))
+    assert client_opt(config) == e.local(e.scenario("clients"), SKEWED)
 
 
 def test_the_original_training_keeps_a_history_and_no_retraining_does():
@@ -329,7 +329,13 @@ def test_an_unlearning_config_is_the_retraining_with_the_originals_history_a_met
         for method in ("Natural", "NoT"):
             expected = {**training(e, IID, 1, request, scenario=scenario), "history": 2}
             options = {"layers": ()} if method == "NoT" else {}
-            expected |= {"method": method, "cap": 5, "options": options, "trials": [], "tuned_on": {}}
+            expected |= {
+                "method": method,
+                "cap": 6 if method == "Natural" else 5,
+                "options": options,
+                "trials": [],
+                "tuned_on": {},
+            }
             expected |= {"read": [1, 2] if method == "Natural" else [], "attacked": True, "relearn_cap": 2}
             expected["other_seed"] = 0 if scenario == "clients" else 2
             assert unlearning(e, method, IID, 1, request, scenario=scenario) == expected
@@ -339,7 +345,13 @@ def test_who_does_not_recover_has_no_cap():
     """Its runs need not be repeated for another one."""
     e = experiment(recovery_cap=5)
     caps = {method: unlearning(e, method)["cap"] for method in (*CONTROLS, *METHODS)}
-    assert caps == dict.fromkeys(METHODS, 5) | dict.fromkeys((*CONTROLS, "FedEraser"), 0)
+    assert caps == dict.fromkeys(METHODS, 5) | dict.fromkeys((*CONTROLS, "FedEraser"), 0) | {"Natural": 6}
+
+
+def test_natural_goes_on_as_long_as_any_other_may_and_as_it_is_read():
+    """A method has a round of its own before its recovery."""
+    caps = [unlearning(experiment(recovery_cap=5, natural_rounds=read), "Natural")["cap"] for read in ([1, 2], [2, 9])]
+    assert caps == [6, 9]
 
 
 def test_every_method_has_the_options_of_its_parameters():

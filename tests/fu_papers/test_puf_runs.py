@@ -440,17 +440,18 @@ def test_a_further_method_is_named_in_the_parameters_and_nowhere_else():
     assert {c for c in cells if c.method == "NaiveGA"} == expected
 
 
-def test_natural_goes_on_to_its_last_reading_whatever_its_accuracy(tiny):
-    """And says whether it is there then."""
+def test_natural_goes_on_whatever_its_accuracy_as_long_as_any_other_may(tiny):
+    """Its state is that of its last reading, and says whether it is there then."""
+    cap = TINY.recovery_cap + 1
     for record in (r for c, r in recovered(tiny).items() if c.method == "Natural"):
-        assert [row["round"] for row in record.rounds] == [0, 1, 2]
+        assert [row["round"] for row in record.rounds] == [*range(cap + 1)]
         for rule in puf.STOP_RULES:
             assert record.metrics[rule]["rounds"] == 2
     reference = tiny.trainings["clients", SKEWED, 0, "client-0"].metrics["test"]
     record = tiny.unlearnings[cell("Natural")]
-    assert record.metrics["test"]["reached"] == (record.rounds[-1]["test"] >= reference)
+    assert record.metrics["test"]["reached"] == (record.rounds[2]["test"] >= reference)
     at = results.natural_at(tiny.unlearnings)
-    assert len(at) == 4 * 3
+    assert len(at) == 4 * (cap + 1)
     gone = tiny.unlearnings[cell("Retrain")].metrics["final"]["forget"]
     [first] = at[(at["setting"] == SKEWED) & (at.request == "client-0") & (at["round"] == 1)].to_dict("records")
     assert first["delta_forget"] == abs(record.rounds[1]["forget"] - gone)
@@ -474,10 +475,10 @@ def test_recovery_stops_in_the_first_round_that_reaches_the_retrained_models_sco
 
 def test_each_rule_reports_the_state_in_which_it_stopped(tiny):
     rounds_of_rules = set()
-    for record in recovered(tiny).values():
+    for c, record in recovered(tiny).items():
         assert [row["round"] for row in record.rounds] == list(range(len(record.rounds)))
         stops = [record.metrics[rule] for rule in puf.STOP_RULES]
-        assert len(record.rounds) == 1 + max(stop["rounds"] for stop in stops)
+        assert c.method == "Natural" or len(record.rounds) == 1 + max(stop["rounds"] for stop in stops)
         for stop in stops:
             row = record.rounds[stop["rounds"]]
             assert (stop["test"], stop["forget"]) == (row["test"], row["forget"])
@@ -999,7 +1000,7 @@ def test_all_that_the_notebook_shows_can_be_drawn_from_these_records(tiny):
                         assert not table.map(lambda entry: "nan" in str(entry)).any(axis=None)
                 assert len(figures.recovery_curves(TINY, tiny.unlearnings, setting, s.name).axes) == 2
         assert len(figures.forget_gap(TINY, tiny.unlearnings).axes) == 2
-        assert len(figures.radar(TINY, runs, SKEWED).axes[0].lines) == len(METHODS) + 1
+        assert 1 < len(figures.radar(TINY, runs, SKEWED).axes[0].lines) <= len(METHODS) + 1  # who came back
         for scenario in ("clients", "segmentation"):
             assert figures.sweep_scatter(TINY, pd.concat([runs, sweep]), scenario).axes[0].collections
     plt.close("all")

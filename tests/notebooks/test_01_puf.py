@@ -38,7 +38,7 @@ def test_every_record_carries_the_overridden_parameters_and_the_profiles_for_the
     }
     unlearned = [config for config in trained if "method" in config]
     assert {(c["request"], c["seed"]) for c in unlearned} == {("client-1", 0)}
-    assert {c["cap"] for c in unlearned if c["method"] in ("Natural", "NoT", "PGA")} == {2}
+    assert {c["cap"] for c in unlearned if c["method"] in ("NoT", "PGA")} == {2}
     assert [c["request"] for c in trained if "method" not in c].count("client-1") == 4
 
 
