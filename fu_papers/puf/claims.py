@@ -109,7 +109,7 @@ def _cheaper(e: Experiment, ended: pd.DataFrame) -> ClaimResult:
             open_.append(f"{name}: {gave_up}; a larger cap would tell")
     verdict, counted = in_part(parts)
     how = (
-        "as run" if longer == 1 else f"projected from {e.rounds} rounds of training, after which less is to be regained"
+        "as run" if longer == 1 else f"projected from {e.rounds} rounds of training, whose accuracy is sooner regained"
     )
     reason = "; ".join([f"bytes of retraining over 200 rounds / mean bytes sent, {how}: {counted}", *open_])
     intervals = f"ratio with 95 % interval, {r.request.nunique()} targets x {r.seed.nunique()} seeds"

@@ -124,8 +124,8 @@ class _Family:
         return judge_all({name: c for name, (c, _) in self.gates.items()}, beyond=floors, one_family=False)
 
     def _verdict(self, found: Comparison, name: str, gates: Mapping[str, Comparison]) -> str:
-        gave_up_more = 2 * found.ours_gave_up >= found.ours_runs and 2 * found.rival_gave_up < found.rival_runs
-        if name in self.useless or gave_up_more:
+        most = found.ours_gave_up > 1 and 2 * found.ours_gave_up >= found.ours_runs  # a single run may be bad luck
+        if name in self.useless or (most and 2 * found.rival_gave_up < found.rival_runs):
             return "does not hold"
         gate = gates.get(self.gate_of[name])
         return gate.verdict if gate is not None and found.verdict == "holds" else found.verdict
