@@ -138,6 +138,8 @@ def _storage(ended: pd.DataFrame, descriptions: Mapping[str, Record]) -> ClaimRe
     What it is handed is measured; with less than it needs it would have failed by name.
     """
     r = ended[ended.method.isin(PUFS) & ended.storage.notna()]
+    if r.empty:
+        return ClaimResult("P5", "not run", reason="needs runs of PUF that did not diverge")
     ratio = pd.concat([models_kept(r, descriptions), models_kept(r, descriptions, "handed")])
     reason = (
         f"bytes handed to the method, and bytes it declares as kept: {int((ratio == 1).sum())} of {len(ratio)} are 4 P"
@@ -167,6 +169,8 @@ def _rate_matters(swept: pd.DataFrame) -> ClaimResult:
     r = swept[swept.group == "clients"]
     if r.groupby("method").eta_u.nunique().min() < 3 if len(r) else True:
         return ClaimResult("P7", "not run", reason="needs sweep_settings and at least three values of eta_u")
+    if r[GAP].isna().all():
+        return ClaimResult("P7", "undetermined", records=keys_of(r), reason=f"all {len(r)} runs diverged")
     lost, r = int(r[GAP].isna().sum()), r[r[GAP].notna()]
     gave_up = int((~r.reached.astype(bool)).sum())
     parts: dict[str, str] = {}

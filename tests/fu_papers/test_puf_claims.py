@@ -11,46 +11,66 @@ import pytest
 
 from fu_papers.lab.record import Record
 from fu_papers.puf import claims as puf_claims
-from fu_papers.puf.grid import AGAIN, CONTROLS, DESTROYED, METHODS, PUBLISHED, PUFS
+from fu_papers.puf.claims_forgetting import fed_eraser, forgets_better, natural_remembers, on_patients
+from fu_papers.puf.grid import AGAIN, CONTROLS, DESTROYED, METHODS, PUBLISHED, PUFS, RIVALS
 from fu_papers.study import Cell
 from fu_papers.verdicts import claims, claims_table, write_claims
 from tests.puf_lab import experiment
 
-SKEWED, EVEN, SITES = "cifar10/dirichlet-0.3/tiny_cnn", "cifar10/iid/tiny_cnn", "phantom/site/small_res_unet"
+SKEWED, EVEN = "cifar10/dirichlet-0.3/tiny_cnn", "cifar10/iid/tiny_cnn"
+SITES, PHANTOM = "prostate_mri/site/small_res_unet", "phantom/site/small_res_unet"
 MORE = "mnist/dirichlet-0.3/tiny_cnn"
 PLAIN = experiment([SKEWED, EVEN], targets=[0, 1], seeds=[0, 1], few_seeds=[0, 1], rounds=200)
 E = PLAIN.changed(
     sample_settings=[SKEWED, EVEN], pair_settings=[SKEWED], pairs=[[0, 1], [2, 3]], sweep_settings=[SKEWED],
     segmentation_settings=[SITES], segmentation_targets=[0, 3],
 )  # fmt: skip
-ALONE = {  # what a claim rests on, and little else: a verdict on all of E takes a second
+TWO = PLAIN.changed(settings=[SKEWED, MORE])
+SWEPT = PLAIN.changed(settings=[SKEWED], sweep_settings=[SKEWED])
+ON_PHANTOM = PLAIN.changed(settings=[SKEWED], segmentation_settings=[PHANTOM], segmentation_targets=[0, 3])
+ALONE = {  # what a claim rests on, and little else
     "P1": PLAIN.changed(settings=[SKEWED]),
     "P2": PLAIN.changed(settings=[EVEN]),
-    "P7": PLAIN.changed(settings=[SKEWED], sweep_settings=[SKEWED]),
-    "P8": PLAIN.changed(settings=[SKEWED], sweep_settings=[SKEWED]),
+    "P7": SWEPT,
+    "P8": SWEPT,
     "P9": PLAIN.changed(settings=[SKEWED], pair_settings=[SKEWED], pairs=[[0, 1], [2, 3]]),
     "P10": PLAIN.changed(settings=[SKEWED], sample_settings=[SKEWED]),
     "P11": PLAIN.changed(settings=[SKEWED], segmentation_settings=[SITES], segmentation_targets=[0, 3]),
     "P12": PLAIN.changed(settings=[EVEN]),
 }
-P = {SKEWED: 1000, EVEN: 1200, MORE: 700, SITES: 500}  # parameters of the net
+P = {SKEWED: 1000, EVEN: 1200, MORE: 700, SITES: 500, PHANTOM: 500}  # parameters of the net
 FLOOR = 1.0
 GAP = {"Original": 30.0, "Retrain": 0.0, AGAIN: FLOOR, DESTROYED: 60.0, "Natural": 20.0, "Fine-tune": 18.0,
        "Random labels": 16.0, "FedEraser": 0.5, "PGA": 12.0, "MoDe": 14.0, "FedAU": 8.0, "NoT": 10.0,
-       "PUF-Special": 3.0, "PUF-Regular": 2.0}  # fmt: skip
+       "PUF-Special": 3.5, "PUF-Regular": 2.0}  # fmt: skip
 CANNOT = {"samples": ("FedEraser", "PGA", "MoDe"), "pairs": ("PGA", "MoDe"),
           "segmentation": ("MoDe", "FedAU", "Random labels")}  # fmt: skip
-FORGETS_BETTER = {  # claim -> where, and whose gap must be the smallest
-    "P1": ("clients", SKEWED, ["PUF-Regular"]),
-    "P2": ("clients", EVEN, ["PUF-Regular"]),
-    "P9": ("pairs", SKEWED, ["PUF-Regular"]),
-    "P10": ("samples", SKEWED, [*PUFS]),
-    "P11": ("segmentation", SITES, [*PUFS]),
+ASKED = {  # claim -> where, whose gaps must be the smallest, smaller than whose (Tables III to VI), which split
+    "P1": ("clients", PUFS, RIVALS, True),
+    "P2": ("clients", PUFS, RIVALS, False),
+    "P9": ("pairs", ("PUF-Regular",), ("FedAU", "NoT", "PUF-Special"), None),
+    "P10": ("samples", PUFS, ("FedAU", "NoT"), True),
+    "P11": ("segmentation", PUFS, ("PGA", "NoT"), None),
 }
+WHERE = {"P1": SKEWED, "P2": EVEN, "P9": SKEWED, "P10": SKEWED, "P11": SITES}
+DIVERGED = {"delta_forget": None, "delta_test": None, "shortfall": None, "bytes_gain": None, "rounds": None,
+            "unlearning_rounds": None, "storage": None, "handed": None, "reached": False}  # fmt: skip
 
 
 def record(key, metrics, rounds=()):
     return Record("f", key, {}, "", "0", metrics, list(rounds), None, {})
+
+
+DESCRIPTIONS = {setting: record(setting, {"parameters": parameters}) for setting, parameters in P.items()}
+BUILT = {}
+
+
+def once(make, e):
+    """What `make` makes of an experiment, made once."""
+    name = (make.__name__, repr(e))
+    if name not in BUILT:
+        BUILT[name] = make(e)
+    return BUILT[name]
 
 
 def cells_of(e):
@@ -61,30 +81,20 @@ def cells_of(e):
 
 
 def row(cell, e, **values):
-    one = 4 * P[cell.setting]
+    one = 4.0 * P[cell.setting]
     kept = one * (e.clients * e.rounds if cell.method == "FedEraser" else 1)
-    found = {"delta_forget": GAP[cell.method], "bytes_gain": 100.0, "rounds": 3, "unlearning_rounds": 1,
+    found = {"delta_forget": GAP[cell.method], "bytes_gain": 100.0, "rounds": 3.0, "unlearning_rounds": 1.0,
              "storage": kept, "handed": one, "reached": True, "shortfall": 0.0, "delta_test": 0.5}  # fmt: skip
     return {**cell._asdict(), **found, "record": str(tuple(cell)), **values}
 
 
-def planted(changes, cell):
-    """What `changes` say of a cell: {(scenario, setting, request, seed, method): values}, None: any."""
-    values = {}
-    where = (cell.group, cell.setting, cell.request, cell.seed, cell.method)
-    for place, change in (changes or {}).items():
-        if all(a in (None, b) for a, b in zip(place, where, strict=True)):
-            values |= change
-    return values
-
-
-def runs_of(e=E, changes=None):
+def unplanted(e):
     """As `puf.results` makes them. They count under the paper's stop rule and tuned; else PUF looks hopeless."""
     rows = []
-    hopeless = {"delta_forget": 99.0, "bytes_gain": 0.1, "handed": 0, "storage": 0}
-    for cell in cells_of(e):
+    hopeless = {"delta_forget": 99.0, "bytes_gain": 0.1, "handed": 0.0, "storage": 0.0}
+    for cell in once(cells_of, e):
         if cell.method not in CANNOT.get(cell.group, ()):
-            rows.append(row(cell, e, stop="test", **planted(changes, cell)))
+            rows.append(row(cell, e, stop="test"))
             other = hopeless if cell.method in PUFS else {}
             rows.append(row(cell, e, stop="validation", **other))
             if cell.group == "clients" and cell.method in PUFS:
@@ -92,13 +102,36 @@ def runs_of(e=E, changes=None):
     return pd.DataFrame(rows)
 
 
-def sweep_of(e=ALONE["P7"], gap=lambda eta_u: 6 / eta_u, rounds=lambda eta_u: 2 * eta_u):
+def runs_of(e=E, changes=None):
+    """With `changes`, {(scenario, setting, request, seed, method): values}, None: any, of the runs that count."""
+    runs = once(unplanted, e).copy()
+    counts = (runs.stop == "test") & (runs.label == "")
+    for place, values in (changes or {}).items():
+        there = counts.copy()
+        for column, wanted in zip(("group", "setting", "request", "seed", "method"), place, strict=True):
+            there &= True if wanted is None else runs[column] == wanted
+        for column, value in values.items():
+            runs.loc[there, column] = value
+    return runs
+
+
+def ended_of(e=E, changes=None, without=()):
+    """The runs that count, as `verdicts` picks them; without: methods that were not run."""
+    runs = runs_of(e, changes)
+    return runs[(runs.stop == "test") & (runs.label == "") & ~runs.method.isin(without)]
+
+
+def sweep_configs(e):
+    return list(e.sweep())
+
+
+def sweep_of(e=SWEPT, gap=lambda eta_u: 6 / eta_u, rounds=lambda eta_u: 2 * eta_u):
     """Gap and recovery rounds as functions of eta_u, in units of the smallest of its method."""
     rows = []
-    for cell, config in e.sweep():
+    for cell, config in once(sweep_configs, e):
         eta_u, epochs_u = (config["options"][name] for name in ("eta_u", "epochs_u"))
         unit = eta_u / min(e.sweep_special if cell.method == "PUF-Special" else e.sweep_regular)
-        values = {"delta_forget": gap(unit), "rounds": rounds(unit), "eta_u": eta_u, "epochs_u": epochs_u}
+        values = {"delta_forget": gap(unit), "rounds": float(rounds(unit)), "eta_u": eta_u, "epochs_u": epochs_u}
         rows.append(row(cell, e, stop="test", **values))
         rows.append(row(cell, e, stop="validation", **{**values, "delta_forget": 99.0}))
     columns = [*Cell._fields, "stop", "delta_forget", "rounds", "reached", "eta_u", "epochs_u", "record"]
@@ -106,13 +139,14 @@ def sweep_of(e=ALONE["P7"], gap=lambda eta_u: 6 / eta_u, rounds=lambda eta_u: 2 
 
 
 def unlearnings_of(e=E, sha=None, natural=lambda round, cell: 20.0):
-    """Records of NoT, Natural and Retrain. sha: {(setting, request): hash}; natural: its gap after so many rounds."""
+    """Records of NoT, Natural and Retrain. sha: {(setting, request): hash}, None: diverged; natural: its gap after so
+    many rounds."""
     found = {}
-    for cell in cells_of(e):
+    for cell in once(cells_of, e):
         key = str(tuple(cell))
         if cell.method == "NoT":
             model = (sha or {}).get((cell.setting, cell.request), "same")
-            found[cell] = record(key, {"unlearned": {"sha256": model}})
+            found[cell] = record(key, {"diverged": 1} if model is None else {"unlearned": {"sha256": model}})
         elif cell.method == "Retrain":
             found[cell] = record(key, {"final": {"forget": 50.0}})
         elif cell.method == "Natural":
@@ -123,7 +157,7 @@ def unlearnings_of(e=E, sha=None, natural=lambda round, cell: 20.0):
 
 def equivalence_of(differences, e=E):
     """differences: a number for all, or one per (setting, seed, request)."""
-    cells = [cell for cell in cells_of(e) if (cell.group, cell.method) == ("clients", "PUF-Regular")]
+    cells = [cell for cell in once(cells_of, e) if (cell.group, cell.method) == ("clients", "PUF-Regular")]
     values = [differences] * len(cells) if isinstance(differences, float) else differences
     return {
         cell: record(f"equivalence {cell}", {"relative_difference": d, "p_u": 0.1})
@@ -131,23 +165,51 @@ def equivalence_of(differences, e=E):
     }
 
 
-def judge(e=E, changes=None, *, sweep=None, sha=None, natural=None, differences=0.01, cells=((9, 9), (5, 5))):
-    """All results by claim. cells: (size, how many follow) of Tables III and IV."""
+def costs_of(cells=((9, 9), (5, 5))):
+    """cells: (size, how many follow) of Tables III and IV."""
+    return record("costs", {name: {"cells": n, "follow": k} for name, (n, k) in zip(("III", "IV"), cells, strict=True)})
+
+
+def judge(e=E, changes=None, sweep=None):
+    """All results by claim."""
     results = puf_claims.verdicts(
         e,
         runs_of(e, changes),
         sweep_of(e) if sweep is None else sweep,
-        unlearnings_of(e, sha, **({"natural": natural} if natural else {})),
-        equivalence_of(differences, e),
-        {setting: record(setting, {"parameters": parameters}) for setting, parameters in P.items()},
-        record("costs", {name: {"cells": n, "follow": k} for name, (n, k) in zip(("III", "IV"), cells, strict=True)}),
+        unlearnings_of(e),
+        equivalence_of(0.01, e),
+        DESCRIPTIONS,
+        costs_of(),
     )
     assert len({one.id for one in results}) == len(results)
     return {one.id: one for one in results}
 
 
-def result(id, changes=None, e=None, **planting):
-    return judge(e or ALONE.get(id, PLAIN), changes, **planting)[id]
+def result(id, changes=None, e=None, *, sweep=None, without=(), **planting):
+    """One claim's, as `verdicts` asks for it; planting: as for `unlearnings_of`, `equivalence_of` or `costs_of`."""
+    e = e or ALONE.get(id, PLAIN)
+    ended = ended_of(e, changes, without)
+    if id in ASKED:
+        scenario, ours, rivals, skewed = ASKED[id]
+        found = forgets_better(id, ended, scenario, ours, rivals, skewed=skewed)
+        return on_patients(e, found) if id == "P11" else found
+    swept = None
+    if id in ("P7", "P8"):
+        sweep = sweep_of(e) if sweep is None else sweep
+        swept = sweep[sweep.stop == "test"]
+    return {
+        "P3": lambda: puf_claims._cheaper(e, ended),
+        "P4": lambda: puf_claims._not_is_blind(e, unlearnings_of(e, **planting)),
+        "P5": lambda: puf_claims._storage(ended, DESCRIPTIONS),
+        "P6": lambda: natural_remembers(
+            ended, {c: r for c, r in unlearnings_of(e, **planting).items() if c.method not in without}
+        ),
+        "P7": lambda: puf_claims._rate_matters(swept),
+        "P8": lambda: puf_claims._insensitive(e, ended, swept),
+        "P12": lambda: fed_eraser(e, ended, DESCRIPTIONS),
+        "P13": lambda: puf_claims._cost_cells(costs_of(**planting)),
+        "P14": lambda: puf_claims._modes_agree(equivalence_of(e=e, **planting)),
+    }[id]()
 
 
 def verdict(id, changes=None, e=None, **planting):
@@ -158,6 +220,16 @@ def every(place, values):
     """`values` for a (scenario, setting, method), in all its cells."""
     scenario, setting, method = place
     return {(scenario, setting, None, None, method): values}
+
+
+def each(methods, place, values):
+    """`values` for several methods of a (scenario, setting)."""
+    return {key: v for method in methods for key, v in every((*place, method), values).items()}
+
+
+def instead(id, values):
+    """PUF's runs of a claim as if they were those of something else."""
+    return each(ASKED[id][1], (ASKED[id][0], WHERE[id]), values)
 
 
 def by_cell(place, values, column="delta_forget"):
@@ -173,14 +245,11 @@ def by_cell(place, values, column="delta_forget"):
 # --- every claim ---
 
 
-def test_every_claim_of_the_paper_gets_exactly_one_result():
-    table = claims()
-    assert list(judge()) == list(table[table.paper == "puf"].id) == [f"P{i}" for i in range(1, 15)]
-
-
-def test_with_these_numbers_every_claim_holds_and_names_its_records():
-    assert cells_of(E) == [cell for cell, _ in E.runs()]
+def test_every_claim_of_the_paper_gets_exactly_one_result_and_holds_with_these_numbers(tmp_path):
+    assert once(cells_of, E) == [cell for cell, _ in E.runs()]
     results = judge()
+    table = claims()
+    assert list(results) == list(table[table.paper == "puf"].id) == [f"P{i}" for i in range(1, 15)]
     known = {*runs_of().record, *sweep_of(E).record, "costs", *(r.key for r in equivalence_of(0.0).values())}
     assert {name: one.verdict for name, one in results.items()} == dict.fromkeys(results, "holds")
     for one in results.values():
@@ -189,6 +258,25 @@ def test_with_these_numbers_every_claim_holds_and_names_its_records():
         assert one.reason
         assert set(one.records) <= known
         assert len(set(one.records)) == len(one.records) > 0
+    for id in results:  # the single functions are asked the same
+        if id not in ("P4", "P6", "P13", "P14"):
+            assert result(id, e=E, sweep=sweep_of(E)) == results[id]
+    assert list(claims_table(results.values()).verdict) == [one.verdict for one in results.values()]
+    written = pd.read_csv(write_claims(results.values(), "puf", tmp_path))  # into the table of all 55 claims
+    assert len(written) == 55
+    assert (written[written.paper != "puf"].verdict == "not run").all()
+
+
+def test_each_comparison_is_with_the_rivals_of_its_table(monkeypatch):
+    asked = {}
+
+    def listens(id, ended, scenario, ours, rivals, *, skewed=None):
+        asked[id] = (scenario, tuple(ours), tuple(rivals), skewed)
+        return puf_claims.ClaimResult(id, "not run", reason="only asked")
+
+    monkeypatch.setattr(puf_claims, "forgets_better", listens)
+    judge(PLAIN)
+    assert asked == {id: (where, tuple(ours), tuple(rivals), skew) for id, (where, ours, rivals, skew) in ASKED.items()}
 
 
 def test_what_is_not_run_says_what_it_would_need():
@@ -196,7 +284,7 @@ def test_what_is_not_run_says_what_it_would_need():
     not_run = {name: one.reason for name, one in results.items() if one.verdict == "not run"}
     assert not_run == {
         "P1": "needs a setting for the scenario 'clients', not IID",
-        "P4": "needs at least two targets",
+        "P4": "needs NoT and at least two targets",
         "P7": "needs sweep_settings and at least three values of eta_u",
         "P8": "needs sweep_settings",
         "P9": "needs a setting for the scenario 'pairs'",
@@ -206,63 +294,74 @@ def test_what_is_not_run_says_what_it_would_need():
     }
     for name in not_run:
         assert (results[name].ours, list(results[name].records)) == ("", [])
-    results = judge(PLAIN.changed(settings=[SKEWED], sample_settings=[EVEN]))
-    assert results["P2"].reason == "needs a setting for the scenario 'clients', IID"
-    assert {name for name in ("P2", "P10", "P12") if results[name].verdict == "not run"} == {"P2", "P10", "P12"}
+    only_skewed = PLAIN.changed(settings=[SKEWED], sample_settings=[EVEN])
+    assert result("P2", e=only_skewed).reason == "needs a setting for the scenario 'clients', IID"
+    assert [verdict(id, e=only_skewed) for id in ("P2", "P10", "P12")] == ["not run"] * 3
 
 
-def test_verdicts_fit_into_the_table_of_all_55_claims(tmp_path):
-    results = judge()
-    assert list(claims_table(results.values()).verdict) == [one.verdict for one in results.values()]
-    written = pd.read_csv(write_claims(results.values(), "puf", tmp_path))
-    assert len(written) == 55
-    assert (written[written.paper != "puf"].verdict == "not run").all()
+@pytest.mark.parametrize("missing", [AGAIN, "Original"])
+@pytest.mark.parametrize("id", [*ASKED, "P12"])
+def test_without_the_yardstick_or_doing_nothing_no_comparison_is_made(id, missing):
+    found = result(id, without=[missing])
+    assert found.verdict == "not run"
+    assert id == "P12" or found.reason == f"needs runs of {missing}"
 
 
 def test_one_seed_leaves_every_comparison_undetermined():
-    e = E.changed(seeds=[0], few_seeds=[0])
-    results = judge(e)
+    results = judge(E.changed(seeds=[0], few_seeds=[0]))
     counted = {"P4": "holds", "P5": "holds", "P13": "holds"}  # exact, or arithmetic
     assert {name: one.verdict for name, one in results.items()} == dict.fromkeys(results, "undetermined") | counted
     assert "from 2 targets x 2 seeds on" in results["P1"].reason
 
 
+@pytest.mark.parametrize("method", ["PUF-Special", "PUF-Regular", "NoT", "Natural", "FedEraser"])
+def test_runs_that_diverged_crash_nothing_and_win_nothing(method):
+    one = judge(E, {(None, None, None, 0, method): DIVERGED})
+    all_ = judge(E, every((None, None, method), DIVERGED))
+    mine = [id for id, (_, ours, _, _) in ASKED.items() if method in ours] + ["P12"] * (method == "FedEraser")
+    for id in mine:
+        assert one[id].verdict not in ("holds", "not run")  # half of them
+        assert all_[id].verdict != "holds"
+    if method in PUFS:
+        assert one["P6"].verdict not in ("holds", "not run")
+        assert all_["P6"].verdict not in ("holds", "not run")
+
+
 # --- P1, P2, P9 to P11: the smallest forget gap ---
 
 
-@pytest.mark.parametrize("id", FORGETS_BETTER)
+@pytest.mark.parametrize("id", ASKED)
 def test_the_smallest_gap_must_be_smaller_than_every_rivals_beyond_the_floor(id):
-    scenario, setting, ours = FORGETS_BETTER[id]
+    scenario, ours, rivals, _ = ASKED[id]
+    nearest = min(GAP[rival] for rival in rivals)
     for method in ours:
-        place = (scenario, setting, method)
-        nearest = 10.0 if id == "P11" else 8.0  # FedAU cannot segment: NoT
-        assert verdict(id, every(place, {"delta_forget": nearest - 1.5})) == "holds"
+        place = (scenario, WHERE[id], method)
+        assert verdict(id, every(place, {"delta_forget": nearest - 1.1})) == "holds"
         assert verdict(id, every(place, {"delta_forget": nearest - 0.9})) == "undetermined"  # within the floor
         beaten = result(id, every(place, {"delta_forget": nearest + 1.5}))  # by one rival
         assert beaten.verdict == "holds in part"
         assert "does not hold: " in beaten.reason
-    worst = {key: v for m in ours for key, v in every((scenario, setting, m), {"delta_forget": 40.0}).items()}
-    assert verdict(id, worst) == "does not hold"
+    assert verdict(id, instead(id, {"delta_forget": 40.0})) == "does not hold"
 
 
-@pytest.mark.parametrize("id", FORGETS_BETTER)
+@pytest.mark.parametrize("id", ASKED)
 def test_nobody_else_matters_to_the_smallest_gap(id):
-    scenario, setting, ours = FORGETS_BETTER[id]
-    rivals = {"PGA", "MoDe", "FedAU", "NoT"} if id in ("P1", "P2") else {*METHODS} - {*PUFS, "FedEraser"}
-    rivals -= {*CANNOT.get(scenario, ())}
-    for method in {*METHODS} - rivals - {*ours}:
-        assert verdict(id, every((scenario, setting, method), {"delta_forget": 0.0})) == "holds"
+    scenario, ours, rivals, _ = ASKED[id]
+    place, perfect = (scenario, WHERE[id]), {"delta_forget": 0.0}
+    others = {*CONTROLS, *METHODS} - {*ours, *rivals, "Original", AGAIN}
+    assert {"Fine-tune", "Natural", "Random labels", "FedEraser", DESTROYED} <= others
+    assert verdict(id, each(others, place, perfect)) == "holds"
     for method in rivals:
-        assert verdict(id, every((scenario, setting, method), {"delta_forget": 0.0})) != "holds"
-    elsewhere = {(other, None, None, None, "NoT"): {"delta_forget": 0.0}
+        assert verdict(id, each([method], place, perfect)) in ("holds in part", "does not hold")
+    elsewhere = {(other, None, None, None, "NoT"): perfect
                  for other in ("clients", "samples", "pairs", "segmentation") if other != scenario}  # fmt: skip
     assert verdict(id, elsewhere, E) == "holds"
 
 
 @pytest.mark.parametrize(("id", "other"), [("P1", EVEN), ("P2", SKEWED), ("P10", EVEN)])
 def test_iid_and_skewed_data_are_different_claims(id, other):
-    scenario, _, ours = FORGETS_BETTER[id]
-    found = judge(E, every((scenario, other, ours[0]), {"delta_forget": 50.0}))[id]
+    scenario, ours, _, _ = ASKED[id]
+    found = result(id, each(ours, (scenario, other), {"delta_forget": 50.0}), E)
     assert found.verdict == "holds"
     assert ("IID" in found.ours) == (id == "P2")
 
@@ -279,92 +378,166 @@ def test_a_mean_is_not_enough(gaps, expected):
     assert verdict("P1", by_cell(("clients", SKEWED, "PUF-Regular"), gaps)) == expected
 
 
+def test_that_all_hold_needs_no_correction_but_which_of_them_do_does():
+    """The other mode's failure makes one family of the eight: what was clear at 5 % is not at 5 % of many."""
+    spread = by_cell(("clients", SKEWED, "PUF-Regular"), ((1.6, 2.4), (1.6, 2.4)))
+    assert verdict("P1", spread) == "holds"
+    beaten = result("P1", spread | every(("clients", SKEWED, "PUF-Special"), {"delta_forget": 9.5}))
+    assert beaten.verdict == "undetermined"
+    assert "PUF-Regular against FedAU" in beaten.reason.split("undetermined: ")[1]
+    sharp = every(("clients", SKEWED, "PUF-Special"), {"delta_forget": 9.5})
+    assert "PUF-Regular against FedAU" in result("P1", sharp).reason.split("does not hold: ")[0]
+
+
 def test_a_difference_below_the_noise_floor_is_undetermined():
     """However sharp the interval."""
-    assert verdict("P1", every((None, None, AGAIN), {"delta_forget": 5.9})) == "holds"
-    louder = result("P1", every((None, None, AGAIN), {"delta_forget": 6.0}))  # FedAU: 8 - 2
+    assert verdict("P1", every((None, None, AGAIN), {"delta_forget": 4.4})) == "holds"
+    louder = result("P1", every((None, None, AGAIN), {"delta_forget": 4.5}))  # FedAU: 8 - 3.5
     assert louder.verdict == "undetermined"
-    assert "within the noise floor 6" in louder.reason
-    assert "floor 6.0" in louder.ours
+    assert "within the noise floor 4.5" in louder.reason
+    assert "floor 4.5" in louder.ours
 
 
 def test_two_settings_are_two_parts():
-    two = PLAIN.changed(settings=[SKEWED, MORE])
-    far = every(("clients", MORE, "PUF-Regular"), {"delta_forget": 40.0})
-    assert verdict("P1", None, two) == "holds"
-    assert verdict("P1", far, two) == "holds in part"
-    assert verdict("P1", every(("clients", None, "PUF-Regular"), {"delta_forget": 40.0}), two) == "does not hold"
+    far = {"delta_forget": 40.0}
+    assert verdict("P1", None, TWO) == "holds"
+    in_part = result("P1", every(("clients", MORE, "PUF-Regular"), far), TWO)
+    assert in_part.verdict == "holds in part"
+    assert in_part.reason.startswith("12 of 16 parts hold")
+    assert verdict("P1", each(PUFS, ("clients", MORE), far), TWO) == "holds in part"
+    assert verdict("P1", each(PUFS, ("clients", None), far), TWO) == "does not hold"
+
+
+# --- P11: patients ---
+
+
+@pytest.mark.parametrize(
+    ("changes", "of_patients", "on_a_phantom"),
+    [
+        ({}, "holds", "undetermined"),
+        (every(("segmentation", None, "NoT"), {"delta_forget": 0.0}), "holds in part", "undetermined"),
+        (each(PUFS, ("segmentation", None), {"delta_forget": 40.0}), "does not hold", "does not hold"),
+        (each(PUFS, ("segmentation", None), {"delta_forget": 9.5}), "undetermined", "undetermined"),
+    ],
+)
+def test_p11_a_phantom_can_refute_but_not_support(changes, of_patients, on_a_phantom):
+    assert verdict("P11", changes) == of_patients
+    found = result("P11", changes, ON_PHANTOM)
+    assert found.verdict == on_a_phantom
+    assert "ProstateMRI would tell" in found.reason
 
 
 # --- controls in the place of PUF ---
 
 
-def instead(id, values):
-    """PUF's runs of a claim as if they were those of something else."""
-    scenario, setting, ours = FORGETS_BETTER[id]
-    return {key: v for method in ours for key, v in every((scenario, setting, method), values).items()}
-
-
 USELESS = {"shortfall": 70.0, "delta_test": 70.0}
 
 
-@pytest.mark.parametrize("id", FORGETS_BETTER)
+@pytest.mark.parametrize("id", ASKED)
 @pytest.mark.parametrize("gap", [60.0, 0.0])  # a constant output can be right about a client of one class
 @pytest.mark.parametrize("reached", [False, True])
 def test_a_useless_model_forgets_nothing_better(id, gap, reached):
     """Destroyed, or with a constant output: whatever it seems to have forgotten."""
-    useless = {"delta_forget": gap, "reached": reached, **USELESS}
-    assert verdict(id, instead(id, useless)) == "does not hold" if reached else "undetermined"
-    assert verdict(id, instead(id, useless)) not in ("holds", "holds in part")
+    found = result(id, instead(id, {"delta_forget": gap, "reached": reached, **USELESS}))
+    assert found.verdict == "does not hold"
+    assert ("no use" in found.reason) == reached  # who gave up has no model
 
 
-@pytest.mark.parametrize("id", FORGETS_BETTER)
+def test_a_useless_model_wins_neither_where_all_else_fails_nor_in_part():
+    useless = instead("P1", {"delta_forget": 0.0, **USELESS})
+    for rivals in ({"delta_forget": 90.0}, {"delta_forget": 90.0, "reached": False}, DIVERGED):
+        found = verdict("P1", useless | each(RIVALS, ("clients", SKEWED), rivals))
+        assert found in ("does not hold", "undetermined")
+    one_mode = {**USELESS, "delta_forget": 0.0}
+    assert verdict("P1", every(("clients", SKEWED, "PUF-Special"), one_mode)) == "holds in part"
+    assert verdict("P1", {("clients", SKEWED, "client-0", 0, m): one_mode for m in PUFS}) == "does not hold"
+
+
+@pytest.mark.parametrize("id", ASKED)
 def test_a_copy_of_original_forgets_nothing_better_even_where_nothing_was_learned_by_heart(id):
-    scenario, setting, _ = FORGETS_BETTER[id]
-    assert verdict(id, instead(id, {"delta_forget": GAP["Original"]})) == "does not hold"
-    nothing_there = every((scenario, setting, "Original"), {"delta_forget": 1.5})
+    scenario, ours, rivals, _ = ASKED[id]
+    place = (scenario, WHERE[id])
+    copy = instead(id, {"delta_forget": GAP["Original"]})
+    assert verdict(id, copy) == "does not hold"
+    worse = each({*rivals} - {*ours}, place, {"delta_forget": 50.0})
+    assert verdict(id, worse | copy) == "undetermined"  # better than every rival, and what doing nothing is
+    nothing_there = every((*place, "Original"), {"delta_forget": 1.5})
     assert verdict(id, nothing_there | instead(id, {"delta_forget": 1.5})) == "undetermined"
-    assert verdict(id, nothing_there | instead(id, {"delta_forget": 4.0})) == "does not hold"  # yet below every rival
+    below_rivals = instead(id, {"delta_forget": 4.0}) | each({*rivals} - {*ours}, place, {"delta_forget": 12.0})
+    assert verdict(id, below_rivals) == "holds"
+    found = result(id, nothing_there | below_rivals)
+    assert found.verdict == "does not hold"
+    assert "doing nothing: does not hold" in found.reason
+    assert "doing nothing" not in result(id).reason  # a gate, no part
 
 
-@pytest.mark.parametrize("id", FORGETS_BETTER)
-def test_a_second_retrain_does_hold(id):
-    again = {"delta_forget": FLOOR, "shortfall": 0.5, "delta_test": 0.5}
-    assert verdict(id, instead(id, again)) == "holds"
+@pytest.mark.parametrize("id", ASKED)
+def test_a_second_retrain_holds_where_the_rivals_are_clearly_worse(id):
+    scenario, ours, rivals, _ = ASKED[id]
+    again = instead(id, {"delta_forget": FLOOR, "shortfall": 0.5, "delta_test": 0.5})
+    assert verdict(id, again) == "holds"
+    near = each({*rivals} - {*ours}, (scenario, WHERE[id]), {"delta_forget": FLOOR + 0.9})
+    assert verdict(id, near | again) == "undetermined"
 
 
 def test_useful_is_a_point_beyond_what_two_retrainings_differ_by():
-    place = ("clients", SKEWED, "PUF-Regular")
     for shortfall, expected in ((1.5, "holds"), (1.6, "does not hold"), (-9.0, "holds")):
-        assert verdict("P1", every(place, {"shortfall": shortfall})) == expected
-    once = by_cell(place, ((0.0, 0.0), (0.0, 9.0)), "shortfall")
-    assert verdict("P1", once) == "does not hold"  # in every run
-    louder = every(("clients", SKEWED, AGAIN), {"delta_test": 8.0})
-    assert verdict("P1", once | louder) == "holds"
+        assert verdict("P9", instead("P9", {"shortfall": shortfall})) == expected
+    one = {("pairs", SKEWED, "client-0-1", 1, "PUF-Regular"): {"shortfall": 9.0}}
+    assert verdict("P9", one) == "does not hold"  # in every run
+    louder = every(("pairs", SKEWED, AGAIN), {"delta_test": 8.0})
+    assert verdict("P9", one | louder) == "holds"
+    gone = {place: {**values, "reached": False} for place, values in one.items()}
+    assert verdict("P9", gone) == "undetermined"  # a state that is no result says nothing
 
 
 # --- who gave up ---
 
 
-@pytest.mark.parametrize("id", FORGETS_BETTER)
-def test_who_gave_up_cannot_win_and_enters_no_mean(id):
-    scenario, setting, ours = FORGETS_BETTER[id]
-    lost = {(scenario, setting, None, 0, ours[0]): {"reached": False, "delta_forget": 0.0}}
-    found = result(id, lost)
+@pytest.mark.parametrize("id", ASKED)
+def test_who_gave_up_once_cannot_win_and_enters_no_mean(id):
+    scenario, ours, _, _ = ASKED[id]
+    request = ended_of(ALONE[id]).query("group == @scenario").request.iloc[0]
+    found = result(id, {(scenario, WHERE[id], request, 0, ours[0]): {"reached": False, "delta_forget": 0.0}})
     assert found.verdict == "undetermined"
-    assert "gave up (2 of 4)" in found.ours
-    kept = GAP[ours[0]]
-    assert f"{ours[0]} {kept:.1f}, gave up (2 of 4)" in found.ours  # not the mean with the zeros
-    rival = {(scenario, setting, None, None, "NoT"): {"reached": False, "delta_forget": 0.0}}
-    assert verdict(id, rival) == "undetermined"  # NoT has no state to be compared with: it beats nobody
-    assert "NoT –, gave up (4 of 4)" in result(id, rival).ours
+    assert "gave up in 1 of 4, so it cannot win" in found.reason
+    assert f"{ours[0]} {GAP[ours[0]]:.1f}, gave up (1 of 4)" in found.ours  # not the mean with the zero
 
 
-def test_a_rival_that_gave_up_cannot_beat_us_either():
+@pytest.mark.parametrize("id", ASKED)
+def test_who_gave_up_in_half_of_its_runs_loses_to_whom_did_not(id):
+    scenario, ours, rivals, _ = ASKED[id]
+    half = {(scenario, WHERE[id], None, 0, method): {"reached": False} for method in ours}
+    assert verdict(id, half) == "does not hold"
+    neither = {(scenario, WHERE[id], None, 0, rival): {"reached": False} for rival in rivals}
+    assert verdict(id, half | neither) == "undetermined"
+    assert verdict(id, instead(id, {"reached": False})) == "does not hold"  # in all: nothing to compare
+
+
+@pytest.mark.parametrize("id", ASKED)
+def test_a_rival_that_never_came_back_is_none(id):
+    scenario, ours, rivals, _ = ASKED[id]
+    never = {"reached": False, "delta_forget": 0.0}
+    found = result(id, every((scenario, WHERE[id], "NoT"), never))
+    assert found.verdict == "holds"
+    assert "never came back: " in found.reason
+    assert "NoT" in found.reason.split("never came back: ")[1]
+    assert f"{len(ours) * (len(rivals) - 1)} of {len(ours) * (len(rivals) - 1)} parts hold" in found.reason
+    assert "NoT –, gave up (4 of 4)" in found.ours
+    nobody = result(id, each(rivals, (scenario, WHERE[id]), never))
+    assert nobody.verdict == "undetermined"
+    assert "no rival ever came back" in nobody.reason
+    once_ours = {(scenario, WHERE[id], None, 0, method): {"reached": False} for method in ours}
+    assert verdict(id, each(rivals, (scenario, WHERE[id]), never) | once_ours) == "undetermined"
+
+
+def test_a_rival_that_gave_up_at_times_cannot_beat_us_either():
     some = {("clients", SKEWED, "client-0", None, "NoT"): {"reached": False}}
     better = every(("clients", SKEWED, "NoT"), {"delta_forget": 0.0})
     assert verdict("P1", better) == "holds in part"
-    assert "; undetermined: NoT; " in result("P1", better | some).reason
+    found = result("P1", better | some)
+    assert found.verdict == "undetermined"
+    assert "PUF-Special against NoT, PUF-Regular against NoT" in found.reason.split("undetermined: ")[1]
 
 
 # --- P3: at least 25 times less communication than retraining ---
@@ -379,16 +552,26 @@ def test_a_rival_that_gave_up_cannot_beat_us_either():
         (every((None, SKEWED, "PUF-Regular"), {"bytes_gain": 2.0}), "holds in part"),
         (every((None, None, None), {"bytes_gain": 24.9}), "does not hold"),
         (every((None, None, "NoT"), {"bytes_gain": 1.0}), "holds"),  # not PUF
-        (every(("pairs", None, None), {"bytes_gain": 1.0}), "holds"),  # Table III
         (by_cell(("clients", SKEWED, "PUF-Special"), ((20, 90), (20, 90)), "bytes_gain"), "undetermined"),
-        (every((None, None, "PUF-Special"), {"reached": False}), "holds in part"),  # never came back
-        ({("clients", SKEWED, None, 0, "PUF-Special"): {"reached": False}}, "undetermined"),
+        # what was sent before giving up is a lower bound: too little to support, enough to refute
+        (every((None, None, "PUF-Special"), {"reached": False}), "undetermined"),
+        ({("clients", SKEWED, "client-0", 0, "PUF-Special"): {"reached": False}}, "undetermined"),
+        (every((None, None, "PUF-Special"), {"reached": False, "bytes_gain": 10.0}), "holds in part"),
+        (each(PUFS, (None, None), {"reached": False, "bytes_gain": 10.0}), "does not hold"),
     ],
 )
 def test_p3_needs_a_25th_of_retrainings_bytes_everywhere(changes, expected):
     found = result("P3", changes)
     assert found.verdict == expected
     assert "as run" in found.reason
+
+
+def test_p3_is_table_3_and_takes_the_mean_of_shares():
+    assert verdict("P3", every(("pairs", None, None), {"bytes_gain": 1.0}), E) == "holds"
+    uneven = by_cell(("clients", SKEWED, "PUF-Special"), ((10, 90), (10, 90)), "bytes_gain")
+    assert "PUF-Special (CIFAR-10, Dirichlet 0.3): 18.0 [" in result("P3", uneven).ours  # 1 / mean of 1/10 and 1/90
+    gave_up = result("P3", {("clients", SKEWED, "client-0", 0, "PUF-Special"): {"reached": False}})
+    assert "gave up (1 of 4); a larger cap would tell" in gave_up.reason
 
 
 @pytest.mark.parametrize(
@@ -404,11 +587,12 @@ def test_p3_needs_a_25th_of_retrainings_bytes_everywhere(changes, expected):
 )
 def test_p3_projects_to_the_papers_200_rounds_and_takes_real_ratios_there(rounds, gain, expected):
     e, changes = PLAIN.changed(rounds=rounds, settings=[SKEWED]), every((None, None, None), {"bytes_gain": gain})
-    found = judge(e, changes)["P3"]
+    found = result("P3", changes, e)
     assert found.verdict == expected
-    assert ("as run" in found.reason) == (rounds == 200)
+    assert ("as run:" in found.reason) == (rounds == 200)
     assert (f"projected from {rounds} rounds" in found.reason) == (rounds != 200)
     assert f"{gain * 200 / rounds:.1f} [" in found.ours
+    assert f"{gain:.1f} as run" in found.ours
 
 
 # --- P4: NoT's output does not depend on the target ---
@@ -422,9 +606,15 @@ def test_p4_holds_for_identical_models_only():
     assert verdict("P4", e=E, sha={(SITES, "client-3"): "other"}) == "holds"  # one training, but another scenario
 
 
-def test_p4_cannot_be_judged_from_one_target():
-    found = judge(PLAIN.changed(targets=[1]))["P4"]
-    assert (found.verdict, found.reason) == ("not run", "needs at least two targets")
+def test_p4_cannot_be_judged_from_one_target_or_without_outputs():
+    needs = ("not run", "needs NoT and at least two targets")
+    found = result("P4", e=PLAIN.changed(targets=[1]))
+    assert (found.verdict, found.reason) == needs
+    diverged = {(setting, f"client-{t}"): None for setting in (SKEWED, EVEN) for t in (0, 1)}
+    found = result("P4", sha=diverged)
+    assert (found.verdict, found.reason) == needs
+    some = result("P4", sha={(EVEN, "client-0"): None, (EVEN, "client-1"): None})
+    assert (some.verdict, some.ours) == ("holds", "2 of 2 models identical for all targets")
 
 
 # --- P5: no storage beyond one model ---
@@ -443,12 +633,16 @@ def test_p4_cannot_be_judged_from_one_target():
 )
 def test_p5_holds_for_exactly_4_P_bytes_only_in_every_scenario(scenario, setting, method, column, bytes_kept):
     """Declared, and handed: whoever is given a second model has one."""
-    once = {(scenario, setting, None, 0, method): {column: bytes_kept}}
-    assert verdict("P5", once, E) == "does not hold"
+    once_only = {(scenario, setting, None, 0, method): {column: float(bytes_kept)}}
+    assert verdict("P5", once_only, E) == "does not hold"
 
 
-def test_p5_says_nothing_of_the_others():
-    assert verdict("P5", every((None, None, "NoT"), {"storage": 8000, "handed": 8000})) == "holds"
+def test_p5_says_nothing_of_the_others_and_of_runs_that_diverged():
+    assert verdict("P5", every((None, None, "NoT"), {"storage": 8000.0, "handed": 8000.0})) == "holds"
+    some = result("P5", {("clients", SKEWED, None, 0, "PUF-Special"): DIVERGED})
+    assert some.verdict == "holds"
+    assert "28 of 28 are 4 P" in some.reason  # 14 runs, declared and handed
+    assert verdict("P5", each(PUFS, (None, None), DIVERGED)) == "not run"
 
 
 # --- P6: Natural remembers more than PUF ---
@@ -459,37 +653,50 @@ def test_p5_says_nothing_of_the_others():
     [
         (every(("clients", EVEN, "PUF-Special"), {"delta_forget": 22.0}), "holds in part"),
         (every(("clients", None, "PUF-Regular"), {"delta_forget": 22.0}), "holds in part"),
-        (every(("clients", None, None), {"delta_forget": 22.0}) | every((None, None, AGAIN), {"delta_forget": 1.0}),
-         "does not hold"),
+        (each(PUFS, ("clients", None), {"delta_forget": 22.0}), "does not hold"),
         (every(("clients", EVEN, "PUF-Special"), {"delta_forget": 19.5}), "undetermined"),  # within the floor
         (by_cell(("clients", EVEN, "PUF-Special"), ((1, 17), (1, 17))), "undetermined"),
-        (every(("clients", None, "PUF-Special"), {"reached": False}), "undetermined"),
-        ({("clients", EVEN, None, 1, "PUF-Special"): {"reached": False}}, "undetermined"),
+        ({("clients", EVEN, "client-0", 1, "PUF-Special"): {"reached": False}}, "undetermined"),
+        ({("clients", EVEN, None, 1, "PUF-Special"): {"reached": False}}, "holds in part"),  # half: one part lost
+        (every(("clients", None, "PUF-Special"), {"reached": False}), "holds in part"),
+        (each(PUFS, ("clients", None), {"reached": False}), "does not hold"),
         (every(("clients", None, "Natural"), {"delta_forget": 0.0}), "holds"),  # read from its rounds instead
         (every(("samples", None, "PUF-Special"), {"delta_forget": 99.0}), "holds"),
     ],
 )  # fmt: skip
 def test_p6_compares_forget_gaps(changes, expected):
-    assert verdict("P6", changes) == expected
+    assert verdict("P6", changes, E) == expected
 
 
-@pytest.mark.parametrize(
-    ("rounds", "read_at"), [((3, 1), 4), ((0, 1), 1), ((5, 3), 8), ((40, 1), 8)]  # at most its last
-)  # fmt: skip
+@pytest.mark.parametrize(("rounds", "read_at"), [((3, 1), 4), ((0, 1), 1), ((5, 3), 8)])
 def test_p6_reads_natural_after_as_many_rounds_as_puf_has_needed_in_all(rounds, read_at):
-    changes = every(("clients", None, None), dict(zip(("rounds", "unlearning_rounds"), rounds, strict=True)))
+    changes = each(PUFS, ("clients", None), dict(zip(("rounds", "unlearning_rounds"), rounds, strict=True)))
     assert verdict("P6", changes, natural=lambda k, cell: 20.0 if k == read_at else 0.0) == "holds"
     assert verdict("P6", changes, natural=lambda k, cell: 0.0 if k == read_at else 20.0) == "does not hold"
 
 
+def test_p6_does_not_guess_what_natural_would_be_later():
+    found = result("P6", each(PUFS, ("clients", None), {"rounds": 8.0}))  # 9 in all; it is watched for 8
+    assert found.verdict == "undetermined"
+    assert "Natural has not been watched for so long" in found.reason
+    found = result("P6", {("clients", EVEN, "client-1", 0, "PUF-Special"): {"rounds": 8.0}})
+    assert found.verdict == "undetermined"
+    assert "Natural has not been watched for as long as all of PUF took" in found.reason
+
+
 def test_p6_reads_each_cell_at_its_own_round():
-    own = {("clients", None, "client-1", None, method): {"rounds": 7} for method in PUFS}
+    own = {("clients", None, "client-1", None, method): {"rounds": 7.0} for method in PUFS}
 
     def natural(k, cell):
         return 20.0 if k == (8 if cell.request == "client-1" else 4) else 0.0
 
     assert verdict("P6", own, natural=natural) == "holds"
     assert verdict("P6", None, natural=natural) != "holds"
+
+
+@pytest.mark.parametrize("missing", [AGAIN, "Natural", *PUFS])
+def test_p6_is_not_run_without_natural_puf_or_the_yardstick(missing):
+    assert verdict("P6", without=[missing]) == "not run"
 
 
 # --- P7: a larger eta_u forgets more and needs more recovery ---
@@ -521,21 +728,56 @@ def test_p7_takes_each_target_and_seed_for_one_correlation():
     assert "forget gap: 0.00 [" in found.ours
 
 
+def test_p7_takes_each_E_u_for_itself():
+    sweep = sweep_of(SWEPT.changed(sweep_epochs_u=[1.0, 2.0]))
+    sweep["delta_forget"] += 100 * sweep.epochs_u  # all together: -0.48
+    found = result("P7", sweep=sweep)
+    assert found.verdict == "holds"
+    assert found.ours.count("forget gap: -1.00 [") == 2
+
+
 def test_p7_needs_three_rates_and_does_not_look_at_segmentation():
-    assert verdict("P7", e=ALONE["P7"].changed(sweep_special=[1.0, 2.0])) == "not run"
+    assert verdict("P7", e=SWEPT.changed(sweep_special=[1.0, 2.0])) == "not run"
     hospitals = ALONE["P11"].changed(sweep_settings=[], segmentation_special=[1.0, 2.0, 4.0])
     assert verdict("P7", e=hospitals) == "not run"
 
 
+def test_p7_what_gave_up_has_no_forget_gap_but_needed_many_rounds():
+    four = SWEPT.changed(sweep_special=[1.0, 2.0, 4.0, 8.0], sweep_regular=[10.0, 20.0, 40.0, 80.0])
+    sweep = sweep_of(four, gap={1: 6.0, 2: 3.0, 4: 1.5, 8: 99.0}.get)
+    assert verdict("P7", sweep=sweep) != "holds"
+    sweep.loc[sweep.eta_u.isin([8.0, 80.0]), "reached"] = False
+    found = result("P7", sweep=sweep)
+    assert found.verdict == "holds"
+    assert "8 gave up: no forget gap" in found.reason
+    sweep.loc[sweep.eta_u.isin([8.0, 80.0]), "rounds"] = 0.0
+    assert verdict("P7", sweep=sweep) != "holds"  # their rounds count
+
+
+def test_p7_fewer_than_three_rates_that_came_back_tell_nothing():
+    sweep = sweep_of()
+    sweep.loc[sweep.eta_u.eq(4.0), "reached"] = False
+    found = result("P7", sweep=sweep)
+    assert found.verdict == "undetermined"
+    assert "PUF-Special, forget gap: three values of eta_u that came back would tell" in found.reason
+
+
 def test_runs_that_diverged_are_left_out_of_p7_and_count_against_p8():
     sweep = sweep_of(gap={1: 6.5, 2: 6.0, 4: 15.0}.get)
-    assert verdict("P8", sweep=sweep) == "holds"  # 4 of 6 below FedAU's 8
+    assert verdict("P8", sweep=sweep) == "holds"  # 4 of 6 below NoT's 10
     lost = sweep.eta_u.eq(2.0) & sweep.request.eq("client-0") & sweep.seed.eq(0) & sweep.stop.eq("test")
     sweep.loc[lost, ["delta_forget", "rounds"]] = None
     sweep.loc[lost, "reached"] = False
-    found = judge(ALONE["P7"], sweep=sweep)
-    assert "1 runs diverged and are left out" in found["P7"].reason
-    assert "of 6 points 3 below FedAU" in found["P8"].ours
+    assert "1 runs diverged and are left out" in result("P7", sweep=sweep).reason
+    assert "of 6 points 3 below NoT" in result("P8", sweep=sweep).ours
+
+
+def test_a_sweep_that_diverged_everywhere_says_nothing():
+    sweep = sweep_of()
+    sweep[["delta_forget", "rounds"]] = float("nan")
+    sweep["reached"] = False
+    assert verdict("P7", sweep=sweep) == "undetermined"
+    assert verdict("P8", sweep=sweep) == "does not hold"
 
 
 # --- P8: at least half of the grid is better than the best baseline ---
@@ -544,10 +786,10 @@ def test_runs_that_diverged_are_left_out_of_p7_and_count_against_p8():
 @pytest.mark.parametrize(
     ("gaps", "expected"),
     [
-        ({1: 1.0, 2: 1.0, 4: 99.0}, "holds"),  # 4 of 6 below FedAU's 8
-        ({1: 6.9, 2: 6.9, 4: 8.0}, "holds"),
-        ({1: 6.9, 2: 7.1, 4: 8.0}, "undetermined"),  # two of each three within the floor
-        ({1: 6.9, 2: 9.1, 4: 9.1}, "does not hold"),  # 2 of 6
+        ({1: 1.0, 2: 1.0, 4: 99.0}, "holds"),  # 4 of 6 below NoT's 10
+        ({1: 8.9, 2: 8.9, 4: 10.0}, "holds"),
+        ({1: 8.9, 2: 9.1, 4: 10.0}, "undetermined"),  # two of each three within the floor
+        ({1: 8.9, 2: 11.1, 4: 11.1}, "does not hold"),  # 2 of 6
         ({1: 99.0, 2: 98.0, 4: 97.0}, "does not hold"),
     ],
 )
@@ -563,15 +805,28 @@ def test_p8_counts_no_point_that_gave_up():
 
 
 def test_p8_half_of_the_grid_is_enough_and_each_setting_counts():
-    e = PLAIN.changed(settings=[SKEWED, MORE], sweep_settings=[SKEWED, MORE], sweep_special=[1.0, 2.0],
-                sweep_regular=[10.0, 20.0])  # fmt: skip
+    e = TWO.changed(sweep_settings=[SKEWED, MORE], sweep_special=[1.0, 2.0], sweep_regular=[10.0, 20.0])
     half = sweep_of(e, gap={1: 5.0, 2: 12.0}.get)
     assert verdict("P8", e=e, sweep=half) == "holds"
     better = every(("clients", MORE, "NoT"), {"delta_forget": 3.0})
     assert verdict("P8", better, e, sweep=half) == "holds in part"
     assert verdict("P8", every(("clients", None, "Natural"), {"delta_forget": 3.0}), e, sweep=half) == "does not hold"
-    perfect = every(("clients", None, "FedEraser"), {"delta_forget": 0.0})  # not in Fig. 5
+    perfect = each(("FedEraser", "FedAU", "MoDe"), ("clients", None), {"delta_forget": 0.0})  # not in Fig. 5
     assert verdict("P8", perfect, e, sweep=half) == "holds"
+
+
+def test_p8_the_best_baseline_is_one_that_always_came_back():
+    sweep = sweep_of(gap=lambda eta_u: 10.5)
+    assert verdict("P8", sweep=sweep) == "undetermined"  # NoT: 10
+    once_gone = {("clients", None, "client-0", 0, "NoT"): {"reached": False}}
+    found = result("P8", once_gone, sweep=sweep)
+    assert found.verdict == "holds"  # PGA: 12
+    assert "below PGA, the best baseline" in found.ours
+    nobody = {("clients", None, "client-0", 0, m): {"reached": False} for m in ("Natural", "NoT", "PGA")}
+    found = result("P8", nobody, sweep=sweep)
+    assert found.verdict == "undetermined"
+    assert "no baseline that always came back" in found.ours
+    assert verdict("P8", sweep=sweep_of(gap=lambda eta_u: 1.0), without=[AGAIN]) == "undetermined"
 
 
 # --- P12: FedEraser forgets best under IID and stores every update ---
@@ -579,24 +834,39 @@ def test_p8_half_of_the_grid_is_enough_and_each_setting_counts():
 
 def test_p12_needs_the_lowest_gap_and_the_formulas_storage():
     eraser = ("clients", EVEN, "FedEraser")
-    models = 4 * P[EVEN] * E.clients * E.rounds
+    models = 4.0 * P[EVEN] * E.clients * E.rounds
     right, wrong = {"storage": models}, {"storage": models - 4}
     better, near, last = ({"delta_forget": gap} for gap in (0.5, 1.5, 50.0))  # PUF-Regular: 2
     assert verdict("P12", every(eraser, better | right)) == "holds"
     assert verdict("P12", every(eraser, near | right)) == "undetermined"
     assert verdict("P12", every(eraser, {"delta_forget": 5.0} | right)) == "holds in part"  # both PUFs below
-    assert verdict("P12", every(eraser, better | wrong)) == "holds in part"
+    not_stored = result("P12", every(eraser, better | wrong))
+    assert not_stored.verdict == "holds in part"
+    assert "does not hold: storage C R_ret P B" in not_stored.reason
     assert verdict("P12", every(eraser, last | wrong)) == "does not hold"
     skewed = ("clients", SKEWED, "FedEraser")
-    assert verdict("P12", every(skewed, last | wrong)) == "holds"
+    assert verdict("P12", every(skewed, last | wrong), PLAIN) == "holds"
     assert verdict("P12", every(("clients", EVEN, "Original"), {"delta_forget": 0.5})) == "undetermined"
+
+
+def test_p12_is_against_the_methods_of_table_3_and_with_a_model_of_use():
+    perfect = {"delta_forget": 0.0}
+    for rival in (*RIVALS, *PUFS):
+        assert verdict("P12", every(("clients", EVEN, rival), perfect)) != "holds"
+    others = ("Natural", "Fine-tune", "Random labels", "Retrain", DESTROYED)
+    found = result("P12", each(others, ("clients", EVEN), perfect))
+    assert found.verdict == "holds"
+    assert found.reason.startswith("7 of 7 parts hold")  # with the storage
+    assert verdict("P12", every(("clients", EVEN, "FedEraser"), {"shortfall": 1.5})) == "holds"
+    once_bad = {("clients", EVEN, "client-0", 1, "FedEraser"): {"shortfall": 1.6}}
+    assert verdict("P12", once_bad) == "does not hold"  # by being bad
 
 
 def test_p12_counts_retained_rounds():
     """Of 200 rounds, an interval of 3 retains 1, 4, ..., 199: 67."""
     sparse = ALONE["P12"].changed(history_interval=3)
     for retained, expected in ((67, "holds"), (66, "holds in part")):
-        stored = {"storage": 4 * P[EVEN] * E.clients * retained}
+        stored = {"storage": 4.0 * P[EVEN] * E.clients * retained}
         assert verdict("P12", every(("clients", EVEN, "FedEraser"), stored), sparse) == expected
 
 
