@@ -302,7 +302,7 @@ def judge_all(
     for name, c in compared.items():
         verdict = "undetermined"
         if name in estimates:
-            floor = beyond if isinstance(beyond, float) else beyond[name]
+            floor = beyond[name] if isinstance(beyond, Mapping) else beyond
             verdict = decide(estimates[name], claim=claim, beyond=floor, margin=margin)
         if verdict == "holds" and not can_win(c.ours_gave_up, c.ours_runs):
             verdict = "undetermined"

@@ -41,7 +41,7 @@ def fine_tune(f: Federation, w: Tensor, deletion: Deletion, config: FineTune, ro
 @register(
     "Fine-tune",
     paper="baseline",
-    colour="#7a52a8",
+    colour="#3d3df0",
     dash="-.",
     parameters=FineTune,
     exchanges=("server", "peers"),
