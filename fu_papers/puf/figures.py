@@ -38,8 +38,7 @@ FLOOR = "#bbbbbb"  # of the noise floor: two retrainings that only their seeds t
 def training_curves(e: Experiment, trainings: Trainings, scenario: str = "clients") -> Figure:
     """Test accuracy per round of the original model (all seeds) and of the retrained ones (seeds and requests).
 
-    Trainings of other seeds, that only an attacker or a second retraining has, are left out. Where the client that
-    leaves carries a backdoor, the original models are those with it.
+    Trainings of other seeds, for an attacker or a second retraining, are left out; originals have the backdoor, if any.
     """
     s = e.scenario(scenario)
     poisoned = [f"poisoned {request}" for request in s.requests]
