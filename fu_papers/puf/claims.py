@@ -88,7 +88,7 @@ def _cheaper(e: Experiment, ended: pd.DataFrame) -> ClaimResult:
     200 / rounds as much, unlearning and recovery what they have sent here. A run that gave up has sent less than it
     would have to: its share is a lower bound, which can refute the claim and not support it.
     """
-    r = ended[(ended.group == "clients") & ended.method.isin(PUFS) & ended.bytes_gain.notna()]
+    r = ended[(ended.group == "clients") & ended.method.isin(PUFS)]
     if r.empty:
         return ClaimResult("P3", "not run", reason="needs PUF in the main block")
     longer, at_most = PAPER_ROUNDS / e.rounds, 1 / CHEAPER
@@ -96,7 +96,11 @@ def _cheaper(e: Experiment, ended: pd.DataFrame) -> ClaimResult:
     shown, open_ = [], []
     for (setting, method), cell in r.groupby(["setting", "method"], sort=False):
         name = part(str(method), title(str(setting)), r)
-        _, gave_up = completed(cell)
+        _, gave_up = completed(cell)  # or diverged
+        if cell.bytes_gain.isna().all():
+            parts[name] = "does not hold"
+            shown.append(f"{name}: {gave_up}")
+            continue
         found = crossed(cell.assign(value=1 / (cell.bytes_gain * longer)))
         verdict = decide(found, claim="less", margin=-at_most)
         parts[name] = "undetermined" if gave_up and verdict == "holds" else verdict
@@ -118,15 +122,15 @@ def _cheaper(e: Experiment, ended: pd.DataFrame) -> ClaimResult:
 
 def _not_is_blind(e: Experiment, unlearnings: Unlearnings) -> ClaimResult:
     """P4: NoT's output is the same bits whoever leaves."""
-    models: dict[tuple[str, int], set[str]] = defaultdict(set)
+    models: dict[tuple[str, int], list[str]] = defaultdict(list)
     keys = []
     for cell, record in unlearnings.items():
         if (cell.group, cell.method, cell.label) == ("clients", "NoT", "") and "unlearned" in record.metrics:
-            models[cell.setting, cell.seed].add(record.metrics["unlearned"]["sha256"])
+            models[cell.setting, cell.seed].append(record.metrics["unlearned"]["sha256"])
             keys.append(record.key)
-    if len(e.targets) < 2 or not models:
+    identical = [len(set(outputs)) == 1 for outputs in models.values() if len(outputs) > 1]
+    if not identical:
         return ClaimResult("P4", "not run", reason="needs NoT and at least two targets")
-    identical = [len(outputs) == 1 for outputs in models.values()]
     ours = f"{sum(identical)} of {len(identical)} models identical for all targets"
     verdict = "holds" if all(identical) else "does not hold"
     return ClaimResult("P4", verdict, ours, "exact", keys, "by construction; sha256 of the models compared")
@@ -171,14 +175,14 @@ def _rate_matters(swept: pd.DataFrame) -> ClaimResult:
         return ClaimResult("P7", "not run", reason="needs sweep_settings and at least three values of eta_u")
     if r[GAP].isna().all():
         return ClaimResult("P7", "undetermined", records=keys_of(r), reason=f"all {len(r)} runs diverged")
-    lost, r = int(r[GAP].isna().sum()), r[r[GAP].notna()]
-    gave_up = int((~r.reached.astype(bool)).sum())
+    there = r[GAP].notna()  # else it diverged
+    lost, gave_up = int((~there).sum()), int((there & ~r.reached.astype(bool)).sum())
     parts: dict[str, str] = {}
     shown, open_ = [], []
     for (setting, method), cell in r.groupby(["setting", "method"], sort=False):
         for name, claim in ((GAP, "less"), ("rounds", "more")):
             # the cap of a run that gave up is a tie for the longest recovery, its state is no forget gap
-            kept = cell[cell.reached.astype(bool)] if name == GAP else cell
+            kept = cell[cell[GAP].notna() & (cell.reached.astype(bool) if name == GAP else True)]
             where = part(f"{method}, {'forget gap' if name == GAP else 'recovery rounds'}", title(str(setting)), r)
             ranks = [
                 {"request": request, "seed": seed, "value": _rank_correlation(one.eta_u, one[name])}

@@ -89,7 +89,7 @@ class _Family:
 
     def add(self, name: str, found: Comparison, floor: float, gate: str, *, useless: bool = False) -> None:
         """useless: ours is of no use, whatever its gap. A rival that never came back is none, and only named."""
-        if found.rival_runs == found.rival_gave_up and not found.ours_gave_up:
+        if found.rival_runs == found.rival_gave_up and not found.ours_gave_up and not useless:
             self.never_back.append(name)
             return
         self.compared[name], self.floors[name], self.gate_of[name] = found, floor, gate
@@ -105,7 +105,7 @@ class _Family:
         if len(set(verdicts.values())) > 1:
             judged = self._judged(one_family=True)
             verdicts = {name: self._verdict(found, name, gates) for name, found in judged.items()}
-        if not verdicts and not parts:
+        if not verdicts:
             return ClaimResult(id, "undetermined", ours, "", keys, "no rival ever came back: no request would tell")
         verdict, counted = in_part({**(parts or {}), **verdicts})
         told = [counted]
