@@ -606,6 +606,17 @@ def test_p4_holds_for_identical_models_only():
     assert verdict("P4", e=E, sha={(SITES, "client-3"): "other"}) == "holds"  # one training, but another scenario
 
 
+def test_p3_a_mode_that_diverged_is_no_silence():
+    one = result("P3", {("clients", SKEWED, "client-0", 0, "PUF-Special"): DIVERGED})
+    assert one.verdict == "undetermined"  # nobody may give up
+    assert "does not hold: PUF-Special" in result("P3", every(("clients", None, "PUF-Special"), DIVERGED)).reason
+
+
+def test_p4_asks_for_two_models_of_a_training():
+    alone = result("P4", sha={(EVEN, "client-0"): None, (SKEWED, "client-0"): "other"})
+    assert (alone.verdict, alone.ours) == ("does not hold", "0 of 2 models identical for all targets")
+
+
 def test_p4_cannot_be_judged_from_one_target_or_without_outputs():
     needs = ("not run", "needs NoT and at least two targets")
     found = result("P4", e=PLAIN.changed(targets=[1]))
@@ -780,6 +791,16 @@ def test_a_sweep_that_diverged_everywhere_says_nothing():
     assert verdict("P8", sweep=sweep) == "does not hold"
 
 
+def test_p7_a_mode_that_diverged_everywhere_leaves_its_parts_open():
+    sweep = sweep_of()
+    gone = sweep.method.eq("PUF-Special")
+    sweep.loc[gone, ["delta_forget", "rounds"]] = float("nan")
+    sweep.loc[gone, "reached"] = False
+    found = result("P7", sweep=sweep)
+    assert found.verdict == "undetermined"
+    assert "2 of 4 parts hold" in found.reason
+
+
 # --- P8: at least half of the grid is better than the best baseline ---
 
 
@@ -860,6 +881,13 @@ def test_p12_is_against_the_methods_of_table_3_and_with_a_model_of_use():
     assert verdict("P12", every(("clients", EVEN, "FedEraser"), {"shortfall": 1.5})) == "holds"
     once_bad = {("clients", EVEN, "client-0", 1, "FedEraser"): {"shortfall": 1.6}}
     assert verdict("P12", once_bad) == "does not hold"  # by being bad
+
+
+def test_p12_storage_alone_does_not_make_it_hold():
+    nobody = each((*RIVALS, *PUFS), ("clients", EVEN), {"reached": False})
+    assert verdict("P12", nobody) == "undetermined"
+    useless = every(("clients", EVEN, "FedEraser"), {"shortfall": 70.0})
+    assert verdict("P12", nobody | useless) == "does not hold"
 
 
 def test_p12_counts_retained_rounds():
