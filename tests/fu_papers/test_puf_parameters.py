@@ -56,7 +56,7 @@ REFUSED = [
     ({"few_seeds": [0, 7]}, "few_seeds must be some of seeds [0, 1], got [0, 7]"),
     ({"clients": 1, "targets": [0]}, "clients must be a whole number >= 2, got 1"),
     ({"optimiser": "sgdd"}, "got 'sgdd'; did you mean 'sgd'?"),
-    ({"augmentation": "flip"}, "augmentation must be one of"),
+    ({"augmentation": "flip", "augmented": ["digits"]}, "augmentation must be one of"),
     ({"mode_lambda": 2.0}, "mode_lambda must be less than or equal to 1, got 2.0"),
     ({"mode_lambda": -0.5}, "mode_lambda must be greater than or equal to 0, got -0.5"),
     ({"sample_fraction": 0}, "sample_fraction must be greater than 0, got 0"),
@@ -117,13 +117,13 @@ def test_who_does_not_tune_or_has_no_pairs_need_not_care_for_the_tuning_target()
 # --- profiles ---
 
 
-@pytest.mark.parametrize("profile", ["quick", "laptop", "paper"])
+@pytest.mark.parametrize("profile", ["quick", "laptop", "workstation", "paper"])
 def test_a_profile_gives_every_parameter_and_makes_an_experiment_of_every_kind(profile):
     assert {*load_profile("puf", profile), "profile"} == set(SCHEMA.model_fields)
     assert plan("puf", profile, {}).parameters == {"profile": profile}
     e = Experiment.of(profile)
     assert dict(e) == load_profile("puf", profile) | {"profile": profile}
-    assert {s.name for s in e.scenarios()} >= {"clients", "long", "samples", "pairs", "segmentation"}
+    assert {s.name for s in e.scenarios()} >= {"clients", "samples", "pairs", "segmentation"}
     assert all(Setting.parse(text).dataset in NAMES for s in e.scenarios() for text in s.settings)
     keys = [config_key(config) for _, config in e.runs()]
     assert len(set(keys)) == len(keys)

@@ -382,8 +382,8 @@ def test_the_reasons_are_the_methods_own(tiny):
 def test_what_the_methods_declare_is_what_their_runs_show(tiny):
     runs = wide(results.of_runs(tiny.unlearnings, tiny.trainings))
     table = tables.needs_table(TINY, runs, tiny.unlearnings).set_index("method")
-    assert set(table.index) == set(METHODS)
-    assert set(table["agrees with the runs"]) == {"4 of 4"}
+    assert set(METHODS) < set(table.index)  # two of Table I's rows have no code here
+    assert set(table.loc[list(METHODS), "agrees with the runs"]) == {"4 of 4"}
 
 
 def test_retrain_is_at_distance_zero_from_itself(tiny):
@@ -593,11 +593,11 @@ def test_a_trials_objective_by_hand(tiny, tmp_path):
         assert set(record.rounds[0]) == {"round", "validation", "forget"}  # the test set is not looked at
 
 
-def tried(objective, reached=True):
-    return SimpleNamespace(metrics={"objective": objective, "reached": reached})
+def tried(objective, reached=True, cap=3):
+    return SimpleNamespace(config={"cap": cap}, metrics={"objective": objective, "reached": reached})
 
 
-LOST = SimpleNamespace(metrics={"diverged": "not finite"})
+LOST = SimpleNamespace(config={"cap": 3}, metrics={"diverged": "not finite"})
 
 
 @pytest.mark.parametrize(
@@ -609,6 +609,7 @@ LOST = SimpleNamespace(metrics={"diverged": "not finite"})
         ([tried(9.0, reached=False), tried(8.0, reached=False), LOST], 1),
         ([tried(2.0), tried(2.0)], 0),  # as published, if there is no better
         ([LOST, LOST], 0),
+        ([tried(4.0, reached=False, cap=0), tried(3.0, reached=False, cap=0), tried(5.0, cap=0)], 1),  # no recovery
     ],
 )
 def test_the_best_trial_came_back_with_the_smallest_objective(trials, best):
