@@ -165,7 +165,8 @@ def _estimate(cells: pd.Series, parameter: str, level: float, resamples: int, *,
 def _standard_error(grid: Grid) -> tuple[float, tuple[float, float, float]]:
     """Of the mean of all cells, and the three variances s_a², s_b², s_e². With missing cells: clustered sums.
 
-    se² = max(v_a + v_b - s_e²/N, v_a, v_b): v_a and v_b both contain the variance of the cells.
+    se² = max(v_a + v_b - s_e²/N, v_a, v_b, s_e²/N): v_a and v_b both contain the variance of the cells. Where targets
+    and seeds only interact, as in [[0, 7], [7, 0]], all means are equal, and the cells' own variance is what is left.
     """
     there = np.isfinite(grid)
     (targets, seeds), n = grid.shape, np.count_nonzero(there)
@@ -178,7 +179,7 @@ def _standard_error(grid: Grid) -> tuple[float, tuple[float, float, float]]:
     left = ((rest[there] - factors @ fitted) ** 2).sum()
     s_e = float(left / (n - rank)) if n > rank else 0.0
     spread = (max(float(targets * (v_a - s_e / n)), 0.0), max(float(seeds * (v_b - s_e / n)), 0.0), s_e)
-    return float(np.sqrt(max(v_a + v_b - s_e / n, v_a, v_b))), spread
+    return float(np.sqrt(max(v_a + v_b - s_e / n, v_a, v_b, s_e / n))), spread
 
 
 def _resampled(grid: Grid, resamples: int) -> Grid:

@@ -560,6 +560,13 @@ def test_all_comparisons_of_a_claim_are_one_family():
     assert judge_all({"rival 0": replace(compared["rival 0"])}, beyond=9)["rival 0"].verdict == "undetermined"
 
 
+def test_pure_interaction_is_no_certainty():
+    cells = [(0, 0, 0.0), (0, 1, 7.0), (1, 0, 7.0), (1, 1, 0.0)]
+    found = crossed(pd.DataFrame(cells, columns=["request", "seed", "value"]))
+    assert found.effect == 3.5
+    assert found.low < 0 < 7 < found.high
+
+
 def test_metric_logarithm_and_columns_are_those_asked_for():
     frames = runs(ours=BASE / 2, rival=BASE).rename(columns={"value": "passes", "request": "who"})
     found = compare(frames, "ours", ["rival"], value="passes", target="who", log=True)["rival"].estimate
