@@ -112,12 +112,15 @@ def test_the_t_interval_of_two_targets_and_two_seeds_by_hand():
     assert found.spread == pytest.approx((2 * 0.75, 2 * 2.0, 1))
 
 
-def test_the_standard_error_never_falls_below_that_of_one_factor():
-    # Target means 0, 0 and seed means 0, 0, residuals ±1: v_a + v_b - s_e²/4 = -1.
+def test_the_standard_error_never_falls_below_that_of_one_factor_or_of_the_cells():
+    # Target means 0, 0 and seed means 0, 0, residuals ±1: v_a + v_b - s_e²/4 = -1, s_e²/4 = 1.
     found = crossed(frame([[1, -1], [-1, 1]]))
-    assert (found.effect, found.se, found.low, found.high, found.p) == (0, 0, 0, 0, 1)
-    # Target means ±1, seed means 0, residuals ±2: v_a = 1, v_b = 0, v_a + v_b - s_e²/4 = -3.
-    assert crossed(frame([[3, -1], [-3, 1]])).se == pytest.approx(1)
+    assert (found.effect, found.p) == (0, 1)
+    assert found.se == pytest.approx(1)
+    # Target means ±1, seed means 0, residuals ±2: v_a = 1, v_b = 0, v_a + v_b - s_e²/4 = -3, s_e²/4 = 4.
+    assert crossed(frame([[3, -1], [-3, 1]])).se == pytest.approx(2)
+    # All residuals 0: v_a = 4 and nothing else.
+    assert crossed(frame([[2, 2], [-2, -2]])).se == pytest.approx(2)
     # Only seeds vary: v_b = 2² and nothing else.
     assert crossed(frame([[1, 5], [1, 5]])).se == pytest.approx(2)
 
