@@ -135,7 +135,8 @@ def check_drawn_again(lab, folder):
     assert again.records() == lab.records()
     assert again.determined() == lab.determined()
     assert list(empty.iterdir()) == []
-    assert [path.name for path in again.runs.iterdir()] == ["executed"]
+    kept = [path.name for path in again.runs.iterdir() if path.suffix != ".png"]  # but for the pictures of toys
+    assert kept == ["executed"]
 
 
 def closing_cell(executed):

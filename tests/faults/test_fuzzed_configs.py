@@ -347,7 +347,8 @@ def test_configurations_run_or_end_in_one_clear_error(paper, tmp_path):
     ("puf", {"lr_decay": 1e300}, "train"),
     ("puf", {"batch_size": 2**70}, "train"),
     ("puf", {"seeds": [2**70], "few_seeds": [2**70]}, "unlearn"),
-    ("puf", {"settings": ["breast_cancer/iid/mlp"], "augmentation": "flip_crop"}, "train"),
+    ("puf", {"settings": ["breast_cancer/iid/mlp"], "augmentation": "flip_crop", "augmented": ["breast_cancer"],
+             "official_settings": []}, "train"),
     ("hf_kcu", {"trigger_target": 100}, "train"),
     ("fedora", {"ga_lr": 1e300}, "unlearn"),
     ("fedora", {"n_train": [3]}, "unlearn"),  # of a class to be forgotten there is no sample

@@ -65,7 +65,7 @@ def test_claims_has_all_55_rows_and_verdicts_on_puf(tiny):
     assert claims.verdict["P5"] == "holds"
     assert claims.verdict["P2"] in ("undetermined", "does not hold")  # one target and one seed
     assert claims.verdict["P4"] == "not run"  # needs two targets
-    assert claims.reason["P4"] == "needs at least two targets"
+    assert claims.reason["P4"] == "needs NoT and at least two targets"
     assert set(claims.records["P5"].split()) <= set(tiny.records())
 
 
