@@ -60,18 +60,11 @@ def forgets_better(
     family = _Family()
     shown = []
     for setting, here in r.groupby("setting", sort=False):
-        floor, where = noise_floor(here), title(str(setting))
-        there = [m for m in rivals if (here.method == m).any()]
+        where, there = title(str(setting)), _those_of(here, rivals)
         for method in ours:
-            useless = not _is_useful(here, method)
             who = f"{method} against " if len(ours) > 1 else ""
-            for rival, found in compare(here, method, [*there, NOTHING], value=GAP).items():
-                if rival != NOTHING:
-                    gate = part(f"{who}{_called(NOTHING)}", where, r)
-                    family.add(part(f"{who}{rival}", where, r), found, floor, gate, useless=useless)
-                else:
-                    family.gates[part(f"{who}{_called(NOTHING)}", where, r)] = found, floor
-        shown.append(f"{where}: {_means(here, [*ours, *there, NOTHING])}; floor {floor:.1f}")
+            family.add(here, method, there, {m: part(f"{who}{_called(m)}", where, r) for m in (*there, NOTHING)})
+        shown.append(f"{where}: {_means(here, [*ours, *there, NOTHING])}; floor {noise_floor(here):.1f}")
     used = r[r.method.isin([*ours, *rivals, NOTHING, AGAIN])]
     return family.result(id, " | ".join(shown), keys_of(used))
 
@@ -87,13 +80,21 @@ class _Family:
         self.never_back: list[str] = []
         self.useless: set[str] = set()
 
-    def add(self, name: str, found: Comparison, floor: float, gate: str, *, useless: bool = False) -> None:
-        """useless: ours is of no use, whatever its gap. A rival that never came back is none, and only named."""
-        if found.rival_runs == found.rival_gave_up and not found.ours_gave_up and not useless:
-            self.never_back.append(name)
-            return
-        self.compared[name], self.floors[name], self.gate_of[name] = found, floor, gate
-        self.useless |= {name} if useless else set()
+    def add(self, here: pd.DataFrame, ours: str, rivals: Sequence[str], names: Mapping[str, str]) -> None:
+        """`ours` against each of `rivals` and against doing nothing, in one setting; names: what each is called.
+
+        A rival that never came back is none, and only named, unless ours is of no use whatever its gap.
+        """
+        floor, useless = noise_floor(here), not _is_useful(here, ours)
+        for rival, found in compare(here, ours, [*rivals, NOTHING], value=GAP).items():
+            name = names[rival]
+            if rival == NOTHING:
+                self.gates[name] = found, floor
+            elif found.rival_runs == found.rival_gave_up and not found.ours_gave_up and not useless:
+                self.never_back.append(name)
+            else:
+                self.compared[name], self.floors[name], self.gate_of[name] = found, floor, names[NOTHING]
+                self.useless |= {name} if useless else set()
 
     def result(self, id: str, ours: str, keys: Sequence[str], parts: Mapping[str, str] | None = None) -> ClaimResult:
         """The verdict on all comparisons and `parts`.
@@ -164,6 +165,11 @@ def _is_useful(here: pd.DataFrame, method: str) -> bool:
     done, _ = completed(here[here.method == method])
     slack = USEFUL + floor_of(here[here.method == AGAIN], value="delta_test")
     return bool((done.shortfall <= slack).all())
+
+
+def _those_of(here: pd.DataFrame, methods: Sequence[str]) -> list[str]:
+    """Who of `methods` has runs there."""
+    return [m for m in methods if (here.method == m).any()]
 
 
 def _called(method: str) -> str:
@@ -237,15 +243,8 @@ def fed_eraser(e: Experiment, ended: pd.DataFrame, descriptions: Mapping[str, Re
     exact = bool((models_kept(eraser, descriptions) == e.clients * retained).all())
     family = _Family()
     for setting, here in r.groupby("setting", sort=False):
-        floor, where = noise_floor(here), title(str(setting))
-        there = [m for m in (*RIVALS, *PUFS) if (here.method == m).any()]
-        gate = part(_called(NOTHING), where, r)
-        for rival, found in compare(here, "FedEraser", [*there, NOTHING], value=GAP).items():
-            if rival == NOTHING:
-                family.gates[gate] = found, floor
-            else:
-                useless = not _is_useful(here, "FedEraser")
-                family.add(part(rival, where, r), found, floor, gate, useless=useless)
+        where, there = title(str(setting)), _those_of(here, (*RIVALS, *PUFS))
+        family.add(here, "FedEraser", there, {m: part(_called(m), where, r) for m in (*there, NOTHING)})
     ours = (
         f"{eraser.storage.mean():.2e} bytes, {'=' if exact else 'not'} C R_ret P B, {retained} of {e.rounds} rounds; "
         f"forget gap {eraser[GAP].mean():.1f}, test accuracy {eraser.shortfall.mean():.1f} points below Retrain's"

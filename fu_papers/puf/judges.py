@@ -30,7 +30,7 @@ from fu_core.evaluation.membership import (
 )
 from fu_core.evaluation.relearn import relearn_passes
 from fu_core.federation import Federation
-from fu_core.request import Deletion
+from fu_core.request import Deletion, Request
 from fu_papers.problems import Problem
 
 SHADOW_SAMPLES = 2_000  # of each side: the attack's net learns nothing from more
@@ -114,8 +114,6 @@ def _membership(case: Judged, logits: Mapping[str, Tensor], losses: Mapping[str,
 @lru_cache(maxsize=8)
 def _attack(attacker: Shadow, request: str) -> Attack:
     """Fitted on the attacker's model: what it trained on, but for what is to be forgotten, against known test data."""
-    from fu_core.request import Request
-
     p, w = attacker.p, attacker.w
     x, y = Request.parse(request).resolve(dict(enumerate(p.clients))).retain
     x_test, y_test = p.test

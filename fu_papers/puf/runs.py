@@ -91,14 +91,19 @@ class Case:
         memory.restore(context.needed("original", names), device())
         return Trained(self.f, self.original, config["rounds"], w_0 if needed.history else None, memory)
 
-    def served(self, config: Mapping[str, Any], context: RunContext, **change: Any) -> Unlearned:
-        """The unlearning step alone, by the config's method; `change` overrides its hyper-parameters."""
+    def served(
+        self, config: Mapping[str, Any], context: RunContext, trained: Trained | None = None, **change: Any
+    ) -> Unlearned:
+        """The unlearning step alone, by the config's method; `change` overrides its hyper-parameters.
+
+        trained: what `trained` gives, if it is there already: a history is long to read.
+        """
         if config["method"] == OFFICIAL:
             tensors, meter = context.needed("official", ["w", "h_A"]), Meter()
             w, h_A = tensors["w"].to(device()), tensors["h_A"].to(device())
             f = self.f.having(meter=meter)
             return Unlearned(fed_au_unlearn(f, w, h_A, self.deletion, **config["options"]), meter, {})
-        trained = self.trained(config, context)
+        trained = self.trained(config, context) if trained is None else trained
         with warnings.catch_warnings():
             warnings.filterwarnings(
                 "ignore", "the PUF step is"
@@ -240,7 +245,8 @@ class _Recovering:
     @classmethod
     def begin(cls, config: Mapping[str, Any], context: RunContext, case: Case) -> _Recovering:
         """Apply the method to the original model."""
-        w, cost, _ = case.served(config, context)
+        trained = case.trained(config, context)
+        w, cost, _ = case.served(config, context, trained)
         unlearned = {
             "test": accuracy(case.p.model, w, *case.p.test),
             "forget": accuracy(case.p.model, w, *case.deletion.forget),
@@ -248,7 +254,7 @@ class _Recovering:
             "sha256": hashlib.sha256(w.cpu().numpy().tobytes()).hexdigest(),
         }
         spent = {name: getattr(cost, name) for name in ("bytes", "images", "storage", "rounds")}
-        spent["handed"] = _bytes_of(case.trained(config, context))
+        spent["handed"] = _bytes_of(trained)
         return cls(w, 0, {"unlearned": unlearned}, spent, Meter())
 
     def path(self, config: Mapping[str, Any], case: Case, cap: int) -> Iterator[tuple[int, Tensor]]:
