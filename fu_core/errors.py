@@ -36,6 +36,10 @@ class CertificateViolation(RuntimeError):
     """An (epsilon, delta) guarantee that what was measured does not support; the message has the numbers."""
 
 
+class RepeatedNoise(RuntimeError):
+    """Noise that an earlier release has had: the difference of the two would hide nothing."""
+
+
 class DataUnavailable(RuntimeError):
     """A data set that is neither cached nor obtainable now; the message says how to get it."""
 

@@ -13,8 +13,8 @@ own calibration takes Lemma 3's bound for the sensitivity; what it gives is a cl
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -22,10 +22,12 @@ from torch import Tensor, nn
 
 from fu_core.errors import CertificateViolation, NumericalFailure, UnsupportedModel, check_positive
 from fu_core.federation.local import Client
+from fu_core.federation.meter import Meter
 from fu_core.models.flat import FlatModel
 from fu_core.request import Deletion
 from fu_core.unlearning.curvature import mean_gradient
-from fu_core.unlearning.gaussian_mechanism import check_probability, gaussian_sigma
+from fu_core.unlearning.gaussian_mechanism import check_probability, gaussian_epsilon, gaussian_sigma
+from fu_core.unlearning.noise import Draw, Noise
 
 # --- what holds ------------------------------------------------------------------------------------------------------
 
@@ -35,8 +37,14 @@ class Certificate:
     """What is guaranteed about the released models, against retraining and then adding the same noise (errata D7).
 
     sigma: standard deviation of the noise in each released model; radius: distance to the retrained model, as
-    bounded by the residual (corrected) or by Lemma 3 (printed); covers: "all models" together, or each "model"
-    by itself. `form="printed"` is the paper's claim, not a guarantee.
+    bounded by the residual (corrected) or by Lemma 3 (printed); budget: the distance that sigma covers; covers: "all
+    models" together, or each "model" by itself; against: who may see them. `form="printed"` is the paper's claim, not
+    a guarantee.
+
+    against="outsiders": whoever sees all that is published from now on, and nothing else. Clients are not covered:
+    they compute with sums that carry no noise, and hold the model of before, which nothing can take back.
+    against="messages": whoever sees every message after the noisy start, too, any one client among them, as long as
+    it has thrown its old model away. That the budget held is one more bit for both: a refusal depends on the data.
     """
 
     epsilon: float
@@ -45,6 +53,25 @@ class Certificate:
     radius: float
     covers: str
     form: str = "corrected"
+    budget: float | None = None
+    against: str = "outsiders"
+
+    @property
+    def mu(self) -> float:
+        """Of Gaussian differential privacy: the distance that is covered, in standard deviations of the noise."""
+        covered = self.radius if self.budget is None else self.budget
+        return covered / self.sigma if covered else 0.0
+
+
+def composed(certificates: Sequence[Certificate], delta: float) -> float:
+    """The epsilon of several releases together, at `delta`, each with fresh noise: mu^2 = sum of their mu^2.
+
+    A release per request, or several of one. It is exact for Gaussian noise, and less than the sum of their epsilons
+    (Dong, Roth and Su 2022, Corollary 3.3). Raises CertificateViolation for the printed form, whose sigma is a claim.
+    """
+    if any(one.form == "printed" for one in certificates):
+        raise CertificateViolation("certificates must be measured to be composed, but one is the printed form's claim")
+    return gaussian_epsilon(math.hypot(*(one.mu for one in certificates)), 1.0, delta=delta)
 
 
 def after_fine_tuning(certificate: Certificate | None) -> Certificate | None:
@@ -98,7 +125,8 @@ class Privacy:
         Privacy(epsilon=1.0, delta=1e-5, constants=Constants(...))     the printed form's: claimed
 
     sigma: standard deviation of the noise in each model; budget: the largest distance to retraining that the noise is
-    to cover; constants: of the loss, see `softmax_constants`.
+    to cover; constants: of the loss, see `softmax_constants`; noise: where it comes from, fresh for every release by
+    default. Noise without a guarantee, `sigma`, is drawn from the federation's seed.
     """
 
     sigma: float = 0.0
@@ -106,6 +134,7 @@ class Privacy:
     delta: float = 1e-5
     budget: float | None = None
     constants: Constants | None = None
+    noise: Noise | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if not 0 <= self.sigma < math.inf:
@@ -129,6 +158,12 @@ class Privacy:
         if self.budget is not None:
             check_positive("budget", self.budget)
 
+    def draw(self, seed: int) -> Draw:
+        """The noise of one release; without a guarantee and a source of its own that of `seed`, again and again."""
+        if self.noise is not None:
+            return self.noise.draw()
+        return Draw(seed, 0) if self.epsilon is None else Noise().draw()
+
     def check(self, model: FlatModel, form: str) -> None:
         """Refuse what cannot be certified before anything is computed: a loss that is not convex, the other form."""
         if self.epsilon is None:
@@ -140,7 +175,7 @@ class Privacy:
             raise ValueError("a certificate needs budget: the distance to retraining that the noise is to cover")
 
 
-def measured(privacy: Privacy, radius: float, covers: str) -> Certificate:
+def measured(privacy: Privacy, radius: float, covers: str, against: str = "outsiders") -> Certificate:
     """The budget rule: sigma from the budget, and a release only if the measured radius is within it."""
     epsilon, delta, budget = privacy.epsilon, privacy.delta, privacy.budget
     assert epsilon is not None
@@ -151,7 +186,7 @@ def measured(privacy: Privacy, radius: float, covers: str) -> Certificate:
             f"the unlearned model may be {radius:.3g} from retraining, budget allows {budget:.3g}, "
             f"so ({epsilon:g}, {delta:g}) cannot be certified at sigma {sigma:.3g}: retrain, or raise budget"
         )
-    return Certificate(epsilon, delta, sigma, radius, covers)
+    return Certificate(epsilon, delta, sigma, radius, covers, budget=budget, against=against)
 
 
 def claimed(privacy: Privacy, deletion: Deletion, weight: float) -> Certificate:
@@ -185,10 +220,20 @@ def retained_weights(kept: Mapping[int, Client], objective: str) -> dict[int, fl
     return {i: size / sum(sizes.values()) for i, size in sizes.items()}
 
 
-def retained_gradient(model: FlatModel, w: Tensor, deletion: Deletion, *, objective: str = "clients") -> Tensor:
+def retained_gradient(
+    model: FlatModel, w: Tensor, deletion: Deletion, *, objective: str = "clients", meter: Meter | None = None
+) -> Tensor:
     """grad f_r(w) (d,), summed over the retaining clients with their weights a_i."""
-    weights = retained_weights(deletion.kept, objective)
-    return torch.stack([weights[i] * mean_gradient(model, w, data) for i, data in deletion.kept.items()]).sum(dim=0)
+    return weighted_gradient(model, w, deletion.kept, objective, meter=meter)
+
+
+def weighted_gradient(
+    model: FlatModel, w: Tensor, clients: Mapping[int, Client], objective: str, *, meter: Meter | None = None
+) -> Tensor:
+    """sum_i a_i grad f_i(w) (d,) over `clients`, with the weights of `retained_weights`."""
+    weights, count = retained_weights(clients, objective), (meter or Meter()).train
+    shares = [weights[i] * mean_gradient(model, w, data, count=count) for i, data in clients.items()]
+    return torch.stack(shares).sum(dim=0)
 
 
 def residual_radius(model: FlatModel, w: Tensor, deletion: Deletion, *, objective: str = "clients") -> float:

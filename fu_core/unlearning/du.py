@@ -12,20 +12,24 @@ A client that leaves: H_c = mean over i != c of hess f_i(x_i), x_c^Delta = 1 / (
 
 That is not what the proof is about: it needs one Hessian for all (errata D2), counts a leaving client's
 1 / N twice (D4), forgets a term when not everybody asks (D2), adds too little noise when all do (D3), and the
-same noise to every model, whose differences stay bare (D1). `form="corrected"`, the default, derives the
-step from what retraining minimises, f_r = sum_i a_i f_i over what is retained. With x = mean_i x_i:
+same noise to every model, whose differences stay bare (D1). `form="corrected"`, the default, is Newton's method
+on what retraining minimises, f_r = sum_i a_i f_i over what is retained, from the mean of all models x_0:
 
-    -grad f_r(x) at a minimiser of f = sum_c g_c        each g_c from client c's own data, flooded
-    x~ = x + H_r^-1 sum_c g_c + N(0, sigma^2 I)         H_r: the Hessian of f_r; one model, published by all
+    g_k = grad f_r(x_k)                                  a sum over clients
+    p_k = -H_r(x_k)^-1 g_k                               conjugate gradient: a sum per product
+    x_{k+1} = x_k + t_k p_k                              t_k: 1, halved until |g_{k+1}| < |g_k|
+    until |g_k| / lambda <= budget                       the distance to retraining, at most (D6)
+    x~ = x_k + N(0, sigma^2 I)                           one model, published by all
 
-On quadratics it is retraining. The certificate is measured, not assumed: |grad f_r(x^)| / lambda bounds the
-distance to retraining (D6), and a model is released only if that is within the budget sigma was chosen for.
+On quadratics the first step is retraining. At a minimiser of f = sum_c g_c, whose gradient is 0, -g_0 is what the
+requesters' data alone say (gradient="forgotten"), as in the paper's step; models that are not quite there, because
+clients differ or training stopped, have more to undo. The certificate is measured, not assumed: a model is released
+only if |grad f_r(x^)| / lambda is within the budget sigma was chosen for.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -33,33 +37,51 @@ import torch
 from torch import Tensor
 
 from fu_core.errors import InvalidRequest, NumericalFailure, check_choice, check_count, check_positive
+from fu_core.federation.decentralised import start
 from fu_core.federation.federation import Federation
 from fu_core.federation.flood import flood
-from fu_core.federation.local import Client
 from fu_core.request import Deletion
-from fu_core.streams import stream
-from fu_core.unlearning.certificate import Certificate, Privacy, claimed, measured, residual_radius, retained_weights
-from fu_core.unlearning.curvature import Part, mean_gradient, sampled
+from fu_core.unlearning.certificate import (
+    Certificate,
+    Privacy,
+    claimed,
+    measured,
+    residual_radius,
+)
+from fu_core.unlearning.du_steps import Network, Step, newton, printed_messages
 from fu_core.unlearning.method import Trained, register
 from fu_core.unlearning.needs import Needs
-from fu_core.unlearning.newton import CURVATURES, Newton, Solve, newton_solver
+from fu_core.unlearning.newton import CURVATURES
+from fu_core.unlearning.noise import Draw
 
 FORMS = ("corrected", "printed")
 OBJECTIVES = ("clients", "samples")
-NOISES = ("consensus", "shared", "independent")
+GRADIENTS = ("retained", "centred", "forgotten")
+NOISES = ("consensus", "first", "shared", "independent")
+SUMS = ("tree", "flood")
 NEEDS = Needs(full_participation=True)  # a message must reach everybody who stays
 
 
 @dataclass(frozen=True)
 class DU:
-    """How to forget. None means: what the chosen `form` does."""
+    """How to forget. None means: what the chosen `form` does.
+
+    gradient: what a corrected step starts from. "retained", -grad f_r, needs nothing of how the models came about, and
+    can be repeated; "centred", grad f - grad f_r, is what deleting changes about the gradient; "forgotten" is that at a
+    minimiser of f, where the requesters can tell it by themselves, and wrong elsewhere.
+    noise: "consensus", corrected: models are averaged first and all publish one; "first": the average gets the noise
+    before anything is computed with it, so that every later message is covered; "shared", as printed: the same added to
+    models that differ; "independent": everybody its own.
+    """
 
     form: str = "corrected"
     curvature: str = "hessian"  # or "ggn", "fisher" (Eq. 7), "diagonal_fisher"; see fu_core.unlearning.newton
     whose: str | None = None  # curvature: "global" corrected, "local" as printed
     objective: str = "clients"  # f = mean of the f_i, Eq. (1), or of all "samples", as rounds of one epoch train
-    gradient: str = "forgotten"  # corrected; "retained" takes grad f_r itself, and needs no stationarity
-    noise: str | None = None  # "consensus" corrected: models averaged first; "shared" as printed; "independent"
+    gradient: str | None = None  # "retained" corrected; the printed form knows nothing but the forgotten
+    steps: int = 20  # of Newton at most, where there is a radius to come within; one without
+    until: float | None = None  # |grad f_r| / lambda to come within; a certificate's budget
+    noise: str | None = None
     weight: float | None = None  # of the summed messages: 1 corrected, 1 / N as printed
     damping: float = 0.0
     cap: float | None = None  # the applied correction is at most cap |x| long
@@ -67,34 +89,51 @@ class DU:
     dense_up_to: int = 5000  # parameters: beyond it, conjugate gradient instead of a matrix
     iters: int = 200  # of conjugate gradient, at most
     tol: float = 1e-10  # and its relative residual
+    sums: str = "tree"  # over clients: up and down a spanning tree, or everybody floods its part
     capacity: int | None = None  # zeta: how many samples may be deleted in all (Remark 2)
 
     def __post_init__(self) -> None:
         check_choice("form", self.form, FORMS)
         check_choice("curvature", self.curvature, CURVATURES)
         check_choice("objective", self.objective, OBJECTIVES)
-        check_choice("gradient", self.gradient, ("forgotten", "retained"))
-        if self.whose is not None:
-            check_choice("whose", self.whose, ("global", "local"))
-        if self.noise is not None:
-            check_choice("noise", self.noise, NOISES)
-        for name in ("weight", "cap"):
+        check_choice("sums", self.sums, SUMS)
+        for name, known in (("whose", ("global", "local")), ("gradient", GRADIENTS), ("noise", NOISES)):
+            if getattr(self, name) is not None:
+                check_choice(name, getattr(self, name), known)
+        for name in ("weight", "cap", "until"):
             if getattr(self, name) is not None:
                 check_positive(name, getattr(self, name))
         if not 0 <= self.damping < math.inf:
             raise ValueError(f"damping must be >= 0, got {self.damping}")
+        check_count("steps", self.steps)
         for name in ("curvature_samples", "capacity"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
-        if self.form == "printed" and self.gradient == "retained":
-            raise ValueError("gradient='retained' has no meaning in the printed form")
-        if self.gradient == "retained" and self.whose == "local":
-            raise ValueError("gradient='retained' needs whose='global': its parts belong to no requester")
+        if self.form == "printed" and self.gradient not in (None, "forgotten"):
+            raise ValueError(f"gradient={self.gradient!r} has no meaning in the printed form")
+        if self.form == "printed" and self.until is not None:
+            raise ValueError("until has no meaning in the printed form, which takes one step")
+        if self.form != "printed" and self.gradient != "forgotten" and self.whose == "local":
+            raise ValueError("whose='local' needs gradient='forgotten': the parts of others belong to no requester")
+        if self.repeats and self.gradient in ("forgotten", "centred"):
+            raise ValueError(f"until needs gradient='retained': another step from {self.gradient!r} would go nowhere")
+        if self.noise == "first" and (self.form == "printed" or self.gradient in ("forgotten", "centred")):
+            raise ValueError("noise='first' needs the corrected form and gradient='retained', which starts anywhere")
+
+    @property
+    def repeats(self) -> bool:
+        """Is there a radius to come within?"""
+        return self.until is not None
+
+    @property
+    def starts_from(self) -> str:
+        """The gradient of a corrected step, one of GRADIENTS."""
+        return self.gradient or "retained"
 
     @property
     def own_models(self) -> bool:
         """Does every client correct a model of its own, or all the average?"""
-        return (self.noise or ("shared" if self.form == "printed" else "consensus")) != "consensus"
+        return (self.noise or ("shared" if self.form == "printed" else "consensus")) not in ("consensus", "first")
 
     def factor(self, clients: int) -> float:
         """What the summed messages are multiplied with, among so many clients."""
@@ -105,9 +144,11 @@ class DU:
 class Release:
     """What every staying client publishes, and how it came about.
 
-    models (K, d), rows in the order of `ids`; noiseless (K, d): the same before noise, never to be released;
-    messages: what each requester floods (d,), x_c^Delta as printed, g_c corrected; scale: how much `cap`
-    shortened the correction; hops as in `flood`; sigma: standard deviation of the noise in each model.
+    models (K, d), rows in the order of `ids`; noiseless (K, d): the same before noise, never to be released (of
+    noise="first", whose noise came first, the models themselves); messages: what each requester floods (d,), x_c^Delta
+    as printed, its part of g_0 corrected; scale: how much `cap` shortened the correction; hops as in `flood`; sums:
+    how many vectors were summed over all clients; sigma: standard deviation of the noise in each model; steps: of
+    Newton, none as printed.
     """
 
     models: Tensor
@@ -118,6 +159,8 @@ class Release:
     scale: float
     hops: np.ndarray
     certificate: Certificate | None
+    sums: int = 0
+    steps: tuple[Step, ...] = ()
 
 
 def du(
@@ -142,9 +185,10 @@ def du_release(
     request without noise, if it is at hand already: other noise does not need another solve. One round of
     `fu_core.federation.decentralised.dpsgd_round` on retained data may follow; see `after_fine_tuning`.
 
-    Random: noise, from (seed, "certified noise", ...). Raises ValueError for shapes that do not fit, InvalidRequest
-    beyond `config.capacity`, NumericalFailure where damping is missing, CertificateViolation where the measured radius
-    exceeds the budget: nothing may be released then.
+    Random: noise, fresh for every release that has a certificate (see `Privacy`).
+
+    Raises ValueError for shapes that do not fit, InvalidRequest beyond `config.capacity`, NumericalFailure where
+    damping is missing, CertificateViolation where the measured radius exceeds the budget: nothing may be released then.
     """
     privacy, Q = privacy or Privacy(), f.peers.Q
     if W.shape != (len(f.ids), f.model.d) or len(Q) != len(f.ids):
@@ -155,17 +199,28 @@ def du_release(
     if config.capacity is not None and deletion.m > config.capacity:
         raise InvalidRequest(f"capacity: {deletion.m} samples are to be deleted, but zeta allows {config.capacity}")
     privacy.check(f.model, config.form)
+    if config.noise == "first":
+        return _after_noise(f, W, deletion, config, privacy)
     if plain is None:
-        plain = _without_noise(f, W, deletion, config)
+        plain = _without_noise(f, W, deletion, within(config, privacy))
     certificate, sigma = None, privacy.sigma
     if privacy.epsilon is not None:
         certificate = _certificate(f, plain, deletion, config, privacy)
         sigma = certificate.sigma
     if sigma and config.form == "corrected" and config.noise != "independent":
-        asked = [f.ids.index(c) for c in plain.messages]
+        asked = [f.ids.index(c) for c in deletion.forgotten]
         f.meter.send(W[0], up=flood(Q, asked).messages)  # the noise; as printed it rides on the messages
-    noise = _noise(plain, sigma, config, f.seed)
+    noise = _noise(plain, sigma, deletion, config, privacy.draw(f.seed)) if sigma else torch.zeros_like(plain.noiseless)
     return replace(plain, models=plain.noiseless + noise, sigma=sigma, certificate=certificate)
+
+
+def within(config: DU, privacy: Privacy) -> DU:
+    """The same, with Newton's steps repeated until a certificate's budget is met, where they can be."""
+    if privacy.budget is None or config.repeats or config.form == "printed" or config.starts_from != "retained":
+        return config
+    if config.own_models:  # of which the mean's radius says nothing
+        return config
+    return replace(config, until=privacy.budget)
 
 
 @register("DU", paper="Certified DFL", colour="#b22222", parameters=DU, needs=NEEDS,
@@ -180,6 +235,10 @@ def serve(trained: Trained, deletion: Deletion, config: DU) -> Tensor:
     trained.notes["step"] = float((after - before).double().norm() / before.double().norm())
     trained.notes["scale"] = release.scale
     trained.notes["hops"] = int(release.hops.max())
+    trained.notes["sums"] = release.sums
+    if release.steps:
+        trained.notes["steps"] = len(release.steps)
+        trained.notes["gradient_left"] = release.steps[-1].after / release.steps[0].before
     return release.models
 
 
@@ -188,20 +247,22 @@ def serve(trained: Trained, deletion: Deletion, config: DU) -> Tensor:
 
 def _without_noise(f: Federation, W: Tensor, deletion: Deletion, config: DU) -> Release:
     """The messages, what they add up to, and everybody's model once they have arrived."""
-    Q, mean = f.peers.Q, W.mean(dim=0)
+    mean, network = W.mean(dim=0), Network(f, config.sums, W[0])
     if config.own_models:
         points = dict(zip(f.ids, W, strict=True))
     else:
         points = dict.fromkeys(f.ids, mean)
-        f.meter.send(mean, up=flood(Q, range(len(Q))).messages)  # everybody tells everybody its model, once
+        network.everywhere()  # the mean of all models
 
+    steps: tuple[Step, ...] = ()
     if config.form == "printed":
-        messages = _printed_messages(f, points, deletion, config)
+        messages = printed_messages(f, points, deletion, config, network)
         combined = torch.stack(list(messages.values())).sum(dim=0)
     else:
-        messages, combined = _corrected_messages(f, mean, deletion, config)
-    spread = flood(Q, [f.ids.index(c) for c in messages])
-    f.meter.send(mean, up=spread.messages)
+        messages, combined, steps = newton(f, mean, deletion, config, network)
+    spread = flood(f.peers.Q, [f.ids.index(c) for c in deletion.forgotten])
+    if config.form == "printed" or config.whose == "local":  # solutions, which everybody adds; gradients were summed
+        f.meter.send(mean, up=spread.messages)
 
     correction = config.factor(len(f.ids)) * combined
     scale = _shrink(correction, mean, config.cap)
@@ -209,76 +270,7 @@ def _without_noise(f: Federation, W: Tensor, deletion: Deletion, config: DU) -> 
     noiseless = torch.stack([points[i] for i in staying]) + scale * correction
     if not bool(noiseless.isfinite().all()):
         raise NumericalFailure(f"the unlearned models are not finite; raise damping (now {config.damping:g})")
-    return Release(noiseless, staying, noiseless, messages, 0.0, scale, spread.hops, None)
-
-
-def _printed_messages(f: Federation, points: Mapping[int, Tensor], deletion: Deletion, config: DU) -> dict[int, Tensor]:
-    """Lines 3 and 4, or Eqs. (5) and (6) for a client of which nothing is left."""
-    messages: dict[int, Tensor] = {}
-    for c, gone in deletion.forgotten.items():
-        g_u = mean_gradient(f.model, points[c], gone, count=f.meter.train)
-        if c in deletion.kept:
-            n_left = len(deletion.kept[c][1])  # n_c - m_c
-            held = {c: deletion.kept[c]} if config.whose != "global" else deletion.kept  # Eq. (2)
-            g = len(gone[1]) / n_left * g_u  # 1 / (n_c - m_c) sum over U_c
-        else:
-            held = {i: data for i, data in deletion.holders.items() if i != c}  # Eq. (5)
-            g = g_u / len(held)  # Eq. (6)
-        parts = [(1 / len(held), i, data) for i, data in held.items()]
-        messages[c] = _solver(f, points, parts, config, loss_fisher=True)(g)  # line 4
-    return messages
-
-
-def _corrected_messages(f: Federation, x: Tensor, deletion: Deletion, config: DU) -> tuple[dict[int, Tensor], Tensor]:
-    """Every g_c at the common point x, and H_r^-1 sum_c g_c, which all solve for together."""
-    weights = retained_weights(deletion.kept, config.objective)
-    if config.gradient == "retained":
-        shares = {
-            i: -weights[i] * mean_gradient(f.model, x, data, count=f.meter.train) for i, data in deletion.kept.items()
-        }
-    else:
-        shares = {c: _share(f, x, c, deletion, config.objective) for c in deletion.forgotten}
-    points = dict.fromkeys(deletion.holders, x)
-    if config.whose == "local":  # each solves by itself, with the curvature of what it keeps
-        for c, g in shares.items():
-            own = [(1.0, c, deletion.kept.get(c, deletion.clients[c]))]
-            shares[c] = _solver(f, points, own, config)(g)
-        return shares, torch.stack(list(shares.values())).sum(dim=0)
-    parts = [(weights[i], i, data) for i, data in deletion.kept.items()]
-    everybody = len(parts) * flood(f.peers.Q, [0]).messages  # the curvature's shares are summed over the network
-    solve = _solver(f, points, parts, config, on_product=lambda k: f.meter.send(x, up=k * everybody))
-    return shares, solve(torch.stack(list(shares.values())).sum(dim=0))
-
-
-def _share(f: Federation, x: Tensor, c: int, deletion: Deletion, objective: str) -> Tensor:
-    """g_c: what client c alone adds to -grad f_r(x), if x minimises f."""
-    gone = deletion.forgotten[c]
-    m, g_u = len(gone[1]), mean_gradient(f.model, x, gone, count=f.meter.train)
-    if objective == "samples":
-        return m / (deletion.n - deletion.m) * g_u
-    staying = len(deletion.kept)
-    if c not in deletion.kept:
-        return g_u / staying  # grad f_c / (N - 1)
-    g_c = mean_gradient(f.model, x, deletion.clients[c], count=f.meter.train)
-    return m / len(deletion.kept[c][1]) * (g_u - g_c) / staying  # m / (n_c - m) (mean over U_c - mean over S_c) / N
-
-
-def _solver(
-    f: Federation,
-    points: Mapping[int, Tensor],
-    parts: Sequence[Part],
-    config: DU,
-    *,
-    loss_fisher: bool = False,
-    on_product: Callable[[int], None] | None = None,
-) -> Solve:
-    """`newton_solver` over the parts, each at its client's point, from a sample if `curvature_samples` says so."""
-    data = sampled(parts, config.curvature_samples, seed=f.seed)
-    groups: dict[int, tuple[Tensor, list[tuple[float, Client]]]] = {}  # one per different point
-    for (_, i, _), part in zip(parts, data, strict=True):
-        groups.setdefault(id(points[i]), (points[i], []))[1].append(part)
-    how = Newton(config.curvature, config.damping, loss_fisher, config.dense_up_to, config.iters, config.tol)
-    return newton_solver(f.model, list(groups.values()), how, on_product=on_product, meter=f.meter)
+    return Release(noiseless, staying, noiseless, messages, 0.0, scale, spread.hops, None, network.sums, steps)
 
 
 def _shrink(correction: Tensor, x: Tensor, cap: float | None) -> float:
@@ -294,22 +286,35 @@ def _certificate(f: Federation, plain: Release, deletion: Deletion, config: DU, 
     if config.form == "printed":
         return claimed(privacy, deletion, config.factor(len(f.ids)))
     different = plain.noiseless if config.own_models else plain.noiseless[:1]
-    radii = [residual_radius(f.model, w, deletion, objective=config.objective) for w in different]
+    radii = [residual_radius(f.model, w.double(), deletion, objective=config.objective) for w in different]
     if config.noise == "independent":  # the tuple of models is one vector with noise in every coordinate
         return measured(privacy, math.hypot(*radii), "all models")
     return measured(privacy, max(radii), "model" if config.own_models else "all models")
 
 
-def _noise(plain: Release, sigma: float, config: DU, seed: int) -> Tensor:
+def _noise(plain: Release, sigma: float, deletion: Deletion, config: DU, draw: Draw) -> Tensor:
     """(K, d): everybody the same, as flooded messages carry it, or everybody its own."""
-    if not sigma:
-        return torch.zeros_like(plain.noiseless)
-
-    def draw(name: str, i: int) -> Tensor:
-        generator = stream(seed, "certified noise", name, i)
-        return torch.randn(plain.noiseless.shape[1], generator=generator, dtype=torch.float64).to(plain.noiseless)
-
+    like = plain.noiseless[0]
     if config.noise == "independent":
-        return sigma * torch.stack([draw("client", i) for i in plain.ids])
-    share = sigma / math.sqrt(len(plain.messages))  # each requester adds its part, which makes sigma together
-    return (share * torch.stack([draw("message", c) for c in plain.messages]).sum(dim=0)).expand_as(plain.noiseless)
+        return sigma * torch.stack([draw.normal("client", i, like) for i in plain.ids])
+    share = sigma / math.sqrt(len(deletion.forgotten))  # each requester adds its part, which makes sigma together
+    parts = [draw.normal("message", c, like) for c in deletion.forgotten]
+    return (share * torch.stack(parts).sum(dim=0)).expand_as(plain.noiseless)
+
+
+def _after_noise(f: Federation, W: Tensor, deletion: Deletion, config: DU, privacy: Privacy) -> Release:
+    """Noise first, x_0 + N(0, sigma^2 I), then Newton's steps: all that is sent from here on depends on nothing else.
+
+    Every client adds its part, so large that it is still sigma where one client knows its own. In world B the retrained
+    model gets the same noise, and the same steps follow: they are post-processing.
+    """
+    x, n = W.mean(dim=0), len(f.ids)
+    certificate, sigma = None, privacy.sigma
+    if privacy.epsilon is not None:
+        radius = residual_radius(f.model, x.double(), deletion, objective=config.objective)
+        certificate = measured(privacy, radius, "all models", against="messages")
+        sigma = certificate.sigma
+    draw, share = privacy.draw(f.seed), sigma / math.sqrt(max(n - 1, 1))
+    noise = share * torch.stack([draw.normal("start", i, x) for i in f.ids]).sum(dim=0)
+    released = _without_noise(f, start(x + noise, n), deletion, config)
+    return replace(released, sigma=sigma, certificate=certificate)

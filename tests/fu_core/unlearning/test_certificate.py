@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fu_core.errors import CertificateViolation, UnsupportedModel
+from fu_core.errors import CertificateViolation, RepeatedNoise, UnsupportedModel
 from fu_core.models.flat import FlatModel
 from fu_core.models.linear import mlp, softmax_regression
 from fu_core.request import Deletion
@@ -15,13 +15,15 @@ from fu_core.unlearning.certificate import (
     Constants,
     Privacy,
     after_fine_tuning,
+    composed,
     residual_radius,
     retained_gradient,
     softmax_constants,
 )
 from fu_core.unlearning.curvature import dense_curvature
 from fu_core.unlearning.du import DU, du, du_release
-from fu_core.unlearning.gaussian_mechanism import gaussian_sigma
+from fu_core.unlearning.gaussian_mechanism import gaussian_epsilon, gaussian_sigma
+from fu_core.unlearning.noise import Noise, rehearsal
 from tests.ridge import EVERYBODY, L2, ONE, D, N, Ridge, among_peers, relative
 
 
@@ -103,19 +105,156 @@ def test_a_release_beyond_budget_is_refused_with_the_numbers(ridge):
     w, _ = ridge.worlds(ONE)
     off, privacy = ridge.consensus(w) + 0.5, Privacy(epsilon=1.0, budget=0.01)  # training that has not converged
     with pytest.raises(CertificateViolation, match=r"may be .* from retraining, budget allows 0\.01.*retrain"):
-        release(ridge, off, ONE, privacy)
-    assert release(ridge, off, ONE, privacy, gradient="retained")
+        release(ridge, off, ONE, privacy, gradient="forgotten")
+    assert release(ridge, off, ONE, privacy)
 
 
 @pytest.mark.parametrize(("noise", "covers"), [("shared", "model"), ("independent", "all models")])
 def test_models_of_their_own_are_covered_one_by_one_unless_their_noise_is_independent(ridge, noise, covers):
     w, _ = ridge.worlds(ONE)
     W = ridge.consensus(w) + 0.001 * torch.arange(N).double()[:, None]
-    found = release(ridge, W, ONE, Privacy(epsilon=1.0, budget=1.0), noise=noise)
+    found = release(ridge, W, ONE, Privacy(epsilon=1.0, budget=5.0), noise=noise)
     assert found.certificate.covers == covers
     radii = [residual_radius(ridge.model, w_i, ridge.deletion(ONE)) for w_i in found.noiseless]
     expected = math.hypot(*radii) if covers == "all models" else max(radii)
     assert found.certificate.radius == pytest.approx(expected)
+
+
+class Logistic:
+    """Four clients' logistic regression at the minimiser w, and a request; exact retraining by Newton's method."""
+
+    def __init__(self, l2=0.1, scale=1.0):
+        g = torch.Generator().manual_seed(0)
+        self.clients = [
+            (scale * torch.randn(30, 3, generator=g).double(), torch.randint(0, 2, (30,), generator=g))
+            for _ in range(4)
+        ]
+        self.model = FlatModel(softmax_regression(3, 2), l2=l2)
+        self.deletion = Deletion.of(self.clients, {0: torch.arange(20), 1: torch.arange(25)})
+        self.w = minimiser(self.model, self.clients)
+        self.retrained = minimiser(self.model, [self.deletion.kept[i] for i in range(4)])
+
+    def release(self, privacy=None, w=None, **options):
+        """Of everybody at w."""
+        start = (self.w if w is None else w).repeat(4, 1)
+        return du_release(among_peers(self.model, self.clients), start, self.deletion, DU(**options), privacy)
+
+
+@pytest.fixture(scope="module")
+def logistic():
+    return Logistic()
+
+
+def test_newton_steps_go_on_until_the_budget_is_met(logistic):
+    """One step leaves the second-order term; a smaller budget takes more steps, and each is shorter than the last."""
+    counts = []
+    for budget in (1e-1, 1e-3, 1e-8):
+        found = logistic.release(Privacy(epsilon=1.0, budget=budget))
+        distance = float((found.noiseless[0] - logistic.retrained).norm())
+        assert distance <= found.certificate.radius <= budget
+        assert found.certificate.radius == pytest.approx(found.steps[-1].after / logistic.model.l2)
+        assert all(step.after < step.before for step in found.steps)
+        counts.append(len(found.steps))
+    assert counts[0] < counts[1] < counts[2]
+    with pytest.raises(CertificateViolation, match="budget allows 1e-08"):
+        logistic.release(Privacy(epsilon=1.0, budget=1e-8), steps=1)
+
+
+def test_the_error_of_a_newton_step_is_quadratic_in_the_error_before():
+    """|e+| <= M / (2 lambda) |e|^2 with the softmax's M, from several starts (peers 7)."""
+    found = Logistic(l2=0.5)
+    radius = max(float(x.norm(dim=1).max()) for x, _ in found.clients)
+    M = softmax_constants(math.hypot(radius, 1.0), found.model.l2).M  # the bias is one more feature
+    for seed in range(5):
+        off = torch.randn(found.model.d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        w = found.retrained + 0.02 * off
+        after = found.release(w=w).noiseless[0]
+        before = float((w - found.retrained).norm())
+        assert float((after - found.retrained).norm()) <= M / (2 * found.model.l2) * before**2
+
+
+def test_a_full_step_that_overshoots_is_halved():
+    """Far from the minimiser the softmax is flat, and Newton's full step diverges."""
+    found = Logistic(l2=1e-4, scale=3.0)
+    w = 30 * torch.randn(found.model.d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    release = found.release(w=w, until=1e-6, steps=200)
+    assert min(step.share for step in release.steps) < 1
+    assert float((release.noiseless[0] - found.retrained).norm()) < 1e-6
+
+
+def test_noise_that_comes_first_covers_every_message_after_it(logistic):
+    """Both worlds begin with the same noise; Newton's steps from there are the same map, and end in retraining."""
+    privacy = Privacy(epsilon=1.0, budget=3.0, noise=Noise(rehearsed=1))
+    found = logistic.release(privacy, noise="first", until=1e-6, steps=100)
+    assert found.certificate.against == "messages"
+    assert found.certificate.radius >= float((logistic.w - logistic.retrained).norm())
+    assert float((found.models[0] - logistic.retrained).norm()) < 1e-6
+    assert found.sigma == gaussian_sigma(3.0, epsilon=1.0, delta=1e-5)
+    assert torch.equal(found.models, found.noiseless)
+    with pytest.raises(CertificateViolation, match=r"budget allows 0\.001"):
+        logistic.release(Privacy(epsilon=1.0, budget=0.001), noise="first", until=1e-6)
+
+
+def test_the_start_with_noise_has_it_even_for_who_knows_a_part(logistic):
+    """N parts of variance sigma^2 / (N - 1): without any one of them sigma is left."""
+    draws = []
+    for seed in range(300):
+        f = among_peers(logistic.model, logistic.clients, seed)
+        options = DU(noise="first", damping=1e12)  # no step to speak of
+        draws.append(du_release(f, logistic.w.repeat(4, 1), logistic.deletion, options, Privacy(sigma=0.3)).models[0])
+    spread = (torch.stack(draws) - logistic.w).std()
+    assert float(spread) == pytest.approx(0.3 * math.sqrt(4 / 3), rel=0.1)
+
+
+# --- fresh noise -----------------------------------------------------------------------------------------------------
+
+
+def test_two_releases_never_share_their_noise(ridge):
+    """Or their difference would be free of it: the federation's seed has no say once epsilon is given."""
+    w, _ = ridge.worlds(ONE)
+    privacy = Privacy(epsilon=1.0, budget=0.01)
+    first, second = (release(ridge, ridge.consensus(w), ONE, privacy, seed=0) for _ in range(2))
+    apart = (first.models - second.models)[0] / first.sigma
+    assert float(apart.abs().min()) > 0
+    assert torch.equal(first.noiseless, second.noiseless)
+
+
+def test_rehearsed_noise_counts_its_releases_and_refuses_to_repeat_one(ridge):
+    w, _ = ridge.worlds(ONE)
+
+    def noise_of(source):
+        found = release(ridge, ridge.consensus(w), ONE, Privacy(epsilon=1.0, budget=0.01, noise=source))
+        return found.models - found.noiseless
+
+    with rehearsal():
+        source = Noise(rehearsed=5)
+        first, second = noise_of(source), noise_of(source)
+        assert not torch.equal(first, second)
+        with pytest.raises(RepeatedNoise, match=r"noise 5 has been released before \(release 1\)"):
+            noise_of(Noise(rehearsed=5))
+    with rehearsal():
+        assert torch.equal(noise_of(Noise(rehearsed=5)), first)
+
+
+@pytest.mark.parametrize("rehearsed", ["7", 1.5, True])
+def test_a_rehearsal_needs_a_whole_number(rehearsed):
+    with pytest.raises(ValueError, match="rehearsed must be a whole number"):
+        Noise(rehearsed=rehearsed)
+
+
+def test_releases_compose_as_gaussians_do(logistic):
+    """Ten releases at mu = 0.1 are one at 0.3162, and less than ten times its epsilon."""
+    delta, mu = 1e-5, 0.1
+    epsilon = gaussian_epsilon(mu, 1.0, delta=delta)
+    one = Certificate(epsilon, delta, sigma=1.0, radius=0.05, covers="all models", budget=mu)
+    assert one.mu == pytest.approx(mu)
+    assert composed([one] * 10, delta) == pytest.approx(gaussian_epsilon(math.sqrt(10) * mu, 1.0, delta=delta))
+    assert composed([one], delta) == pytest.approx(epsilon)
+    assert composed([one] * 10, delta) < 10 * epsilon
+    found = logistic.release(Privacy(epsilon=1.0, budget=0.1)).certificate
+    assert found.mu == pytest.approx(0.26805, abs=1e-5)
+    with pytest.raises(CertificateViolation, match="printed form's claim"):
+        composed([one, Certificate(1.0, delta, 1.0, 0.1, "all models", "printed")], delta)
 
 
 def test_the_radius_bounds_the_distance_to_retraining():

@@ -36,7 +36,7 @@ def unlearned(ridge, w, forget, f=None, **options):
 
 @pytest.mark.parametrize("objective", ["clients", "samples"])
 @pytest.mark.parametrize("forget", [EVERYBODY, ONE, 4, TWO_LEAVE, MIXED], ids=["all", "one", "leaves", "two", "mixed"])
-@pytest.mark.parametrize("gradient", ["forgotten", "retained"])
+@pytest.mark.parametrize("gradient", ["forgotten", "centred", "retained"])
 def test_the_corrected_form_is_exact_retraining_on_ridge(ridge, forget, objective, gradient):
     w, retrained = ridge.worlds(forget, objective)
     W = unlearned(ridge, w, forget, objective=objective, gradient=gradient)
@@ -49,10 +49,20 @@ def test_a_step_from_the_retained_gradient_is_exact_from_anywhere(ridge):
     """Training need not have converged, nor the clients agree."""
     w, retrained = ridge.worlds(ONE)
     W = ridge.consensus(w) + torch.randn(N, D, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    from_retained = du(ridge.federation(), W, ridge.deletion(ONE), DU(gradient="retained"))
-    from_forgotten = du(ridge.federation(), W, ridge.deletion(ONE))
+    from_retained = du(ridge.federation(), W, ridge.deletion(ONE), DU())
+    from_forgotten, centred = (
+        du(ridge.federation(), W, ridge.deletion(ONE), DU(gradient=gradient)) for gradient in ("forgotten", "centred")
+    )
     assert relative(from_retained, retrained, w) < 1e-10
     assert relative(from_forgotten, retrained, w) > 0.1
+    H, H_r = (dense(ridge, held) for held in (dict(enumerate(ridge.clients)), ridge.deletion(ONE).kept))
+    left = torch.linalg.solve(H_r, H @ (W.mean(dim=0) - w))  # x* + H_r^-1 H (x - x*): how far training was from its end
+    assert torch.allclose(centred[0] - retrained, left, rtol=1e-8)
+
+
+def dense(ridge, held):
+    """The Hessian (D, D) of the mean of the clients' losses."""
+    return sum(X.T @ X / len(y) for X, y in held.values()) / len(held) + L2 * torch.eye(D).double()
 
 
 @pytest.mark.parametrize("curvature", ["hessian", "ggn"])
@@ -223,20 +233,29 @@ def test_the_printed_form_sends_one_vector_per_requester_and_link(ridge):
     assert f.meter.bytes == N * (2 * N - (N - 1)) * nbytes(w)
 
 
-def test_the_corrected_form_also_pays_for_consensus_and_for_products(ridge):
+@pytest.mark.parametrize(("sums", "each"), [("tree", 2 * (N - 1)), ("flood", N * (N + 1))])
+def test_the_corrected_form_pays_for_every_sum_over_the_network(ridge, sums, each):
+    """The mean of the models, the gradient, its check after the step, and a sum per product or row of a matrix."""
     w, _ = ridge.worlds(ONE)
-    by_cg, dense, diagonal = (ridge.federation() for _ in range(3))
-    models = unlearned(ridge, w, ONE, by_cg, dense_up_to=0)
+    by_cg, whole, diagonal = (ridge.federation() for _ in range(3))
+    models = unlearned(ridge, w, ONE, by_cg, dense_up_to=0, sums=sums)
     assert torch.equal(models, models[:1].expand_as(models))
-    per_flood = (N + 1) * nbytes(w)
-    averaging, message = N * per_flood, per_flood
-    products = (by_cg.meter.bytes - averaging - message) / (N * per_flood)
+    others = 3 * each * nbytes(w)
+    products = (by_cg.meter.bytes - others) / (each * nbytes(w))
     assert products == round(products)
     assert 1 <= products <= D + 2
-    unlearned(ridge, w, ONE, dense)
-    unlearned(ridge, w, ONE, diagonal, curvature="diagonal_fisher", damping=0.1)
-    assert dense.meter.bytes - averaging - message == D * N * per_flood  # everybody floods its (D, D) Hessian
-    assert diagonal.meter.bytes - averaging - message == N * per_flood
+    unlearned(ridge, w, ONE, whole, sums=sums)
+    unlearned(ridge, w, ONE, diagonal, curvature="diagonal_fisher", damping=10.0, sums=sums)
+    assert whole.meter.bytes - others == D * each * nbytes(w)
+    assert diagonal.meter.bytes - others == each * nbytes(w)
+
+
+def test_the_printed_form_collects_the_hessians_of_all_others_for_a_client_that_leaves(ridge):
+    """Eq. (5): N - 1 matrices of D rows, added up on their way to client 4; then one flood (errata D4)."""
+    w, _ = ridge.worlds(4)
+    f = ridge.federation()
+    unlearned(ridge, w, 4, f, form="printed")
+    assert f.meter.bytes == ((N - 1) * D + 2 * N - (N - 1)) * nbytes(w)
 
 
 def test_noise_for_all_floods_once_more_unless_it_rides_on_the_messages_or_is_everybodys_own(ridge):
@@ -264,7 +283,9 @@ def test_it_serves_a_request_by_name_and_tells_how(ridge, monkeypatch, name, for
     assert torch.equal(served.model, release.models)
     before = W[:4].mean(dim=0)
     step = float((release.models.mean(dim=0) - before).norm() / before.norm())
-    assert served.notes == {"step": pytest.approx(step), "scale": release.scale, "hops": 2}
+    told = {"step": pytest.approx(step), "scale": release.scale, "hops": 2, "sums": release.sums}
+    left = {"steps": 1, "gradient_left": pytest.approx(0, abs=1e-10)} if form == "corrected" else {}
+    assert served.notes == told | left
     assert served.notes["scale"] < 1
     assert served.cost.bytes > 0
     assert f.meter.bytes == 0
@@ -292,7 +313,8 @@ def test_requests_that_cannot_be_served_say_why(ridge):
 @pytest.mark.parametrize(
     ("field", "value"),
     [("form", "exact"), ("curvature", "newton"), ("objective", "mean"), ("whose", "mine"), ("noise", "none"),
-     ("damping", -1.0), ("weight", 0.0), ("cap", 0.0), ("capacity", 0), ("gradient", "both")],
+     ("damping", -1.0), ("weight", 0.0), ("cap", 0.0), ("capacity", 0), ("gradient", "both"), ("steps", 0),
+     ("until", -1.0), ("sums", "ring")],
 )  # fmt: skip
 def test_a_wrong_option_is_named(field, value):
     with pytest.raises(ValueError, match=field):
@@ -302,8 +324,14 @@ def test_a_wrong_option_is_named(field, value):
 def test_options_that_exclude_each_other_are_refused():
     with pytest.raises(ValueError, match="no meaning in the printed form"):
         DU(form="printed", gradient="retained")
-    with pytest.raises(ValueError, match="whose='global'"):
-        DU(gradient="retained", whose="local")
+    with pytest.raises(ValueError, match="whose='local' needs gradient='forgotten'"):
+        DU(whose="local")
+    with pytest.raises(ValueError, match="until has no meaning in the printed form"):
+        DU(form="printed", until=0.1)
+    with pytest.raises(ValueError, match="until needs gradient='retained'"):
+        DU(gradient="centred", until=0.1)
+    with pytest.raises(ValueError, match="noise='first' needs the corrected form"):
+        DU(form="printed", noise="first")
 
 
 def test_a_singular_hessian_asks_for_damping():
