@@ -68,7 +68,10 @@ def printed_messages(
             held = {i: data for i, data in deletion.holders.items() if i != c}  # Eq. (5)
             g = g_u / len(held)  # Eq. (6)
         parts = [(1 / len(held), i, data) for i, data in held.items()]
-        ask = None if set(held) == {c} else network.to_one  # "collect the Hessians" of all others, each (d, d)
+        ask = None if set(held) == {c} else network.to_one
+        if ask is not None and config.curvature in ("hessian", "ggn"):
+            network.to_one(f.model.d)  # it "collects the Hessians" of all others, d vectors each, however it solves
+            ask = None
         messages[c] = _solver(f, points, parts, config, loss_fisher=True, on_product=ask)(g)  # line 4
     return messages
 

@@ -2,72 +2,145 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fu_core.errors import CertificateViolation
 from fu_core.evaluation.accuracy import accuracy
-from fu_core.unlearning.certificate import Privacy, residual_radius, softmax_constants
-from fu_core.unlearning.du import DU, du_release
-from fu_papers.certified_dfl.runs import Case, needs
+from fu_core.federation.federation import Federation
+from fu_core.federation.local import Client
+from fu_core.federation.meter import Meter
+from fu_core.request import Deletion
+from fu_core.streams import stream, stream_seed
+from fu_core.unlearning.certificate import Certificate, Privacy, composed, residual_radius, softmax_constants
+from fu_core.unlearning.du import DU, Release, du_release, within
+from fu_core.unlearning.noise import Noise, rehearsal
+from fu_papers.certified_dfl import runs
+from fu_papers.certified_dfl.curve import newly_asked
+from fu_papers.certified_dfl.runs import EXACT_KEYS, TRAINING_KEYS, federation
 from fu_papers.lab.context import RunContext
-from fu_papers.lab.record import run_function
-from fu_papers.problems import data_hash
+from fu_papers.lab.device import device
+from fu_papers.lab.record import Needs, run_function
+from fu_papers.problems import data_hash, problem
+
+
+def needs(config: Mapping[str, Any]) -> Needs:
+    """The original training, and what retraining aims at once each request is served."""
+    training = {key: config[key] for key in TRAINING_KEYS}
+    found: dict[str, Any] = {"original": (runs.train, {**training, "request": "none"})}
+    for request in config["requests"]:
+        found[request] = (runs.exact, {**{key: config[key] for key in EXACT_KEYS}, "request": request})
+    return found
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request as it comes: who is there, with a meter for it; everybody's model (K, d); what goes; the exact model.
+
+    exact (d,): the minimiser of what is then retained, world B before its noise (errata D6, D7).
+    """
+
+    f: Federation
+    W: Tensor
+    deletion: Deletion
+    exact: Tensor
+    test: Client
+
+    def measured(self, plain: Release) -> dict[str, Any]:
+        """The models without noise: what they are worth, how far they are from exact retraining, what they took."""
+        x, x_o, meter = plain.noiseless.mean(dim=0), self.W.mean(dim=0), self.f.meter
+        return {
+            "steps": [step._asdict() for step in plain.steps],
+            "sums": plain.sums,
+            "images": meter.images,
+            "products": meter.products,
+            "bytes": meter.bytes,
+            "radius": residual_radius(self.f.model, x.double(), self.deletion, objective="samples"),
+            "radius_before": residual_radius(self.f.model, x_o.double(), self.deletion, objective="samples"),
+            "exact_gap": float((x - self.exact).norm() / (x_o - self.exact).norm()),
+            "test": accuracy(self.f.model, x, *self.test),
+            "test_before": accuracy(self.f.model, x_o, *self.test),
+            "test_exact": accuracy(self.f.model, self.exact, *self.test),
+        }
+
+    def release(self, config: DU, plain: Release, privacy: Privacy) -> tuple[Certificate | None, dict[str, Any]]:
+        """One release, and what is to be told of it: its noise and accuracy, or why it was refused."""
+        told: dict[str, Any] = {"epsilon": privacy.epsilon, "form": config.form}
+        try:
+            found = du_release(self.f, self.W, self.deletion, config, privacy, plain)
+        except CertificateViolation as refused:
+            return None, {**told, "released": False, "reason": str(refused)}
+        assert found.certificate is not None
+        other = torch.randn(len(self.exact), generator=stream(0, "noise of world B"), dtype=torch.float64)
+        return found.certificate, {
+            **told,
+            "released": True,
+            "sigma": found.sigma,
+            "claimed_radius": found.certificate.radius,
+            "mu": found.certificate.mu,
+            "test": accuracy(self.f.model, found.models.mean(dim=0), *self.test),
+            "retrained": accuracy(self.f.model, self.exact + found.sigma * other.to(self.exact), *self.test),
+        }
 
 
 @run_function("certified_dfl.certify", data=data_hash, needs=needs)
 def certify(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
-    """The budget rule on the convex problem: measured radius, noise and accuracy per epsilon, or the refusal.
+    """The budget rule on the convex problem, requests one after the other: noise and accuracy per epsilon, or refusals.
 
-    Beside it the printed calibration with its own constants, and what it does to accuracy.
+    Noise is never fed back: each request goes on from the models of before noise, and each release draws its own. Logs
+    a row per request, form and epsilon. served: what each request took; printed: the same of the printed form, whose
+    calibration with its own constants is shown where the config has options for it; composed: the epsilon of all
+    releases together, per epsilon of each; None if one was refused.
     """
-    case = Case.of(config, context)
-    f, deletion, original, retrained = case.f, case.deletion, case.original, case.retrained
-    options = {"corrected": DU(**config["du"]), "printed": DU(**config["printed"])}
-    plain = {form: du_release(f, original, deletion, du) for form, du in options.items()}
-    x, x_printed = (plain[form].noiseless.mean(dim=0) for form in ("corrected", "printed"))
-    length = float(x.norm())
-
-    def radius(w: Tensor) -> float:
-        return residual_radius(f.model, w.double(), deletion, objective="samples")
-
-    def test_accuracy(w: Tensor) -> float:
-        return accuracy(f.model, w, *case.test)
-
-    constants = softmax_constants(1.0, config["l2"], norm=length)
-    rules: dict[str, dict[str, Any]] = {"corrected": {"budget": config["budget"]}, "printed": {"constants": constants}}
-    for epsilon in config["epsilons"]:
-        for form, du in options.items():
-            privacy = Privacy(epsilon=epsilon, delta=config["delta"], **rules[form])
-            try:
-                released = du_release(f, original, deletion, du, privacy, plain[form])
-            except CertificateViolation as refused:
-                context.log(epsilon=epsilon, form=form, released=False, reason=str(refused))
-                continue
-            assert released.certificate is not None
-            noise = (released.models - released.noiseless).mean(dim=0)
-            context.log(
-                epsilon=epsilon,
-                form=form,
-                released=True,
-                sigma=released.sigma,
-                claimed_radius=released.certificate.radius,
-                test=test_accuracy(released.models.mean(dim=0)),
-                retrained=test_accuracy(retrained.mean(dim=0) + noise),  # world B, errata D7
-            )
+    f, test = federation(config), problem(config).test
+    W, present, earlier = context.needed("original", ["W"])["W"].to(device()), f, "none"
+    du, delta, budget = DU(**config["du"]), config["delta"], config["budget"]
+    served, printed = [], []
+    certificates: dict[float, list[Certificate | None]] = {epsilon: [] for epsilon in config["epsilons"]}
+    named = [config[key] for key in ("dataset", "split", "topology")]
+    with rehearsal():  # another for every release of this run, and the same when it is run again
+        noise = Noise(rehearsed=stream_seed(config["seed"], "certify", *named, *config["requests"]))
+        for request in config["requests"]:
+            deletion = Deletion.of(present.clients, newly_asked(request, earlier, f))
+            exact = context.needed(request, ["x"])["x"].to(device())
+            asked = Asked(present.having(meter=Meter()), W, deletion, exact, test)
+            plain = du_release(asked.f, W, deletion, within(du, Privacy(epsilon=1.0, delta=delta, budget=budget)))
+            served.append({"request": request, **asked.measured(plain)})
+            for epsilon, found in certificates.items():
+                privacy = Privacy(epsilon=epsilon, delta=delta, budget=budget, noise=noise)
+                certificate, row = asked.release(du, plain, privacy)
+                found.append(certificate)
+                context.log(request=request, **row)
+            if config["printed"]:
+                printed.append({"request": request, **_as_printed(config, asked, noise, context)})
+            present, W, earlier = present.after(deletion), plain.noiseless, request
     return {
-        "length": length,
+        "served": served,
+        "printed": printed,
+        "composed": {f"{epsilon:g}": _composed(found, delta) for epsilon, found in certificates.items()},
+        "length": float(W.mean(dim=0).norm()),
         "d": f.model.d,
-        "constants": constants._asdict(),
-        "radius": radius(x),
-        "radius_printed": radius(x_printed),
-        "radius_original": radius(original.mean(dim=0)),
-        "radius_retrained": radius(retrained.mean(dim=0)),
-        "test": test_accuracy(x),
-        "test_printed": test_accuracy(x_printed),
-        "test_retrained": test_accuracy(retrained.mean(dim=0)),
-        "budget": config["budget"],
-        "delta": config["delta"],
+        "budget": budget,
+        "delta": delta,
     }, None
+
+
+def _composed(certificates: Sequence[Certificate | None], delta: float) -> float | None:
+    given = [certificate for certificate in certificates if certificate is not None]
+    return composed(given, delta) if len(given) == len(certificates) else None
+
+
+def _as_printed(config: Mapping[str, Any], asked: Asked, noise: Noise, context: RunContext) -> dict[str, Any]:
+    """Algorithm 1 with Theorem 1's noise, whose constants are those of the loss where the models are."""
+    here = Asked(asked.f.having(meter=Meter()), asked.W, asked.deletion, asked.exact, asked.test)
+    du = DU(**config["printed"])
+    plain = du_release(here.f, here.W, here.deletion, du)
+    constants = softmax_constants(1.0, config["l2"], norm=float(here.W.mean(dim=0).norm()))
+    for epsilon in config["epsilons"]:
+        privacy = Privacy(epsilon=epsilon, delta=config["delta"], constants=constants, noise=noise)
+        context.log(request=config["requests"][0], **here.release(du, plain, privacy)[1])
+    return {**here.measured(plain), "constants": constants._asdict()}

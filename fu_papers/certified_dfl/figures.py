@@ -5,19 +5,28 @@ Every function takes the experiment and what the stages' runs returned; nothing 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import matplotlib.pyplot as plt
 import networkx as nx
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fu_papers import problem_figures
 from fu_papers.certified_dfl.grid import DU_FORMS, Experiment, Place
-from fu_papers.certified_dfl.results import Curves, Descriptions, Speeds, graph_of, phases, releases, saved_percent
+from fu_papers.certified_dfl.results import (
+    Certificates,
+    Curves,
+    Descriptions,
+    Speeds,
+    graph_of,
+    phases,
+    releases,
+    saved_percent,
+    served,
+)
 from fu_papers.certified_dfl.titles import REQUESTS, SHOWN, dataset_title, timed_title, topology_title
 from fu_papers.lab.record import Record
 from fu_papers.look import LINE, colour, linestyle
@@ -134,19 +143,19 @@ def _saved(seconds: Mapping[str, float], method: str) -> str:
 # --- the certificate -------------------------------------------------------------------------------------------------
 
 
-def certificate_figure(e: Experiment, certificates: Sequence[Record]) -> Figure:
-    """What a certificate costs: accuracy and noise per epsilon, and the measured distance against the budget."""
-    metrics = pd.DataFrame([record.metrics for record in certificates])
-    released = releases(certificates)
+def certificate_figure(e: Experiment, certificates: Certificates) -> Figure:
+    """What a certificate costs: accuracy and noise per epsilon at the main place; Newton's steps in every cell."""
+    place = e.main(e.datasets[0])
+    here = {where: record for where, record in certificates.items() if where[:2] == (place, "sample")}
+    released, plain = releases(here), served(here)
     fig, (left, middle, right) = axes_row(3, height=4.2, width=4.8)
     for form, method in (("printed", "DU printed"), ("corrected", "DU")):
-        by_epsilon = released[(released.form == form) & released.released].groupby("epsilon")
+        by_epsilon = released[(released.form == form) & released.released.astype(bool)].groupby("epsilon")
         look = _look(method) | {"marker": "o", "capsize": 3}
         for ax, name in ((left, "test"), (middle, "ratio")):
             mean, error = by_epsilon[name].mean(), by_epsilon[name].std().fillna(0)
             ax.errorbar(mean.index, mean, yerr=error, label=f"{SHOWN[method]}, with noise", **look)
-    left.axhline(metrics.test.mean(), color=colour("DU"), linewidth=1, label="DU, corrected, no noise")
-    left.axhline(metrics.test_retrained.mean(), label="Retrain", **_look("Retrain"))
+    left.axhline(plain.test_exact.mean(), label="exact retraining, no noise", **_look("Retrain"))
     left.set(ylim=(0, 102), ylabel="test accuracy (%)", title="(a) accuracy that is left")
     middle.axhline(1, color="#777777", linewidth=1)
     middle.annotate("1: noise as long as the model", (max(e.epsilons), 1), xytext=(0, 4), textcoords="offset points",
@@ -156,16 +165,14 @@ def certificate_figure(e: Experiment, certificates: Sequence[Record]) -> Figure:
         ax.set(xscale="log", xlabel="ε (smaller: stricter)")
         ax.set_xticks(list(e.epsilons), labels=[f"{epsilon:g}" for epsilon in e.epsilons])
         ax.minorticks_off()
-    measured = {"Original": "radius_original", "Retrain": "radius_retrained", "DU printed": "radius_printed",
-                "DU": "radius"}  # fmt: skip
-    for place, (method, name) in enumerate(measured.items()):
-        right.plot(place, metrics[name].mean(), "D", color=colour(method), markersize=11)
-        right.scatter([place] * len(metrics), metrics[name], color="white", edgecolors="#333333", s=16, zorder=3)
-    right.axhline(e.budget, color=colour("DU"), linestyle=":", label="budget that the corrected noise covers")
-    right.set(yscale="log", ylabel="at most, as measured (log scale)", xlim=(-0.5, len(measured) - 0.5))
-    right.set_title("(c) distance to the best model on retained data")
-    right.set_xticks(range(len(measured)), labels=["do\nnothing", "Retrain", "DU,\nprinted", "DU,\ncorrected"])
-    right.grid(axis="x", visible=False)
+    first = served(certificates)
+    paths = [[step["before"] for step in steps] + [steps[-1]["after"]] for steps in first.steps if steps]
+    for path in paths:
+        right.plot(range(len(path)), [g / e.of_dataset("l2", place.dataset) for g in path], color=colour("DU"), lw=0.8)
+    right.axhline(e.budget, color=LINE, linestyle=":", label="budget that the noise covers")
+    right.set(yscale="log", ylabel="distance to retraining, at most (log scale)", xlabel="Newton steps")
+    right.set_title(f"(c) {len(paths)} requests, a line each")
+    right.set_xticks(range(max(map(len, paths), default=1)))
     handles = left.get_legend_handles_labels()[0] + right.get_legend_handles_labels()[0]
     fig.legend(handles=handles, loc="outside upper center", ncols=len(handles), frameon=False)
     return fig

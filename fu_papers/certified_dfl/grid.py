@@ -24,7 +24,10 @@ from fu_papers.certified_dfl.parameters import CertifiedDflParameters
 from fu_papers.problems import Setting, plain_fields
 from fu_papers.study import Cell
 
+AGAIN = "Retrain again"  # another seed's: what a difference to Retrain is worth
+DESTROYED = "Destroyed"  # random weights: what has forgotten, and is of no use
 REFERENCES = ("Original", "Retrain")
+CONTROLS = (*REFERENCES, AGAIN, DESTROYED)  # in every table: must fail, is the yardstick, must pass, must fail
 DU_FORMS = ("DU printed", "DU")
 METHODS = ("Fine-tune", *DU_FORMS)
 WHOLE_CLIENTS = "PDUDT"  # the baseline that forgets nothing else
@@ -35,15 +38,31 @@ PER_DATASET = (
     "curvature", "printed_curvature", "damping", "curvature_samples",
 )  # fmt: skip
 
-# DU, one choice changed at a time; "corrected" and "printed" as the tables use them come first.
+# DU, one choice changed at a time; "corrected" as the tables use it comes first.
+ONE_STEP = {"until": None, "gradient": "retained"}
 CHOICES: dict[str, dict[str, Any]] = {
     "corrected": {},
+    "one Newton step": ONE_STEP,
+    "one step, centred gradient": {**ONE_STEP, "gradient": "centred"},
+    "one step, gradient of the forgotten alone": {**ONE_STEP, "gradient": "forgotten"},
     "curvature from all retained samples": {"curvature_samples": None},
-    "gradient of the retained loss": {"gradient": "retained"},
     "objective: mean of clients": {"objective": "clients"},
-    "client's own curvature": {"whose": "local"},
-    "damped Fisher": {"curvature": "fisher", "damping": 0.01, "curvature_samples": 500},
-    "damped diagonal Fisher": {"curvature": "diagonal_fisher", "damping": 0.01},
+    "one step, client's own curvature": {**ONE_STEP, "gradient": "forgotten", "whose": "local"},
+    "one step, damped Fisher": {**ONE_STEP, "curvature": "fisher", "damping": 0.01, "curvature_samples": 500},
+    "one step, damped diagonal Fisher": {**ONE_STEP, "curvature": "diagonal_fisher", "damping": 0.01},
+}
+# On nets: which curvature, and how long a step. What is not said is as in the tables.
+NET_CHOICES: dict[str, tuple[str, dict[str, Any]]] = {
+    **{
+        f"{name}, {gradient} gradient": ("DU", {"curvature": curvature, "gradient": gradient, "curvature_samples": n})
+        for name, curvature, n in (
+            ("Gauss-Newton", "ggn", 500),
+            ("full Fisher", "fisher", 200),
+            ("diagonal Fisher", "diagonal_fisher", 500),
+        )
+        for gradient in ("retained", "centred", "forgotten")
+    },
+    **{f"as printed, step at most {cap:g} of the model": ("DU printed", {"cap": cap}) for cap in (1.0, 0.3, 0.1, 0.03)},
 }
 
 
@@ -178,24 +197,33 @@ class Experiment(CertifiedDflParameters):
             "curvature": self.of_dataset("curvature" if corrected else "printed_curvature", dataset),
             "objective": "samples",  # rounds of one epoch weigh clients by their samples
             "damping": float(self.of_dataset("damping", dataset)),
-            "cap": None if convex else float(self.cap),
-            "tol": 1e-3,
-            "iters": 100 if convex else 20,
+            "dense_up_to": 0,
+            "tol": 1e-2,
+            "iters": 100 if convex else 30,
         }
         samples = self.of_dataset("curvature_samples", dataset)
-        if corrected:
-            options["curvature_samples"] = samples or None
-        elif "fisher" in options["curvature"]:  # "even with relatively small sample sizes" (Sec. IV-D), at each client
-            options["curvature_samples"] = -(-samples // self.clients) or None
+        # both forms see equally many: corrected of all clients together, printed at each by itself
+        options["curvature_samples"] = (samples if corrected else -(-samples // self.clients)) or None
+        if corrected and convex:
+            options["until"] = float(self.budget)
+        if corrected and not convex:
+            options["gradient"] = self.net_gradient
         return options
 
     def unlearning(self, place: Place, seed: int, request: str, name: str, **change: Any) -> dict[str, Any]:
         """The config of one `unlearn` run; `change` overrides the method's hyper-parameters."""
-        check_choice("method", name, (*REFERENCES, *METHODS, WHOLE_CLIENTS), ConfigError)
-        config = {**self.training(place, seed, request), "method": name}
+        check_choice("method", name, (*CONTROLS, *METHODS, WHOLE_CLIENTS), ConfigError)
+        config = {**self.training(place, seed, request), "method": name, "exact": self.convex(place.dataset)}
         if name == WHOLE_CLIENTS:
             config["pdudt_rounds"] = self.pdudt_rounds
+        if name == AGAIN:
+            return {**config, "other_seed": self.other_seed(seed), "options": {}}
         return {**config, "options": self.options(place.dataset, name, **change)}
+
+    def other_seed(self, seed: int) -> int:
+        """Of the second retraining: the next of the seeds, or one more."""
+        seeds = [*self.seeds]
+        return seeds[(seeds.index(seed) + 1) % len(seeds)] if len(seeds) > 1 else seed + 1
 
     # --- all of them ---
 
@@ -205,13 +233,18 @@ class Experiment(CertifiedDflParameters):
         for place, seed, (kind, request) in itertools.product(self.places(), self.seeds, self.requests().items()):
             if kind == "client" and place != self.main(place.dataset):
                 continue  # the paper has no table of it: Fig. 1 alone
-            for name in (*REFERENCES, *METHODS, *self._others(kind)):
+            for name in (*CONTROLS, *METHODS, *self._others(kind)):
                 cell = Cell("tables", place.setting, seed, request, name, condition=place.topology)
                 runs[cell] = self.unlearning(place, seed, request, name)
         convex, request = self.main(self.datasets[0]), self.requests()["sample"]
         for seed, (label, change) in itertools.product(self.seeds, CHOICES.items()):
             cell = Cell("choices", convex.setting, seed, request, "DU", label, convex.topology)
             runs[cell] = self.unlearning(convex, seed, request, "DU", **change)
+        for dataset, seed, split in itertools.product(self.datasets[1:], self.seeds, self.splits):
+            place = self.main(dataset)._replace(split=split)
+            for label, (name, change) in NET_CHOICES.items():
+                cell = Cell("nets", place.setting, seed, request, name, label, place.topology)
+                runs[cell] = self.unlearning(place, seed, request, name, **change)
         return runs
 
     @staticmethod
@@ -249,18 +282,26 @@ class Experiment(CertifiedDflParameters):
             for dataset, (kind, request) in itertools.product(self.datasets, self.requests().items())
         }
 
-    def certificates(self) -> dict[int, dict[str, Any]]:
-        """Seed -> config of a `certify` run: the convex data set, sample-wise; nothing sampled."""
-        exactly = {"gradient": "retained", "curvature_samples": None, "tol": 1e-6, "iters": 200}
-        convex = self.main(self.datasets[0])
+    def certificates(self) -> dict[tuple[Place, str, int], dict[str, Any]]:
+        """(place, kind of request, seed) -> config of a `certify` run, wherever the loss is convex.
+
+        "sequence": the sequential requests, released one after the other. The printed calibration is shown once, at
+        the main place, for samples.
+        """
+        asked = {kind: [request] for kind, request in self.requests().items()}
+        asked["sequence"] = [self.sequence_request(j) for j in range(1, self.sequence + 1)]
+        places = [place for place in self.places() if self.convex(place.dataset)]
         return {
-            seed: {
-                **self.training(convex, seed, self.requests()["sample"]),
+            (place, kind, seed): {
+                **self.training(place, seed, requests[-1]),
+                "requests": requests,
                 "epsilons": [float(e) for e in self.epsilons],
                 "delta": float(self.delta),
                 "budget": float(self.budget),
-                "du": self.options(convex.dataset, "DU", **exactly),
-                "printed": self.options(convex.dataset, "DU printed"),
+                "du": self.options(place.dataset, "DU"),
+                "printed": self.options(place.dataset, "DU printed")
+                if (place, kind) == (self.main(self.datasets[0]), "sample")
+                else {},
             }
-            for seed in self.seeds
+            for place, (kind, requests), seed in itertools.product(places, asked.items(), self.seeds)
         }

@@ -44,7 +44,7 @@ class CertifiedDflParameters(Parameters):
     leaving: Natural = parameter("client-wise: who leaves", paper="a random client")
     sequence: Count = parameter("Fig. 1: requests one after the other", paper="3")
     sequence_fraction: Inside = parameter("of every client's samples in all of them", paper="0.2")
-    cap: Positive = parameter("on nets the correction is at most this share of the model's length")
+    net_gradient: str = parameter("on nets: what a corrected step starts from, see NET_CHOICES", paper="forgotten")
     pdudt_rounds: Count = parameter("Fig. 1, 2: rounds after an unlearning step", paper="up to 200 for PDUDT")
     epsilons: Distinct[Positive] = parameter("of the certificates", paper="not given")
     delta: Inside = parameter("of the certificates", paper="not given")

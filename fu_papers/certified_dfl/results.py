@@ -11,7 +11,7 @@ import pandas as pd
 
 from fu_core.unlearning.du import DU
 from fu_core.unlearning.method import method as registered
-from fu_papers.certified_dfl.grid import REFERENCES, Experiment, Place, granularity
+from fu_papers.certified_dfl.grid import AGAIN, REFERENCES, Experiment, Place, granularity
 from fu_papers.lab.record import Record
 from fu_papers.study import Cell, tidy
 
@@ -19,8 +19,9 @@ Descriptions = Mapping[Place, Record]
 Unlearnings = Mapping[Cell, Record]
 Curves = Mapping[tuple[str, str, str], Record]  # (data set, "sample" | "client", method)
 Speeds = Mapping[tuple[str, str], Record]  # (data set, granularity)
+Certificates = Mapping[tuple[Place, str, int], Record]  # (place, kind of request, seed)
 
-COMPARED = ("test", "before_test", "removed", "remaining", "forget", "mia", "auc", "tpr", "mia_off", "auc_off")
+COMPARED = ("test", "before_test", "removed", "remaining", "forget", "mia", "auc", "tpr", "mia_off", "auc_off", "kl")
 POINT = 1.0  # "within 1 point of Retrain"
 
 
@@ -36,7 +37,7 @@ def of_runs(unlearnings: Unlearnings) -> pd.DataFrame:
         return {**m, "mia_off": abs(m["mia"] - 50), "auc_off": abs(m["auc"] - 0.5)}
 
     def measure(cell: Cell, record: Record) -> Iterator[dict[str, Any]]:
-        curved = registered(cell.method).parameters is DU
+        curved = cell.method != AGAIN and registered(cell.method).parameters is DU
         m = measured(record)
         compared = [name for name in COMPARED if name in m]
         values = {"curvature": record.config["options"]["curvature"] if curved else None, **m}
@@ -96,22 +97,30 @@ def saved_percent(seconds: Mapping[str, float], method: str) -> float:
     return 100 * (1 - seconds[method] / seconds["Retrain"])
 
 
-def releases(certificates: Sequence[Record]) -> pd.DataFrame:
-    """One row per seed, epsilon and form: released or refused, sigma, accuracy, and |noise| / |model|."""
-    unknown = dict.fromkeys(("sigma", "test", "retrained", "claimed_radius"), np.nan)
+def releases(certificates: Certificates) -> pd.DataFrame:
+    """One row per place, kind of request, seed, request, epsilon and form: released or refused, sigma, accuracy, and
+    |noise| / |model|."""
+    unknown = dict.fromkeys(("sigma", "test", "retrained", "claimed_radius", "mu"), np.nan)
     rows = [
-        {
-            **unknown,
-            **entry,
-            "seed": record.config["seed"],
-            "length": record.metrics["length"],
-            "d": record.metrics["d"],
-        }
-        for record in certificates
+        {**unknown, **entry, **place._asdict(), "kind": kind, "seed": seed, "place": place}
+        | {name: record.metrics[name] for name in ("length", "d")}
+        for (place, kind, seed), record in certificates.items()
         for entry in record.rounds
     ]
     found = pd.DataFrame(rows)
     return found.assign(ratio=found.sigma * np.sqrt(found.d) / found.length)
+
+
+def served(certificates: Certificates, form: str = "served") -> pd.DataFrame:
+    """One row per place, kind of request, seed and request: what it took, and where it ended without noise.
+
+    form: "served", the corrected one; "printed" where that was run."""
+    rows = [
+        {**entry, **place._asdict(), "kind": kind, "seed": seed, "place": place, "of": j}
+        for (place, kind, seed), record in certificates.items()
+        for j, entry in enumerate(record.metrics[form], start=1)
+    ]
+    return pd.DataFrame(rows)
 
 
 def graph_of(description: Record, clients: int) -> nx.Graph:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fu_core.evaluation.accuracy import accuracy, outputs_accuracy
-from fu_core.evaluation.equivalence import parameter_gap
+from fu_core.evaluation.equivalence import logits_kl, parameter_gap
 from fu_core.evaluation.membership import half_of_each_class, threshold_attack
 from fu_core.federation.decentralised import consensus_distance, dpsgd, start
 from fu_core.federation.federation import Federation
@@ -25,17 +25,21 @@ from fu_core.federation.meter import Meter
 from fu_core.models import FlatModel, build
 from fu_core.request import Deletion, Request
 from fu_core.streams import stream
+from fu_core.unlearning.certificate import residual_radius
+from fu_core.unlearning.du import DU, du_release
 from fu_core.unlearning.memory import Memory, PeerHistory
 from fu_core.unlearning.method import Trained, Unlearned
 from fu_core.unlearning.method import method as registered
 from fu_core.unlearning.method import unlearn as serve_request
-from fu_papers.certified_dfl.grid import REFERENCES
+from fu_papers.certified_dfl.grid import AGAIN, DESTROYED, REFERENCES
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.device import device
 from fu_papers.lab.record import Needs, run_function
 from fu_papers.problems import PROBLEM_KEYS, TRAINING_FIELDS, data_hash, initial_model, problem
 
 GLANCE = 2000  # test images behind the accuracies that are followed round by round
+EXACT = 1e-3  # distance within which the minimiser is known
+EXACT_KEYS = (*PROBLEM_KEYS, "l2", "request")
 TRAINING_KEYS = (*PROBLEM_KEYS, "l2", "topology", "edge_probability", "order", "rounds", *TRAINING_FIELDS, "seed",
                  "request")  # fmt: skip
 
@@ -91,9 +95,34 @@ def glance(model: FlatModel, W: Tensor, test: Client) -> float:
 
 
 def needs(config: Mapping[str, Any]) -> Needs:
-    """The trainings that a run starts from and is compared with."""
+    """The trainings that a run starts from and is compared with; of a convex loss the minimiser, too."""
     training = {key: config[key] for key in TRAINING_KEYS}
-    return {"original": (train, {**training, "request": "none"}), "retrained": (train, training)}
+    found: dict[str, Any] = {"original": (train, {**training, "request": "none"}), "retrained": (train, training)}
+    if config.get("exact"):
+        found["exact"] = (exact, {key: config[key] for key in EXACT_KEYS})
+    if config.get("method") == AGAIN:
+        found["again"] = (train, {**training, "seed": config["other_seed"]})
+    return found
+
+
+@run_function("certified_dfl.exact", data=data_hash)
+def exact(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What retraining aims at: the minimiser "x" (d,) of the retained loss of all samples, by Newton's method.
+
+    D-PSGD with a finite number of rounds does not get there, with what is forgotten or without it. The graph has no say
+    in it; `radius` bounds what is left.
+    """
+    p = problem(config)
+    model, n = build(config["model"], p.dataset, l2=config["l2"]), config["clients"]
+    f = Federation(model, dict(enumerate(p.clients)), exchange=Peers(topology("complete", n)))
+    deletion = asked(config, f)
+    newton = DU(objective="samples", until=EXACT, tol=1e-2, iters=300, steps=100, dense_up_to=0)
+    x = du_release(f, start(model.init(0), n), deletion, newton).noiseless[0]
+    return {
+        "radius": residual_radius(model, x.double(), deletion, objective="samples"),
+        "test": accuracy(model, x, *p.test),
+        "length": float(x.norm()),
+    }, {"x": x}
 
 
 def recorded_training(
@@ -110,20 +139,25 @@ def recorded_training(
 
 @dataclass(frozen=True)
 class Case:
-    """What a run is about: the federation as it was trained, the request, and both reference models, everybody's."""
+    """What a run is about: the federation as it was trained, the request, and both reference models, everybody's.
+
+    exact (d,): the minimiser of the retained loss, where the loss is convex.
+    """
 
     f: Federation
     deletion: Deletion
     test: Client
     original: Tensor
     retrained: Tensor
+    exact: Tensor | None
 
     @classmethod
     def of(cls, config: Mapping[str, Any], context: RunContext) -> Case:
         """Read the trainings that the config needs; they are run if need be."""
         f = federation(config)
         original, retrained = (context.needed(name, ["W"])["W"].to(device()) for name in ("original", "retrained"))
-        return cls(f, asked(config, f), problem(config).test, original, retrained)
+        minimiser = context.needed("exact", ["x"])["x"].to(device()) if config.get("exact") else None
+        return cls(f, asked(config, f), problem(config).test, original, retrained, minimiser)
 
     @property
     def rest(self) -> Federation:
@@ -143,10 +177,14 @@ class Case:
 def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """One method serves one request; evaluated as it comes out ("before") and after one round of fine-tuning."""
     case, method = Case.of(config, context), config["method"]
-    retrained = Unlearned(case.retrained, Meter(), {})
-    W, cost, notes = retrained if method == "Retrain" else case.served(config)
+    if method in ("Retrain", AGAIN):
+        models = case.retrained if method == "Retrain" else context.needed("again", ["W"])["W"].to(device())
+        W, cost, notes = Unlearned(models, Meter(), {})
+    else:
+        W, cost, notes = case.served(config)
     before = evaluate(case, W)
-    more = 0 if method in REFERENCES else config.get("pdudt_rounds", 1)  # Remark 1: one round on retained data
+    as_it_is = method in (*REFERENCES, AGAIN, DESTROYED)
+    more = 0 if as_it_is else config.get("pdudt_rounds", 1)  # Remark 1: one round on retained data
     W = dpsgd(case.rest.having(meter=cost), W, more, first_round=config["rounds"] + 1)
     metrics = evaluate(case, W) if more else before
     costs = {"images": cost.images, "products": cost.products, "bytes": cost.bytes, "kept": cost.storage}
@@ -156,8 +194,11 @@ def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, A
 def evaluate(case: Case, W: Tensor) -> dict[str, float]:
     """Utility, forgetting and closeness to retraining of the average model, as the paper's final model is.
 
-    gap: |x - x_r| / |x_o - x_r|, 1 for doing nothing. For class-wise requests the attack compares with unseen
-    samples of the same class: other classes would be told apart by any model.
+    kl: E KL(Retrain || model) on the forgotten data, in nats: nets far apart in parameters can say the same.
+    gap: |x - x_r| / |x_o - x_r|, 1 for doing nothing; exact_gap: the same with the minimiser of the retained loss in
+    place of Retrain's x_r, which did not get there either; radius: |grad f_r(x)| / lambda, which bounds the distance to
+    it. A class that is gone is attacked by its own samples alone, half of them to find the threshold and half to
+    try it: a threshold for all classes would tell classes apart, and not members.
     """
     model = case.f.model
     x_mean, r_mean, o_mean = (models.mean(dim=0) for models in (W, case.retrained, case.original))
@@ -169,22 +210,33 @@ def evaluate(case: Case, W: Tensor) -> dict[str, float]:
         "consensus": consensus_distance(W),
         "gap": float((x_mean - r_mean).norm() / (o_mean - r_mean).norm().clamp(min=1e-30)),
         "distance": parameter_gap(x_mean, r_mean),
+        "kl": logits_kl(outputs_gone, model.predict(r_mean, x_gone)),
     }
     removed = removed_class(case.deletion)
     if removed is not None:
         gone = y == removed
         metrics["removed"] = outputs_accuracy(model.task, outputs[gone], y[gone])
         metrics["remaining"] = outputs_accuracy(model.task, outputs[~gone], y[~gone])
-    scores = -model.sample_losses(outputs, y)
-    half = half_of_each_class(y, "test halves")
-    unseen = ~half if removed is None else ~half & (y == removed)
-    attack = threshold_attack(
-        members=-model.predict_losses(x_mean, *some_retained(case.deletion)),
-        others=scores[half],
-        forget=-model.sample_losses(outputs_gone, y_gone),
-        unseen=scores[unseen],
-    )
+    if case.exact is not None:
+        o_exact = (o_mean - case.exact).norm()
+        metrics["exact_gap"] = float((x_mean - case.exact).norm() / o_exact)
+        metrics["radius"] = residual_radius(model, x_mean.double(), case.deletion, objective="samples")
+    seen, unseen = -model.sample_losses(outputs_gone, y_gone), -model.sample_losses(outputs, y)
+    if removed is None:
+        half = half_of_each_class(y, "test halves")
+        members, others = -model.predict_losses(x_mean, *some_retained(case.deletion)), unseen[half]
+        unseen = unseen[~half]
+    else:
+        unseen = unseen[y == removed]
+        (members, seen), (others, unseen) = halves(seen, "forgotten halves"), halves(unseen, "unseen halves")
+    attack = threshold_attack(members=members, others=others, forget=seen, unseen=unseen)
     return metrics | {"mia": attack.accuracy, "auc": attack.auc, "tpr": attack.tpr_at_1_fpr}
+
+
+def halves(scores: Tensor, name: str) -> tuple[Tensor, Tensor]:
+    """The scores (n,) in two random halves, the same whatever the training seed."""
+    order = torch.randperm(len(scores), generator=stream(0, name)).to(scores.device)
+    return scores[order[::2]], scores[order[1::2]]
 
 
 def removed_class(deletion: Deletion) -> int | None:

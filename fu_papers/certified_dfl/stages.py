@@ -23,14 +23,24 @@ def trainings(e: Experiment) -> dict[tuple[str, str, int, str], Config]:
         needed = runs.needs(config)
         for request, name in (("none", "original"), (cell.request, "retrained")):
             found[cell.setting, cell.condition, cell.seed, request] = needed[name][1]
+        if "again" in needed:
+            training = needed["again"][1]
+            found[cell.setting, cell.condition, training["seed"], cell.request] = training
     return found
+
+
+def minimisers(e: Experiment) -> dict[tuple[str, str], Config]:
+    """What retraining aims at where the loss is convex, by (setting, request)."""
+    needed = {(cell.setting, cell.request): runs.needs(config) for cell, config in e.cells().items()}
+    return {where: found["exact"][1] for where, found in needed.items() if "exact" in found}
 
 
 STAGES = (
     Stage("settings", runs.describe, descriptions, alone=True),
     *theory_stages(PLANS),
     Stage("training", runs.train, trainings),
-    Stage("unlearning", runs.unlearn, lambda e: e.cells(), needs=("training",)),
+    Stage("exact retraining", runs.exact, minimisers),
+    Stage("unlearning", runs.unlearn, lambda e: e.cells(), needs=("training", "exact retraining")),
     Stage("curves", curve, lambda e: e.curves(), needs=("training",)),
     Stage("timing", speed, lambda e: e.speeds(), alone=True),
     Stage("certificates", certify, lambda e: e.certificates(), needs=("training",)),

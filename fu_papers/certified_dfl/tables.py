@@ -5,6 +5,7 @@ Every function takes the experiment and what the stages' runs returned, or the f
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,8 +13,17 @@ import numpy as np
 import pandas as pd
 
 from fu_papers import problem_figures
-from fu_papers.certified_dfl.grid import DU_FORMS, REFERENCES, WHOLE_CLIENTS, Experiment
+from fu_papers.certified_dfl.grid import (
+    AGAIN,
+    CONTROLS,
+    DESTROYED,
+    DU_FORMS,
+    REFERENCES,
+    WHOLE_CLIENTS,
+    Experiment,
+)
 from fu_papers.certified_dfl.results import (
+    Certificates,
     Curves,
     Descriptions,
     Speeds,
@@ -24,13 +34,14 @@ from fu_papers.certified_dfl.results import (
     releases,
     rounds_to_reach,
     saved_percent,
+    served,
 )
-from fu_papers.certified_dfl.titles import REQUESTS, SHOWN, dataset_title, timed_title, topology_title
-from fu_papers.lab.record import Record
+from fu_papers.certified_dfl.titles import REQUESTS, SERVED, SHOWN, dataset_title, timed_title, topology_title
 from fu_papers.look import published, published_row
 from fu_papers.problem_figures import spread_or_dash
 
-ROWS = ("Original", "Fine-tune", "Retrain", *DU_FORMS)  # the order of every table
+ROWS = (*CONTROLS, "Fine-tune", *DU_FORMS)  # the order of every table
+PRICED = ("Original", "Fine-tune", "Retrain", *DU_FORMS, WHOLE_CLIENTS)
 PAPER_TABLES = {
     ("sample", "iid"): "i",
     ("sample", "dirichlet-0.3"): "ii",
@@ -99,13 +110,45 @@ def choices_table(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     place = e.main(e.datasets[0])
     rows = [
         {"variant": SHOWN[method], **_outcome(cell_runs(runs, place, "sample", method), "sample")}
-        for method in ("Original", "Retrain", "DU printed")
+        for method in (*CONTROLS, "DU printed")
     ]
     r = runs[runs.group == "choices"]
     for label in r.label.unique():
         head = SHOWN["DU"] if label == "corrected" else f"corrected, but with {label}"
-        rows.append({"variant": head, **_outcome(r[r.label == label], "sample")})
-    return pd.DataFrame(rows)
+        found = r[r.label == label]
+        rows.append({"variant": head, **_outcome(found, "sample"), **_price(found)})
+    return pd.DataFrame(rows).fillna("–")
+
+
+def net_choices_table(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
+    """On nets: which curvature and which gradient a step takes, and how long the printed one may be. Sample-wise."""
+    rows: list[dict[str, Any]] = []
+    for dataset, split in itertools.product(e.datasets[1:], e.splits):
+        place = e.main(dataset)._replace(split=split)
+        where = {"data set, net": dataset_title(dataset), "split": split}
+        for method in (*CONTROLS, *DU_FORMS):
+            found = cell_runs(runs, place, "sample", method)
+            rows.append({**where, "variant": SHOWN[method], **_outcome(found, "sample"), **_price(found)})
+        r = runs[(runs.group == "nets") & (runs.setting == place.setting)]
+        for label in r.label.unique():
+            found = r[r.label == label]
+            rows.append({**where, "variant": label, **_outcome(found, "sample"), **_price(found)})
+    return pd.DataFrame(rows).fillna("–")
+
+
+def _price(r: pd.DataFrame) -> dict[str, str]:
+    """What the step and what follows it took: passes, a product counted as two, and vectors."""
+    if bool(r.method.isin(CONTROLS).all()):
+        return {}
+    return {"passes": f"{(r.images + 2 * r.products).mean():,.0f}", "Newton steps": _range(r.get("steps"))}
+
+
+def _range(values: Any) -> str:
+    """`"2"`, or `"2 to 4"`; a dash for none."""
+    if values is None or values.isna().all():
+        return "–"
+    low, high = int(values.min()), int(values.max())
+    return str(low) if low == high else f"{low} to {high}"
 
 
 def papers_row(request: str, split: str, topology: str, dataset: str, method: str) -> dict[str, str]:
@@ -129,7 +172,7 @@ def _test_heading(request: str) -> str:
 
 def _outcome(r: pd.DataFrame, request: str) -> dict[str, str]:
     """What a method achieved, in the columns of Tables I to IV. References have no round of fine-tuning after them."""
-    reference = bool(r.method.isin(REFERENCES).all())
+    reference = bool(r.method.isin((*REFERENCES, AGAIN, DESTROYED)).all())
     row = {_test_heading(request): spread_or_dash(r.test)}
     row["before fine-tuning"] = "–" if reference else spread_or_dash(r.before_test)
     if request == "class":
@@ -139,7 +182,9 @@ def _outcome(r: pd.DataFrame, request: str) -> dict[str, str]:
         "MIA acc. %": spread_or_dash(r.mia),
         "MIA AUC": spread_or_dash(r.auc, 3),
         "MIA TPR % at 1 % FPR": spread_or_dash(r.tpr),
+        "KL to Retrain on it, nats": few(r.kl),
         "distance to Retrain (do nothing: 1)": spread_or_dash(r.gap, 2),
+        "to exact retraining (do nothing: 1)": spread_or_dash(r.exact_gap, 3) if "exact_gap" in r else "–",
         "length of the step / of the model": "–" if reference else few(r.step),
     }
 
@@ -195,7 +240,7 @@ def time_table(e: Experiment, speeds: Speeds) -> pd.DataFrame:
     claimed = paper[paper["where"].str.startswith("Fig. 2")]["value"].item()
     rows: list[dict[str, Any]] = []
     for dataset in e.datasets:
-        for method in (*ROWS, "PDUDT"):
+        for method in PRICED:
             row: dict[str, Any] = {"data set, net": dataset_title(dataset), "method": timed_title(e, method)}
             taken = {g: speeds[dataset, g].metrics["seconds"] for g in REQUESTS}
             key = "round" if method == "Fine-tune" else method
@@ -215,51 +260,77 @@ def _three(value: float | None) -> str:
 # --- the certificate -------------------------------------------------------------------------------------------------
 
 
-def certificate_table(e: Experiment, certificates: Sequence[Record], runs: pd.DataFrame) -> pd.DataFrame:
+def certificate_table(e: Experiment, certificates: Certificates) -> pd.DataFrame:
     """Per epsilon: the noise of both calibrations, what it leaves of the accuracy, and whether a model came out.
 
-    Rows without epsilon have no noise. The distance is measured: |gradient of the retained loss| / lambda.
+    At the main place, sample-wise. Rows without epsilon have no noise. The distance is measured: |gradient of the
+    retained loss| / lambda.
     """
-    metrics = pd.DataFrame([record.metrics for record in certificates])
     place = e.main(e.datasets[0])
-    released = releases(certificates)
-    models = {  # method: accuracy without noise, measured distance
-        "Original": (cell_runs(runs, place, "sample", "Original").test, metrics.radius_original),
-        "Retrain": (metrics.test_retrained, metrics.radius_retrained),
-        "DU printed": (metrics.test_printed, metrics.radius_printed),
-        "DU": (metrics.test, metrics.radius),
-    }
-    forms = {"DU printed": "printed", "DU": "corrected"}
-    rows: list[dict[str, Any]] = []
-    for method, (accuracy, distance) in models.items():
-        retained = method == "DU" and certificates[0].config["du"]["gradient"] == "retained"
-        head = {"model": SHOWN[method] + (" (retained gradient)" if retained else ""), MEASURED: few(distance)}
-        rows.append({**head, "ε": "no noise", "test acc. %": spread_or_dash(accuracy)})
-        for epsilon in e.epsilons if method in forms else ():
-            r = released[(released.form == forms[method]) & (released.epsilon == epsilon)]
-            came = r[r.released]
-            covered = f"{e.budget:g} (budget)" if method == "DU" else few(came.claimed_radius)
+    here = {where: record for where, record in certificates.items() if where[:2] == (place, "sample")}
+    released, corrected, printed = releases(here), served(here), served(here, "printed")
+    rows: list[dict[str, Any]] = [
+        {"model": SHOWN["Original"], MEASURED: few(corrected.radius_before), "ε": "no noise",
+         "test acc. %": spread_or_dash(corrected.test_before)},
+        {"model": "exact retraining", MEASURED: "0", "ε": "no noise",
+         "test acc. %": spread_or_dash(corrected.test_exact)},
+    ]  # fmt: skip
+    for method, form, plain in (("DU printed", "printed", printed), ("DU", "corrected", corrected)):
+        head = {"model": SHOWN[method], MEASURED: few(plain.radius)}
+        rows.append({**head, "ε": "no noise", "test acc. %": spread_or_dash(plain.test)})
+        for epsilon in e.epsilons:
+            r = released[(released.form == form) & (released.epsilon == epsilon)]
+            came = r[r.released.astype(bool)]
             row = {
                 "ε": f"{epsilon:g}",
                 "released": f"{len(came)} of {len(r)}" if len(came) else "refused",
                 "noise σ": few(came.sigma),
                 "|noise| / |model|": few(came.ratio),
                 "test acc. %": spread_or_dash(came.test),
-                "Retrain with this noise %": spread_or_dash(came.retrained),
-                "distance the noise covers": covered,
+                "exact retraining with this noise %": spread_or_dash(came.retrained),
+                "distance the noise covers": f"{e.budget:g} (budget)" if method == "DU" else few(came.claimed_radius),
             }
             rows.append(head | row)
-    order = [
-        "model",
-        "ε",
-        "released",
-        "noise σ",
-        "|noise| / |model|",
-        "test acc. %",
-        "Retrain with this noise %",
-        MEASURED,
-    ]
-    return pd.DataFrame(rows, columns=[*order, "distance the noise covers"]).fillna("–")
+    order = ["model", "ε", "released", "noise σ", "|noise| / |model|", "test acc. %",
+             "exact retraining with this noise %", MEASURED, "distance the noise covers"]  # fmt: skip
+    return pd.DataFrame(rows, columns=order).fillna("–")
+
+
+def certified_cells_table(e: Experiment, certificates: Certificates, epsilon: float) -> pd.DataFrame:
+    """Every convex cell and kind of request with a certificate at one epsilon, DU as the tables use it: one variant.
+
+    Requests one after the other: the last of them, and the epsilon of all releases together.
+    """
+    released, plain = releases(certificates), served(certificates)
+    at = released[(released.form == "corrected") & (released.epsilon == epsilon)]
+    rows: list[dict[str, Any]] = []
+    for place, kind in dict.fromkeys((place, kind) for place, kind, _ in certificates):
+        r = plain[(plain.place == place) & (plain.kind == kind)]
+        last = r[r.of == r.of.max()]
+        came = at[(at.place == place) & (at.kind == kind)]
+        ended = came[came.request.isin(last.request) & came.released.astype(bool)]
+        records = [record for (p, k, _), record in certificates.items() if (p, k) == (place, kind)]
+        together = [record.metrics["composed"][f"{epsilon:g}"] for record in records]
+        rows.append(
+            {
+                "data set, net": dataset_title(place.dataset),
+                "split": place.split,
+                "graph": topology_title(place.topology),
+                "request": SERVED[kind],
+                "distance before, at most": few(r[r.of == 1].radius_before),
+                "Newton steps": _range(r.steps.map(len)),
+                "and after": few(last.radius),
+                "to exact retraining (do nothing: 1)": few(last.exact_gap),
+                "passes": f"{(r.images + 2 * r.products).groupby(r.seed).sum().mean():,.0f}",
+                "released": f"{int(came.released.sum())} of {len(came)}",
+                "noise σ": few(ended.sigma),
+                "test acc. %": spread_or_dash(ended.test),
+                "exact retraining with this noise %": spread_or_dash(ended.retrained),
+                "without noise %": spread_or_dash(last.test_exact),
+                "ε of all releases": "–" if None in together else f"{np.mean(together):.3g}",
+            }
+        )
+    return pd.DataFrame(rows)
 
 
 # --- storage (Sec. IV-E) ---------------------------------------------------------------------------------------------

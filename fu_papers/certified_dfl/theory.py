@@ -41,7 +41,7 @@ PLANS: dict[RunFunction, list[dict[str, Any]]] = {  # what is checked, by run fu
         for split in SPLITS
         for l2 in (0.01, 0.1, 1.0, 10.0)
     ],
-    calibration: [{"l2": l2, "m": 4, "draws": 200, **CERTIFIED} for l2 in (0.001, 0.01, 0.1, 0.3, 1.0)],
+    calibration: [{"l2": l2, "m": 4, "draws": 200, "budget": 0.01, **CERTIFIED} for l2 in (0.001, 0.01, 0.1, 0.3, 1.0)],
     noise_scale: [{"clients": n, "epsilons": [0.5, 1.0, 3.0], "delta": DELTA} for n in (10, 100)],
     audit: [
         {"l2": l2, "m": m, "budget": budget, "models": models, "gamma": gamma, "split": "dirichlet",

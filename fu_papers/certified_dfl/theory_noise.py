@@ -10,8 +10,8 @@ from torch import Tensor
 
 from fu_core.federation.decentralised import start
 from fu_core.federation.local import Client
-from fu_core.unlearning.certificate import Privacy, residual_radius
-from fu_core.unlearning.du import DU, Release, du, du_release
+from fu_core.unlearning.certificate import Privacy
+from fu_core.unlearning.du import DU, Release, du_release
 from fu_core.unlearning.gaussian_mechanism import gaussian_delta, gaussian_epsilon, gaussian_sigma
 from fu_papers.certified_dfl.theory_problems import (
     CLIENTS,
@@ -40,7 +40,8 @@ def calibration(config: Mapping[str, Any], context: RunContext) -> tuple[dict[st
     """Errata D9: what noise the printed calibration asks for when ten clients each delete a tenth, and its price.
 
     sigma_message: of each nu_c, which Theorem 1 takes for the noise of a model; sigma_printed: what a model really
-    gets, sigma_message / sqrt(N) (D3); sigma_corrected: for a budget of twice the measured residual radius.
+    gets, sigma_message / sqrt(N) (D3); sigma_corrected: for the config's budget, fixed before anything is measured, which
+    Newton's steps then meet.
     """
     l2 = config["l2"]
     problem = unit_problem(l2, seed=config["seed"])
@@ -52,10 +53,10 @@ def calibration(config: Mapping[str, Any], context: RunContext) -> tuple[dict[st
         privacy = Privacy(epsilon=config["epsilon"], delta=config["delta"], **rule)
         return du_release(problem.federation, start(x, CLIENTS), deletion, DU(form=form), privacy)
 
-    radius = residual_radius(model, du(problem.federation, start(x, CLIENTS), deletion)[0], deletion)
     printed = release("printed", constants=unit_constants(l2))
-    corrected = release("corrected", budget=2 * radius)
+    corrected = release("corrected", budget=config["budget"])
     assert printed.certificate is not None
+    assert corrected.certificate is not None
     noise = standard_normal(config["draws"], model.d, "calibration")
     message = gaussian_sigma(
         printed.certificate.radius, epsilon=config["epsilon"], delta=config["delta"], mechanism="classical"
@@ -67,7 +68,9 @@ def calibration(config: Mapping[str, Any], context: RunContext) -> tuple[dict[st
     return {
         "delta_f": printed.certificate.radius,
         "distance": float((corrected.noiseless[0] - retrained).norm()),
-        "radius": radius,
+        "budget": config["budget"],
+        "radius": corrected.certificate.radius,
+        "steps": len(corrected.steps),
         "norm": float(x.norm()),
         "sigma_message": message,
         "sigma_printed": printed.sigma,

@@ -73,13 +73,14 @@ def calibration_table(records: Sequence[Record]) -> pd.DataFrame:
             "ΔF, Lemma 3": three_digits(m["delta_f"]),
             "measured |x̂ − x′|": three_digits(m["distance"]),
             "residual radius": three_digits(m["radius"]),
+            "Newton steps": m["steps"],
             "|x|": three_digits(m["norm"]),
             "σ printed": three_digits(m["sigma_message"]),
             "σ / |x|": three_digits(m["sigma_message"] / m["norm"]),
             "accuracy without noise": three_digits(m["accuracy"]),
             "with σ printed": three_digits(m["accuracy_message"]),
             "with σ/√N, as published": three_digits(m["accuracy_printed"]),
-            "σ corrected": three_digits(m["sigma_corrected"]),
+            "σ for our budget": three_digits(m["sigma_corrected"]),
             "accuracy with it": three_digits(m["accuracy_corrected"]),
         }
         for r in records

@@ -13,6 +13,8 @@ SHOWN = {
     "Original": "do nothing (Original)",
     "Fine-tune": "do nothing, 1 round more",
     "Retrain": "Retrain",
+    "Retrain again": "Retrain, another seed",
+    "Destroyed": "random weights",
     "DU printed": "DU, as printed",
     "DU": "DU, corrected",
     "PDUDT": "PDUDT (reconstruction)",
@@ -29,6 +31,7 @@ NET_TITLES = {
 }
 TOPOLOGY_TITLES = {"ring": "ring", "erdos_renyi": "Erdős–Rényi"}
 REQUESTS = {"sample": "sample-wise", "class": "class-wise", "client": "client-wise"}
+SERVED = {**REQUESTS, "sequence": "one after the other"}
 
 
 def dataset_title(dataset: str) -> str:

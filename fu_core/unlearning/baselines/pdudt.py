@@ -7,7 +7,8 @@ its scalar curvature and its clipping are ours. Without the clients c, s = 0, ..
 
     g_i^s     = -Delta_i^s / gamma                                 stored: what client i learnt at x_i^s
     x'_i^0    = x_i^0
-    x'^{s+1}  = W' x'^s - gamma [g^s + kappa^s (x'^s - x^s)]       rows of the remaining clients
+    x'^{s+1}  = W' x'^s - gamma [g^s + kappa^s (x'^s - x^s)]       rows of the remaining clients; with order "atc"
+                                                                   the bracket is mixed by W', too
     kappa_i^s = sum_{q <= s} <dx_i^q, dg_i^q> / sum_{q <= s} |dx_i^q|^2, clipped to [0, 1/gamma]
     x~_i      = x'_i^{t_1} + nu_i,  nu_i ~ N(0, sigma^2 I)         dx^q = x^{q+1} - x^q, dg^q likewise
 
@@ -34,7 +35,7 @@ from fu_core.errors import (
     check_choice,
 )
 from fu_core.federation.federation import Federation
-from fu_core.federation.graphs import check_mixing, links
+from fu_core.federation.graphs import Peers, check_mixing, links
 from fu_core.request import Deletion
 from fu_core.streams import stream
 from fu_core.unlearning.memory import PeerHistory
@@ -76,7 +77,7 @@ def pdudt(f: Federation, history: PeerHistory, deletion: Deletion, config: PDUDT
     rounds. Deterministic but for the noise, from streams of (seed, id). Nothing is trained; every replayed round sends
     the models of the clients that stay, which the paper's abstract does not count.
 
-    Raises `UnsupportedTask` for samples or classes, and for a history that does not follow from Q in the order "cta",
+    Raises `UnsupportedTask` for samples or classes, and for a history that does not follow from Q in f's order,
     `MissingHistory` naming the round, `InvalidRequest` for a history of other clients, `TopologyError` if those who
     stay are not connected.
     """
@@ -88,7 +89,7 @@ def pdudt(f: Federation, history: PeerHistory, deletion: Deletion, config: PDUDT
     if history.ids != f.ids:
         raise InvalidRequest(f"history is of the clients {history.ids}, but those of the federation are {f.ids}")
     W = _checked_mixing(f, deletion.leaving)
-    _check_follows(history, rounds, f.peers.Q)
+    _check_follows(history, rounds, f.peers)
 
     stay = [i for i in f.ids if i not in deletion.leaving]
     mine = [f.ids.index(i) for i in stay]
@@ -103,7 +104,7 @@ def pdudt(f: Federation, history: PeerHistory, deletion: Deletion, config: PDUDT
             products += (dX * dg).sum(dim=1, keepdim=True, dtype=torch.float64)
             squares += (dX * dX).sum(dim=1, keepdim=True, dtype=torch.float64)
             kappa = torch.where(squares > 0, products / squares, 0.0).clamp(0, 1 / gamma).to(x.dtype)
-        x = W @ x - gamma * (g + kappa * (x - X))  # x' <- W' x' - gamma [g + kappa (x' - x)]
+        x = mixed(W, x, gamma * (g + kappa * (x - X)), f.peers.order)  # x' <- W' x' - gamma [g + kappa (x' - x)]
         if not bool(x.isfinite().all()):
             raise NumericalFailure(f"round {t}: the replayed models are not finite")
         f.meter.gossip(x, links(W))
@@ -137,15 +138,21 @@ def _checked_mixing(f: Federation, leaving: Sequence[int]) -> Tensor:
     return W
 
 
-def _check_follows(history: PeerHistory, rounds: list[int], Q: Tensor) -> None:
-    """The stored models tell whether they were mixed with this Q, and before their steps (order "cta")."""
+def mixed(Q: Tensor, x: Tensor, step: Tensor, order: str) -> Tensor:
+    """A round of peers from x (K, d), whose step is mixed ("atc") or not ("cta")."""
+    return Q @ x - step if order == "cta" else Q @ (x - step)
+
+
+def _check_follows(history: PeerHistory, rounds: list[int], peers: Peers) -> None:
+    """The stored models tell whether they were mixed with this Q, and before their steps or with them."""
     for t in rounds[:-1]:
         X, after = history.models(t), history.models(t + 1)
-        off = float((Q.to(X.device, X.dtype) @ X - history.rate(t) * history.gradients(t) - after).norm())
+        predicted = mixed(peers.Q.to(X.device, X.dtype), X, history.rate(t) * history.gradients(t), peers.order)
+        off = float((predicted - after).norm())
         if off > 100 * torch.finfo(X.dtype).eps * float(X.norm() + after.norm()):
             raise UnsupportedTask(
-                f"the models after round {t} are off Q x - gamma g by {off / float((after - X).norm()):.1%} of the "
-                f"round's step; PDUDT replays a training with order='cta' and this Q"
+                f"the models after round {t} are off what order={peers.order!r} and this Q make of those before by "
+                f"{off / float((after - X).norm()):.1%} of the round's step; PDUDT replays what was recorded"
             )
 
 

@@ -1,6 +1,7 @@
 """The reconstructed PDUDT: exact where it must be, closer to retraining than nothing elsewhere (methods 4.3, T1)."""
 
 import math
+from dataclasses import replace
 
 import networkx as nx
 import pytest
@@ -44,7 +45,7 @@ def without(f, leaving):
     """Those who stay, mixed with W'."""
     stay = [i for i in f.ids if i not in leaving]
     mixing = mixing_without(f.peers.Q, [f.ids.index(i) for i in leaving])
-    exchange = Peers(nx.complete_graph(stay), mixing=mixing)
+    exchange = Peers(nx.complete_graph(stay), f.peers.order, mixing)
     return f.having(clients={i: f.clients[i] for i in stay}, exchange=exchange)
 
 
@@ -65,10 +66,12 @@ def gaps(f, leaving, *, rounds):
 @pytest.mark.parametrize("leaving", [[1], [0, 3]])
 @pytest.mark.parametrize("rounds", [1, 2, 30])
 @pytest.mark.parametrize("epochs", [1, 4])
-def test_one_curvature_per_client_makes_the_replay_the_training_without_the_target(leaving, rounds, epochs):
+@pytest.mark.parametrize("order", ["cta", "atc"])
+def test_one_curvature_per_client_makes_the_replay_the_training_without_the_target(leaving, rounds, epochs, order):
     """T1 with A_i = I: the secant is m / gamma from the second round on, and g is affine with that slope."""
     q = Quadratics(sizes=SIX, isotropic=True, epochs=epochs)
-    nothing, secant, frozen = gaps(peers(q, erdos_renyi(6, 0.7, seed=2)), leaving, rounds=rounds)
+    f = peers(q, erdos_renyi(6, 0.7, seed=2))
+    nothing, secant, frozen = gaps(f.having(exchange=replace(f.peers, order=order)), leaving, rounds=rounds)
     assert secant < 1e-9
     if rounds > 2:
         assert min(nothing, frozen) > 0.1
@@ -334,7 +337,7 @@ def test_those_who_stay_must_be_connected(quadratics):
 @pytest.mark.parametrize("lr", [0.1, 0.0005])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_history_of_another_order_or_matrix_is_refused(quadratics, dtype, lr):
-    """What was recorded shows it: x^{s+1} is not Q x^s - gamma g^s. In "cta" it is, in either precision.
+    """What was recorded shows it: x^{s+1} is not what the federation's order makes of x^s and g^s, in either precision.
 
     At the lower rate the models, of length 1, move by a thousandth in a round.
     """
@@ -345,11 +348,14 @@ def test_a_history_of_another_order_or_matrix_is_refused(quadratics, dtype, lr):
         histories[order] = PeerHistory(lr)
         other = f.having(exchange=Peers(ring(4), order))
         dpsgd(other, (W_0 + 0.6).to(dtype), 50, on_updates=histories[order].record)
-    assert replayed(f, histories["cta"], [0]).dtype == dtype
-    with pytest.raises(UnsupportedTask, match=r"after round 1 are off .* training with order='cta' and this Q"):
-        replayed(f, histories["atc"], [0])
+    as_atc = f.having(exchange=Peers(ring(4), "atc"))
+    for here, own, other in ((f, "cta", "atc"), (as_atc, "atc", "cta")):
+        here = here.having(exchange=Peers(ring(4), own))
+        assert replayed(here, histories[own], [0]).dtype == dtype
+        with pytest.raises(UnsupportedTask, match=f"after round 1 are off what order='{own}' and this Q make"):
+            replayed(here, histories[other], [0])
     with pytest.raises(UnsupportedTask, match="after round 2 are off"):  # from consensus all matrices mix alike
-        replayed(f.having(exchange=Peers(star(4))), histories["cta"], [1])
+        replayed(f.having(exchange=Peers(star(4), "cta")), histories["cta"], [1])
 
 
 def test_a_broken_history_is_a_numerical_failure():
