@@ -18,7 +18,7 @@ from fu_core.errors import ConfigError, check_choice, check_positive
 from fu_core.federation.graphs import ORDERS, TOPOLOGIES
 from fu_core.federation.local import ClientOpt
 from fu_core.request import Request
-from fu_core.unlearning.du import DU
+from fu_core.unlearning.du import DU, GRADIENTS
 from fu_core.unlearning.method import method as registered
 from fu_papers.certified_dfl.parameters import CertifiedDflParameters
 from fu_papers.problems import Setting, plain_fields
@@ -110,6 +110,7 @@ class Experiment(CertifiedDflParameters):
             raise ConfigError(f"datasets must begin with a convex net, one of {CONVEX}, got {self.datasets[0]!r}")
         check_positive("l2 of the first data set", self.l2[0], ConfigError)  # strong convexity, for the certificates
         check_choice("order", self.order, ORDERS, ConfigError)
+        check_choice("net_gradient", self.net_gradient, GRADIENTS, ConfigError)
         for topology in self.topologies:
             check_choice("topologies", topology, TOPOLOGIES, ConfigError)
         if self.leaving >= self.clients:

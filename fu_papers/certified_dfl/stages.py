@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fu_papers.certified_dfl import runs
 from fu_papers.certified_dfl.certify import certify
+from fu_papers.certified_dfl.certify import needs as certify_needs
 from fu_papers.certified_dfl.curve import curve
 from fu_papers.certified_dfl.grid import Experiment, Place
 from fu_papers.certified_dfl.speed import speed
@@ -31,8 +32,13 @@ def trainings(e: Experiment) -> dict[tuple[str, str, int, str], Config]:
 
 def minimisers(e: Experiment) -> dict[tuple[str, str], Config]:
     """What retraining aims at where the loss is convex, by (setting, request)."""
-    needed = {(cell.setting, cell.request): runs.needs(config) for cell, config in e.cells().items()}
-    return {where: found["exact"][1] for where, found in needed.items() if "exact" in found}
+    found: dict[tuple[str, str], Config] = {}
+    for cell, config in e.cells().items():
+        if "exact" in (needed := runs.needs(config)):
+            found[cell.setting, cell.request] = needed["exact"][1]
+    for (place, _, _), config in e.certificates().items():
+        found |= {(place.setting, name): one for name, (_, one) in certify_needs(config).items() if name != "original"}
+    return found
 
 
 STAGES = (
@@ -43,5 +49,5 @@ STAGES = (
     Stage("unlearning", runs.unlearn, lambda e: e.cells(), needs=("training", "exact retraining")),
     Stage("curves", curve, lambda e: e.curves(), needs=("training",)),
     Stage("timing", speed, lambda e: e.speeds(), alone=True),
-    Stage("certificates", certify, lambda e: e.certificates(), needs=("training",)),
+    Stage("certificates", certify, lambda e: e.certificates(), needs=("training", "exact retraining")),
 )

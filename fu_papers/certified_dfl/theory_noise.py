@@ -40,7 +40,7 @@ def calibration(config: Mapping[str, Any], context: RunContext) -> tuple[dict[st
     """Errata D9: what noise the printed calibration asks for when ten clients each delete a tenth, and its price.
 
     sigma_message: of each nu_c, which Theorem 1 takes for the noise of a model; sigma_printed: what a model really
-    gets, sigma_message / sqrt(N) (D3); sigma_corrected: for the config's budget, fixed before anything is measured, which
+    gets, sigma_message / sqrt(N) (D3); sigma_corrected: for the budget, fixed before anything is measured, which
     Newton's steps then meet.
     """
     l2 = config["l2"]

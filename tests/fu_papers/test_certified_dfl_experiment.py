@@ -8,13 +8,15 @@ import pytest
 from fu_core.errors import ConfigError
 from fu_core.federation.local import ClientOpt
 from fu_core.unlearning.baselines.pdudt import PDUDT
-from fu_papers.certified_dfl import curve, runs, stages
+from fu_papers.certified_dfl import certify, curve, runs, stages
 from fu_papers.certified_dfl.grid import (
+    AGAIN,
     CHOICES,
+    CONTROLS,
     DU_FORMS,
     METHODS,
+    NET_CHOICES,
     PER_DATASET,
-    REFERENCES,
     WHOLE_CLIENTS,
     Place,
     granularity,
@@ -28,8 +30,8 @@ SPLITS, GRAPHS, SEEDS = ["iid", "dirichlet-0.3"], ["ring", "erdos_renyi"], [3, 5
 E = experiment(
     seeds=SEEDS, n_train=[200, 210], n_test=[100, 110], lr_decay=[0.9, 0.8], momentum=[0.0, 0.7], batch_size=[20, 25],
     epochs=[1.0, 2.0], printed_curvature=["fisher", "diagonal_fisher"], damping=[0.0, 0.02],
-    curvature_samples=[40, 30], edge_probability=0.6, forget_class=2, leaving=1, cap=0.3, epsilons=[1, 10], budget=1,
-    timed_rounds=5,
+    curvature_samples=[40, 30], edge_probability=0.6, forget_class=2, leaving=1, net_gradient="centred", epsilons=[1, 10],
+    budget=1, timed_rounds=5,
 )  # fmt: skip
 REQUESTS = {"sample": "sample-0.1", "class": "class-2", "client": "client-1"}
 MAINS = {dataset: Place(dataset, "iid", "erdos_renyi") for dataset in (CONVEX, NET)}
@@ -45,7 +47,7 @@ def trained(e=E):
     return {config_key(config) for config in stages.trainings(e).values()}
 
 
-def every_config(e=E, groups=("tables", "choices")):
+def every_config(e=E, groups=("tables",)):
     cells = [config for cell, config in e.cells().items() if cell.group in groups]
     others = (e.curves(), e.speeds(), e.certificates())
     return [*stages.trainings(e).values(), *cells, *(config for configs in others for config in configs.values())]
@@ -54,7 +56,7 @@ def every_config(e=E, groups=("tables", "choices")):
 def forms(config):
     """Every set of DU's options in a config."""
     own = [config["options"]] if config.get("method") in DU_FORMS else []
-    certified = [config[name] for name in ("du", "printed") if name in config]
+    certified = [config[name] for name in ("du", "printed") if config.get(name)]
     return own + certified + list(config.get("variants", {}).values())
 
 
@@ -69,7 +71,7 @@ def test_an_unknown_method_is_named():
 def test_configs_are_plain_json_and_2_and_2_point_0_name_the_same_run():
     for config in every_config():
         assert json.loads(json.dumps(config)) == config
-    whole = {"lr": [3, 1], "epochs": [1, 2], "l2": [1, 0], "damping": [0, 1], "cap": 1, "epsilons": [1, 2], "budget": 1}
+    whole = {"lr": [3, 1], "epochs": [1, 2], "l2": [1, 0], "damping": [0, 1], "epsilons": [1, 2], "budget": 1}
     floating = {k: [float(x) for x in v] if isinstance(v, list) else float(v) for k, v in whole.items()}
     a, b = (every_config(E.changed(edge_probability=1, momentum=[0, 0], **values)) for values in (whole, floating))
     assert [config_key(config) for config in a] == [config_key(config) for config in b]
@@ -109,36 +111,35 @@ def test_curvature_damping_and_samples_end_in_the_options_of_their_data_set_and_
             assert du["curvature"] == (E.curvature if corrected else E.printed_curvature)[0 if convex else 1]
             assert du["damping"] == (0.0 if convex else 0.02)
             of_the_network = 40 if convex else 30  # the printed form's are each client's share
-            if corrected and "budget" in config:
-                assert du["curvature_samples"] is None  # a certificate solves exactly
-            else:
-                assert du["curvature_samples"] == (of_the_network if corrected else 10 if convex else 8)
+            assert du["curvature_samples"] == (of_the_network if corrected else 10 if convex else 8)
             assert du["objective"] == "samples"
             seen.add((convex, du["form"]))
     assert len(seen) == 4
 
 
-def test_only_fishers_are_sampled_in_the_printed_form_and_zero_means_all():
-    e = E.changed(curvature_samples=[15, 0], printed_curvature=["hessian", "fisher"])
+def test_both_forms_see_equally_many_samples_and_zero_means_all():
+    e = E.changed(curvature_samples=[15, 0])
     assert e.options(CONVEX, "DU")["curvature_samples"] == 15
-    assert e.options(CONVEX, "DU printed")["curvature_samples"] is None
+    assert e.options(CONVEX, "DU printed")["curvature_samples"] == 4  # each of four clients, of whom 15 / 4
     assert e.options(NET, "DU")["curvature_samples"] is None
     assert e.options(NET, "DU printed")["curvature_samples"] is None
 
 
-def test_nets_get_the_cap_and_convex_ones_do_not():
+def test_convex_losses_are_solved_until_the_budget_and_nets_take_one_step_as_long_as_it_comes():
+    """One variant per row: the tables, the times and the certificates are about the same one."""
     for config in every_config():
         for du in forms(config):
-            convex = config["model"] == "unit_softmax"
-            assert du["cap"] == (None if convex else 0.3)
-            certifies = "budget" in config and du["form"] == "corrected"
-            assert du["iters"] == (200 if certifies else 100 if convex else 20)
+            convex, corrected = config["model"] == "unit_softmax", du["form"] == "corrected"
+            assert du["cap"] is None
+            assert du["until"] == (1.0 if convex and corrected else None)
+            assert du["gradient"] == ("centred" if corrected and not convex else None)
+            assert (du["iters"], du["dense_up_to"]) == (100 if convex else 30, 0)
     assert E.convex(CONVEX)
     assert not E.convex(NET)
     # without l2 a linear model is not strongly convex
     flat = E.changed(datasets=[CONVEX, "mnist/softmax_regression"])
     assert not flat.convex("mnist/softmax_regression")
-    assert flat.options("mnist/softmax_regression", "DU")["cap"] == 0.3
+    assert flat.options("mnist/softmax_regression", "DU")["until"] is None
     assert not E.changed(l2=[0.01, 0.01]).convex(NET)
 
 
@@ -152,10 +153,16 @@ def test_every_place_and_seed_has_every_request_and_method_but_leaving_clients_o
         for seed in SEEDS
         for kind, text in REQUESTS.items()
         if kind != "client" or place in MAINS.values()
-        for method in (*REFERENCES, *METHODS, *([WHOLE_CLIENTS] if kind == "client" else []))
+        for method in (*CONTROLS, *METHODS, *([WHOLE_CLIENTS] if kind == "client" else []))
     ]
     sample = REQUESTS["sample"]
     expected += [cell(MAINS[CONVEX], seed, sample, "DU", "choices", label) for seed in SEEDS for label in CHOICES]
+    expected += [
+        cell(MAINS[NET]._replace(split=split), seed, sample, name, "nets", label)
+        for seed in SEEDS
+        for split in SPLITS
+        for label, (name, _) in NET_CHOICES.items()
+    ]
     assert list(E.cells()) == expected
     assert [granularity(text) for text in REQUESTS.values()] == list(REQUESTS)
 
@@ -177,7 +184,9 @@ def test_a_cells_config_says_what_the_cell_says():
             assert config["options"] == {"rounds": 0}  # all it does is the round that follows every method
         else:
             assert config["options"] == (plain_fields(PDUDT()) if found.method == WHOLE_CLIENTS else {})
-        assert set(config) - set(TRAINING_KEYS) <= {"method", "options", "pdudt_rounds"}
+        assert config["exact"] == (found.setting == MAINS[CONVEX]._replace(split=Place.of(found).split).setting)
+        assert ("other_seed" in config) == (found.method == AGAIN)
+        assert set(config) - set(TRAINING_KEYS) <= {"method", "options", "pdudt_rounds", "exact", "other_seed"}
 
 
 def test_only_the_same_choice_comes_twice_among_the_cells():
@@ -202,6 +211,18 @@ def test_every_choice_changes_what_it_says_and_nothing_else():
         assert (options == base) == (label == "corrected")
         chosen = cell(MAINS[CONVEX], 3, REQUESTS["sample"], "DU", "choices", label)
         assert E.cells()[chosen]["options"] == options
+    for label, (name, change) in NET_CHOICES.items():
+        chosen = cell(MAINS[NET], 3, REQUESTS["sample"], name, "nets", label)
+        assert E.cells()[chosen]["options"] == E.options(NET, name) | change
+
+
+def test_the_second_retraining_is_that_of_the_next_seed():
+    for found, config in E.cells().items():
+        if found.method == AGAIN:
+            again = runs.needs(config)["again"][1]
+            other = {3: 5, 5: 3}[found.seed]
+            assert again == E.training(Place.of(found), other, found.request)
+    assert E.changed(seeds=[3]).other_seed(3) == 4
 
 
 # --- trainings -------------------------------------------------------------------------------------------------------
@@ -213,12 +234,20 @@ def test_nothing_is_trained_twice():
 
 def test_every_run_has_its_original_and_its_retraining_among_the_trainings():
     needed = set()
-    for config in (*E.cells().values(), *E.certificates().values()):
-        found = runs.needs(config)
+    exact = set()
+    for config in E.cells().values():
+        found = dict(runs.needs(config))
+        exact |= {config_key(found.pop("exact")[1])} if "exact" in found else set()
         assert found["original"][1] == {**found["retrained"][1], "request": "none"}
         assert config_key(found["retrained"][1]) == key_of(config)
         needed |= {config_key(training) for _, training in found.values()}
     assert needed == trained()
+    for config in E.certificates().values():
+        found = dict(certify.needs(config))
+        assert config_key(found.pop("original")[1]) in needed
+        assert list(found) == config["requests"]
+        exact |= {config_key(one) for _, one in found.values()}
+    assert exact == {config_key(config) for config in stages.minimisers(E).values()}
     for (_, _, method), config in E.curves().items():
         found = {config_key(training) for _, training in curve.needs(config).values()}
         # who replays a history has to see the training itself
@@ -247,7 +276,7 @@ def test_the_trainings_are_original_samples_and_class_everywhere_and_clients_at_
     "change",
     [
         {"profile": "other"},
-        {"cap": 0.9},
+        {"net_gradient": "forgotten"},
         {"epsilons": [3.0]},
         {"budget": 7.0},
         {"delta": 1e-3},
@@ -299,13 +328,15 @@ def test_time_is_taken_of_every_request_and_pdudts_of_clients_only():
     assert [speeds[dataset, "sample"]["timed_rounds"] for dataset in E.datasets] == [5, 4]
 
 
-def test_certificates_are_of_the_convex_data_set_sample_wise_with_every_seed():
-    assert list(E.certificates()) == SEEDS
-    for seed, config in E.certificates().items():
-        assert key_of(config) == config_key(E.training(MAINS[CONVEX], seed, "sample-0.1"))
+def test_every_convex_cell_and_kind_of_request_has_a_certificate_with_every_seed():
+    places = [place for place in E.places() if place.dataset == CONVEX]
+    kinds = [*REQUESTS, "sequence"]
+    assert list(E.certificates()) == [(p, kind, seed) for p in places for kind in kinds for seed in SEEDS]
+    for (place, kind, seed), config in E.certificates().items():
+        sequence = [E.sequence_request(j) for j in (1, 2, 3)]
+        assert config["requests"] == (sequence if kind == "sequence" else [REQUESTS[kind]])
+        assert key_of(config) == config_key(E.training(place, seed, config["requests"][-1]))
         assert (config["epsilons"], config["budget"], config["delta"]) == ([1.0, 10.0], 1.0, 1e-5)
-        # certificates are about the optimum: the whole step towards it, stationary or not, and nothing sampled
-        exactly = {"gradient": "retained", "curvature_samples": None, "tol": 1e-6, "iters": 200}
-        assert config["du"] == E.options(CONVEX, "DU", **exactly)
-        assert config["printed"] == E.options(CONVEX, "DU printed")
-    assert E.options(CONVEX, "DU")["gradient"] == "forgotten"
+        assert config["du"] == E.options(CONVEX, "DU")
+        shown = (place, kind) == (MAINS[CONVEX], "sample")
+        assert config["printed"] == (E.options(CONVEX, "DU printed") if shown else {})
