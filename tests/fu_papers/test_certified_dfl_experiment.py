@@ -30,8 +30,8 @@ SPLITS, GRAPHS, SEEDS = ["iid", "dirichlet-0.3"], ["ring", "erdos_renyi"], [3, 5
 E = experiment(
     seeds=SEEDS, n_train=[200, 210], n_test=[100, 110], lr_decay=[0.9, 0.8], momentum=[0.0, 0.7], batch_size=[20, 25],
     epochs=[1.0, 2.0], printed_curvature=["fisher", "diagonal_fisher"], damping=[0.0, 0.02],
-    curvature_samples=[40, 30], edge_probability=0.6, forget_class=2, leaving=1, net_gradient="centred", epsilons=[1, 10],
-    budget=1, timed_rounds=5,
+    curvature_samples=[40, 30], edge_probability=0.6, forget_class=2, leaving=1, net_gradient="centred",
+    epsilons=[1, 10], budget=1, timed_rounds=5,
 )  # fmt: skip
 REQUESTS = {"sample": "sample-0.1", "class": "class-2", "client": "client-1"}
 MAINS = {dataset: Place(dataset, "iid", "erdos_renyi") for dataset in (CONVEX, NET)}
@@ -158,8 +158,7 @@ def test_every_place_and_seed_has_every_request_and_method_but_leaving_clients_o
     sample = REQUESTS["sample"]
     expected += [cell(MAINS[CONVEX], seed, sample, "DU", "choices", label) for seed in SEEDS for label in CHOICES]
     expected += [
-        cell(MAINS[NET]._replace(split=split), seed, sample, name, "nets", label)
-        for seed in SEEDS
+        cell(MAINS[NET]._replace(split=split), SEEDS[0], sample, name, "nets", label)
         for split in SPLITS
         for label, (name, _) in NET_CHOICES.items()
     ]
