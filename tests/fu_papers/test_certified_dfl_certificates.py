@@ -34,7 +34,7 @@ def test_the_printed_noise_destroys_the_model_and_the_measured_does_not(records)
     for record in records["calibration"]:
         m, l2 = record.metrics, record.config["l2"]
         assert m["sigma_printed"] == pytest.approx(m["sigma_message"] / math.sqrt(10))  # errata D3
-        assert m["distance"] < m["radius"]
+        assert m["distance"] < m["radius"] <= m["budget"] == 0.01  # fixed beforehand, met by Newton's steps
         assert m["accuracy_corrected"] > m["accuracy"] - 0.01
         assert m["accuracy"] >= 0.9
         if l2 <= 0.1:
@@ -44,8 +44,8 @@ def test_the_printed_noise_destroys_the_model_and_the_measured_does_not(records)
     assert mild["accuracy_message"] == pytest.approx(0.895, abs=0.03)
     assert middle["accuracy_message"] == pytest.approx(0.62, abs=0.05)
     assert strong["sigma_message"] == pytest.approx(36, rel=0.05)
-    assert math.log10(weak["delta_f"] / weak["distance"]) == pytest.approx(9, abs=0.5)
-    assert weak["radius"] == pytest.approx(0.023, rel=0.6)
+    assert weak["delta_f"] > 1e9 * 0.01
+    assert weak["steps"] > mild["steps"] >= 1
 
 
 def test_lemma_3_is_the_formula_of_line_0(records):

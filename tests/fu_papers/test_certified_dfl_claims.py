@@ -500,26 +500,27 @@ def test_d10_does_not_count_a_mechanism_that_never_released_as_certified():
 
 
 @pytest.mark.parametrize(
-    ("noise_free", "noise", "verdict"),
+    ("noise_free", "noise", "beyond", "verdict"),
     [
-        (0.851, 1.701, HOLDS),
-        (1.149, 2.299, HOLDS),
-        (0.849, 2.0, PART),
-        (1.151, 2.0, PART),
-        (1.0, 1.699, PART),
-        (1.0, 2.301, PART),
-        (2.0, 1.0, NOT),
+        (0.851, 1.701, 0, HOLDS),
+        (1.149, 2.299, 0, HOLDS),
+        (0.849, 2.0, 0, PART),
+        (1.151, 2.0, 0, PART),
+        (1.0, 1.699, 0, PART),
+        (1.0, 2.301, 0, PART),
+        (1.0, 2.0, 5, PART),  # the bound itself
+        (2.0, 1.0, 5, NOT),
     ],
 )
-def test_d11_asks_for_slopes_of_1_and_2_in_every_setting(noise_free, noise, verdict):
+def test_d11_asks_for_the_bound_and_slopes_of_1_and_2_in_every_setting(noise_free, noise, beyond, verdict):
     found = [
         record({"slopes": {"noise_free": a, "noise": b, "first": 9, "second": 9}, "violations": v}, name)
-        for name, a, b, v in (("fine", 1.0, 2.0, 0), ("planted", noise_free, noise, 5))
+        for name, a, b, v in (("fine", 1.0, 2.0, 0), ("planted", noise_free, noise, beyond))
     ]
     result = judged("D11", theory={"risk": found})
     assert result.verdict == verdict
     assert result.records == ["fine", "planted"]
-    assert "exceeded 5 times" in result.reason
+    assert f"exceeded {beyond} times" in result.reason
 
 
 def storage(fisher, diagonal, hessian=1e9):
@@ -585,10 +586,11 @@ def fisher(**cosines):
     ],
 )
 def test_d13_asks_for_a_cosine_of_0_9_well_and_misspecified(well, mis, verdict):
-    theory = {"fisher": fisher(well_specified=well, breast_cancer=mis, least_squares=[0.0])}
-    result = judged("D13", theory=theory)
+    result = judged("D13", theory={"fisher": fisher(well_specified=well, breast_cancer=mis)})
     assert result.verdict == verdict
-    assert result.records == ["well_specified", "breast_cancer"]  # least squares is about scale, not about direction
+    assert result.records == ["well_specified", "breast_cancer"]
+    lowered = judged("D13", theory={"fisher": fisher(well_specified=well, breast_cancer=mis, least_squares=[0.0])})
+    assert lowered.verdict == (NOT if verdict == NOT else PART)  # least squares counts as everything else
 
 
 # --- all of them -----------------------------------------------------------------------------------------------------

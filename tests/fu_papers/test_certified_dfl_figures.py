@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from fu_papers.certified_dfl import figures, results, tables, titles
-from fu_papers.certified_dfl.grid import CHOICES, Place, granularity
+from fu_papers.certified_dfl.grid import CHOICES, NET_CHOICES, Place, granularity
 from fu_papers.lab.store import RecordStore
 from fu_papers.lab.task import single_threaded
 from fu_papers.look import mean_spread, published, show_table, style
@@ -22,7 +22,7 @@ TINY = experiment(
     edge_probability=0.6, epsilons=[1.0, 10.0],
 )  # fmt: skip
 REQUESTS = TINY.requests()
-NAMES = [titles.SHOWN[method] for method in ("Original", "Fine-tune", "Retrain", "DU printed", "DU")]
+NAMES = [titles.SHOWN[method] for method in tables.ROWS]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def tiny(tmp_path_factory):
             unlearnings=study.run("unlearning"),
             curves=study.run("curves"),
             speeds=study.run("timing"),
-            certificates=list(study.run("certificates").values()),
+            certificates=study.run("certificates"),
         )
     made.runs = wide(results.of_runs(made.unlearnings))
     return made
@@ -86,9 +86,9 @@ def test_what_is_saved_names_places_granularities_and_a_label_for_every_row(tiny
     for (c, record), row in zip(tiny.unlearnings.items(), saved.itertuples(), strict=True):
         assert Place(row.dataset, row.split, row.topology) == Place.of(c)
         assert (row.group, row.request, row.seed) == (c.group, granularity(c.request), c.seed)
-        assert row.label == (c.label if c.group == "choices" else c.method)
+        assert row.label == (c.label if c.group in ("choices", "nets") else c.method)
         assert row.test == record.metrics["test"]
-    assert list(saved)[-1] == "delta_auc_off"
+    assert list(saved)[-1] == "delta_kl"
 
 
 # --- tables ---
@@ -165,9 +165,13 @@ def test_client_and_choices_tables(tiny):
     forgotten = metric(tiny, TINY.main(NET), "client", "DU printed", "forget")
     assert client["forgotten data %"].iloc[-3] == shown(forgotten)
     choices = tables.choices_table(TINY, tiny.runs)
-    assert choices["variant"].tolist()[:4] == ["do nothing (Original)", "Retrain", "DU, as printed", "DU, corrected"]
-    assert len(choices) == 3 + len(CHOICES)
+    assert choices["variant"].tolist()[:6] == [*NAMES[:4], "DU, as printed", "DU, corrected"]
+    assert len(choices) == 5 + len(CHOICES)
     assert choices["distance to Retrain (do nothing: 1)"][1] == "0.00 ± 0.00"
+    corrected = tiny.runs[(tiny.runs.group == "choices") & (tiny.runs.label == "corrected")]
+    assert choices["passes"][5] == f"{(corrected.images + 2 * corrected.products).mean():,.0f}"
+    nets = tables.net_choices_table(TINY, tiny.runs)
+    assert len(nets) == (len(NAMES) - 1 + len(NET_CHOICES)) * len(TINY.splits)  # no row of fine-tuning alone
 
 
 # --- Fig. 1 ---
@@ -230,26 +234,37 @@ def test_times_are_written_on_the_bars_and_compared_with_the_papers(tiny):
 
 
 def test_certificates_show_noise_accuracy_and_refusals(tiny):
-    table = tables.certificate_table(TINY, tiny.certificates, tiny.runs)
+    table = tables.certificate_table(TINY, tiny.certificates)
     assert len(table) == 4 + 2 * len(TINY.epsilons)
-    assert table["model"].tolist()[:2] == ["do nothing (Original)", "Retrain"]
+    assert table["model"].tolist()[:2] == ["do nothing (Original)", "exact retraining"]
     printed = table[(table["model"] == "DU, as printed") & (table["ε"] == "1")].iloc[0]
     assert printed["released"] == "2 of 2"
     frame = results.releases(tiny.certificates)
-    assert len(frame) == 2 * 2 * len(TINY.epsilons)
     one = frame[frame.form == "printed"].iloc[0]
-    assert one.ratio == pytest.approx(one.sigma * np.sqrt(640) / tiny.certificates[0].metrics["length"])
+    record = tiny.certificates[one.place, one.kind, one.seed]
+    assert one.ratio == pytest.approx(one.sigma * np.sqrt(640) / record.metrics["length"])
+
+
+def test_every_cell_has_a_row_and_requests_in_a_row_compose(tiny):
+    table = tables.certified_cells_table(TINY, tiny.certificates, 1.0)
+    places = [place for place in TINY.places() if place.dataset == CONVEX]
+    assert len(table) == 4 * len(places)
+    assert set(table["released"]) == {"2 of 2", "6 of 6"}
+    assert (table["to exact retraining (do nothing: 1)"].str.split().str[0].astype(float) < 1).all()
+    together = table.set_index("request")["ε of all releases"]
+    assert set(together["sample-wise"]) == {"1"}
+    assert (together["one after the other"].astype(float).between(1.5, 2.5)).all()  # and not 3
 
 
 def test_a_refusal_has_no_noise_and_no_accuracy(tiny):
     def refuse(entry):
-        return {name: entry[name] for name in ("epsilon", "form")} | {"released": False, "reason": "too far"}
+        return {name: entry[name] for name in ("epsilon", "form", "request")} | {"released": False, "reason": "too far"}
 
-    refused = [
-        replace(record, rounds=[refuse(x) if x["form"] == "corrected" else x for x in record.rounds])
-        for record in tiny.certificates
-    ]
-    table = tables.certificate_table(TINY, refused, tiny.runs)
+    refused = {
+        where: replace(record, rounds=[refuse(x) if x["form"] == "corrected" else x for x in record.rounds])
+        for where, record in tiny.certificates.items()
+    }
+    table = tables.certificate_table(TINY, refused)
     rows = table[table["model"].str.startswith("DU, corrected") & (table["ε"] != "no noise")]
     assert set(rows["released"]) == {"refused"}
     assert set(rows["test acc. %"]) == set(rows["noise σ"]) == {"–"}
@@ -273,8 +288,9 @@ def test_numbers_of_any_size_keep_two_digits():
 def test_storage_by_formula_is_what_was_counted(tiny):
     table = tables.storage_table(TINY, tiny.descriptions, tiny.runs)
     convex = table[table["data set, net"] == "Digits, softmax regression"].set_index("what is kept")
-    for kind in ("Hessian (DU)", "diagonal Fisher (DU)"):
-        assert convex.loc[kind, "by formula"] == convex.loc[kind, "counted in our runs"]
+    kind = "diagonal Fisher (DU)"
+    assert convex.loc[kind, "by formula"] == convex.loc[kind, "counted in our runs"]
+    assert convex.loc["Hessian (DU)", "counted in our runs"] == "–"  # solved by products
     assert convex.loc["Hessian (DU)", "models' worth"] == "640"
     assert convex.loc["nothing (do nothing, Retrain)", "counted in our runs"] == "0 B"
     degree = results.graph_of(tiny.descriptions[TINY.main(CONVEX)], 4).degree[TINY.leaving]

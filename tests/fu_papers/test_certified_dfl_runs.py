@@ -47,7 +47,9 @@ def case(store, request):
     """The federation, the request and both trainings' models."""
     f = federation(TRAINING)
     deletion = Request.parse(request).resolve(f.clients)
-    return Case(f, deletion, problem(TRAINING).test, models(store, "none"), models(store, request))
+    config = {name: TINY.training(HERE, 0, request)[name] for name in runs.EXACT_KEYS}
+    minimiser = store.tensors(run(store, runs.exact, config).key)["x"]
+    return Case(f, deletion, problem(TRAINING).test, models(store, "none"), models(store, request), minimiser)
 
 
 # --- requests ---
@@ -121,7 +123,7 @@ def test_retraining_never_sees_what_is_forgotten_and_starts_where_training_start
         blank[i][0][gone] = 0
     kept = Deletion.of(blank, rows).kept
     graph = topology("ring", 4)
-    peers = Peers(without(graph, [TINY.leaving]) if request_text == CLIENT else graph)
+    peers = Peers(without(graph, [TINY.leaving]) if request_text == CLIENT else graph, TINY.order)
     with single_threaded():
         W = dpsgd(f.having(clients=kept, exchange=peers), initial_model(TRAINING, f.model), 6)
     assert torch.equal(W, models(store, request_text))
@@ -233,16 +235,51 @@ def test_speed_times_every_method_and_projects_retraining_from_its_rounds(store)
 
 
 def test_certificates_measure_the_radius_and_refuse_what_is_beyond_budget(store):
-    config = TINY.certificates()[0]
+    config = TINY.certificates()[HERE, "sample", 0]
     record = run(store, certify, config)
     corrected, printed = record.rounds
+    (served,) = record.metrics["served"]
     assert corrected["released"]
-    assert corrected["claimed_radius"] == pytest.approx(record.metrics["radius"], rel=1e-3)
-    assert corrected["claimed_radius"] <= config["budget"] < record.metrics["radius_original"]
+    assert corrected["claimed_radius"] == pytest.approx(served["radius"], rel=1e-3)
+    assert corrected["claimed_radius"] <= config["budget"] < served["radius_before"]
+    assert record.metrics["composed"]["1"] == pytest.approx(1)
     assert printed["sigma"] > 1000 * corrected["sigma"]
-    strict = run(store, certify, {**config, "budget": 1e-6})
-    assert not strict.rounds[0]["released"]
-    assert "retrain" in strict.rounds[0]["reason"]
+    strict = {**config, "budget": 1e-12, "du": {**config["du"], "until": 1e-12, "steps": 2}}
+    refused = run(store, certify, strict)
+    assert not refused.rounds[0]["released"]
+    assert "retrain" in refused.rounds[0]["reason"]
+    assert refused.metrics["composed"]["1"] is None
+
+
+def test_requests_in_a_row_go_on_from_the_models_without_noise(store):
+    """Each ends at the minimiser of what is then retained; three releases cost less than three epsilons."""
+    record = run(store, certify, TINY.certificates()[HERE, "sequence", 0])
+    served = record.metrics["served"]
+    assert [entry["request"] for entry in served] == [TINY.sequence_request(j) for j in (1, 2, 3)]
+    assert max(entry["radius"] for entry in served) <= TINY.budget
+    assert served[1]["radius_before"] < served[0]["radius_before"]  # the second starts where the first one ended
+    assert 1 < record.metrics["composed"]["1"] < 3
+
+
+def test_the_minimiser_is_that_of_what_is_retained(store):
+    """Nearer to it than D-PSGD, with the data or without; and the graph has no say in it."""
+    here = case(store, CLASS)
+    found = runs.evaluate(here, here.exact.expand(4, -1))
+    assert found["radius"] <= 1.01 * runs.EXACT
+    assert found["exact_gap"] == 0
+    assert runs.evaluate(here, here.retrained)["exact_gap"] > 0.01
+    assert runs.evaluate(here, here.original)["exact_gap"] == pytest.approx(1)
+
+
+def test_the_attack_on_a_class_that_is_gone_uses_that_class_alone(store):
+    """Without nearly all test samples of other classes it is the same attack, threshold and all."""
+    here = case(store, CLASS)
+    x, y = here.test
+    few = (y == 0) | (torch.arange(len(y)) < 5)
+    found, alone = (runs.evaluate(one, here.original) for one in (here, replace(here, test=(x[few], y[few]))))
+    assert [found[name] for name in ("mia", "auc", "tpr")] == [alone[name] for name in ("mia", "auc", "tpr")]
+    seen, tried = runs.halves(torch.arange(9.0), "halves")
+    assert sorted([*seen.tolist(), *tried.tolist()]) == list(range(9))
 
 
 def test_places_are_those_of_tables_i_to_iv():
