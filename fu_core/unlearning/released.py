@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fu_core.errors import check_positive
 from fu_core.federation.meter import Meter
 from fu_core.unlearning.gaussian_mechanism import check_probability
+from fu_core.unlearning.noise import Draw, Noise
 
-REHEARSAL = "noise from a generator that somebody else may hold: a rehearsal"
+REHEARSAL = "rehearsed noise, which whoever knows its number can draw again"
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,9 +22,12 @@ class Released:
 
     model (d,): for everybody; noiseless (d,): the same before the last noise, never to be released; None where there is
     no such model. sigma: standard deviation of that noise per coordinate; radius: how far apart the noise-free models
-    of both worlds can be, if that is what the noise covers. nominal: why (epsilon, delta) is no guarantee, if it is none.
+    of both worlds can be, if that is what the noise covers. nominal: why (epsilon, delta) is no guarantee, if so.
     passes: over the retained data, a curvature product counted as two; vectors: sent, of d numbers. state: what the
     method keeps for the next request, as secret as `noiseless`.
+
+    The guarantee is about outsiders, who see what is published and nothing else. Clients compute with sums that carry
+    no noise, and peers hold the model that those lead to.
     """
 
     model: Tensor
@@ -70,20 +72,15 @@ class Clock:
         return passes, (self.meter.bytes - self.bytes) / (w.numel() * w.element_size())
 
 
-def fresh() -> torch.Generator:
-    """A generator that nobody can repeat, seeded by the operating system's entropy."""
-    return torch.Generator().manual_seed(secrets.randbits(63))
+def draw_of(noise: Noise | None) -> Draw:
+    """The noise of the next release: of a rehearsal, or by default of the system's entropy."""
+    return (noise or Noise()).draw()
 
 
-def gaussian(like: Tensor, noise: torch.Generator | None) -> Tensor:
-    """N(0, I) like a vector (d,): of `noise`, which makes it a rehearsal, or by default of the system's entropy."""
-    drawn = torch.randn(like.shape, generator=noise or fresh(), dtype=torch.float64)
-    return drawn.to(like)
-
-
-def caveats(*reasons: str, noise: torch.Generator | None) -> str:
-    """Why a certificate is nominal: the reasons given that are not empty, and noise that can be repeated."""
-    return "; ".join([reason for reason in reasons if reason] + ([REHEARSAL] if noise is not None else []))
+def caveats(*reasons: str, noise: Noise | None) -> str:
+    """Why a certificate is nominal: the reasons given that are not empty, and noise that can be drawn again."""
+    rehearsed = noise is not None and noise.rehearsed is not None
+    return "; ".join([reason for reason in reasons if reason] + [REHEARSAL] * rehearsed)
 
 
 def least(suffices: Callable[[float], bool], start: float, *, rtol: float = 1e-12) -> float:

@@ -29,7 +29,8 @@ from fu_core.models.flat import FlatModel
 from fu_core.request import Deletion
 from fu_core.unlearning.gaussian_mechanism import gaussian_sigma
 from fu_core.unlearning.krylov import solve
-from fu_core.unlearning.released import Clock, Released, caveats, check_guarantee, gaussian
+from fu_core.unlearning.noise import Noise
+from fu_core.unlearning.released import Clock, Released, caveats, check_guarantee, draw_of
 from fu_core.unlearning.sums import BesideZero, Bounds, Sums, as_linear, loss_bounds, minimise
 
 BOUNDS = ("tight", "printed")
@@ -84,10 +85,10 @@ class Perturbed:
     nominal: str
 
 
-def prepare(f: Federation, config: Removal, noise: torch.Generator | None = None) -> Perturbed:
+def prepare(f: Federation, config: Removal, noise: Noise | None = None) -> Perturbed:
     """Train on everybody's data with b in the objective, from zero. Random: b. Raises CertificateViolation for a
     training that spends the budget already."""
-    b = config.sigma * gaussian(torch.zeros(f.model.d, dtype=torch.float64), noise)
+    b = config.sigma * draw_of(noise).normal("objective", 0, torch.zeros(f.model.d, dtype=torch.float64))
     w, residual, reasons = perturbed_minimum(f, b, config)
     _check_budget(residual, config)
     return Perturbed(config, w, b, residual, caveats(*reasons, noise=noise))
@@ -119,7 +120,7 @@ def _trained(sums: Sums, b: Tensor, bounds: Bounds, config: Removal) -> tuple[Te
     return w, n * left
 
 
-def release(f: Federation, prepared: Perturbed, deletion: Deletion, noise: torch.Generator | None = None) -> Released:
+def release(f: Federation, prepared: Perturbed, deletion: Deletion, noise: Noise | None = None) -> Released:
     """The model after one Newton step per head. Deterministic: `noise` was drawn in training and is not asked for here.
 
     f: the federation before the request. Raises CertificateViolation once the residuals exceed the budget.

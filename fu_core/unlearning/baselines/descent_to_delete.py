@@ -3,10 +3,10 @@
     w <- w - 2 / (L + lambda) grad f_r(w)        I times, on what is retained
     publish w + N(0, sigma^2 I)
 
-A step contracts by gamma = (L - lambda) / (L + lambda). m of n samples taken away move the minimiser by 2 G m / (lambda n)
-at most, G the steepest data term of a sample. So a path that is within alpha = 2 G m gamma^I / (lambda n (1 - gamma^I)) of
-its minimiser is so again after I steps; retraining is as near to the same minimiser, and the two models are within 2 alpha.
-Two calibrations of sigma, two states:
+A step contracts by gamma = (L - lambda) / (L + lambda). m of n samples taken away move the minimiser by 2 G m /
+(lambda n) at most, G the steepest data term of a sample. So a path that is within alpha = 2 G m gamma^I / (lambda n
+(1 - gamma^I)) of its minimiser is so again after I steps; retraining is as near to the same minimiser, and the two
+models are within 2 alpha. Two calibrations of sigma, two states:
 
     analytic    the least noise for 2 alpha                     n: the fewest samples there are before a request
     printed     n: at first, if half of them stay at least
@@ -34,7 +34,8 @@ from fu_core.errors import CertificateViolation, check_choice, check_count
 from fu_core.federation.federation import Federation
 from fu_core.request import Deletion
 from fu_core.unlearning.gaussian_mechanism import gaussian_sigma
-from fu_core.unlearning.released import Clock, Released, caveats, check_guarantee, gaussian
+from fu_core.unlearning.noise import Noise
+from fu_core.unlearning.released import Clock, Released, caveats, check_guarantee, draw_of
 from fu_core.unlearning.sums import Bounds, Sums, as_linear, descend, loss_bounds
 
 STATES = ("secret", "published")
@@ -147,7 +148,7 @@ class Start:
     reason: str
 
 
-def prepare(f: Federation, config: DescentToDelete, noise: torch.Generator | None = None) -> Start:
+def prepare(f: Federation, config: DescentToDelete, noise: Noise | None = None) -> Start:
     """Train on everybody's data, from zero. Random: the noise of the first model, if that is to be started from."""
     linear = as_linear(f)
     bounds = config.bounds or loss_bounds(linear, f.model)
@@ -156,11 +157,11 @@ def prepare(f: Federation, config: DescentToDelete, noise: torch.Generator | Non
     sigma = descent.sigma  # refused before anything is computed
     w = descend(sums.gradient, _zero(f), descent.training_steps, lr=descent.lr)
     if config.state == "published":
-        w = w + sigma * gaussian(w, noise)
+        w = w + sigma * draw_of(noise).normal("release", 0, w)
     return Start(descent, w, 0, bounds.nominal)
 
 
-def release(f: Federation, prepared: Start, deletion: Deletion, noise: torch.Generator | None = None) -> Released:
+def release(f: Federation, prepared: Start, deletion: Deletion, noise: Noise | None = None) -> Released:
     """The model after I steps on what is retained, and noise. f: the federation before the request.
 
     Raises CertificateViolation for a request that is larger, or later, than those the noise was chosen for.
@@ -175,7 +176,7 @@ def release(f: Federation, prepared: Start, deletion: Deletion, noise: torch.Gen
     if sums.n < descent.n / 2 and config.calibration == "printed":
         raise CertificateViolation(f"{sums.n} of {descent.n} samples are left, the printed sigma needs half of them")
     w = descend(sums.gradient, prepared.w, descent.steps(request), lr=descent.lr)
-    model = w + descent.sigma * gaussian(w, noise)
+    model = w + descent.sigma * draw_of(noise).normal("release", 0, w)
     passes, vectors = clock.spent(sums.n, w)
     following = replace(prepared, w=model if config.state == "published" else w, served=request)
     radius = descent.apart if config.state == "secret" else None

@@ -32,7 +32,8 @@ from torch import Tensor
 from fu_core.errors import CertificateViolation, NumericalFailure, check_count, check_positive
 from fu_core.federation.federation import Federation
 from fu_core.request import Deletion
-from fu_core.unlearning.released import Clock, Released, caveats, check_guarantee, gaussian, least
+from fu_core.unlearning.noise import Noise
+from fu_core.unlearning.released import Clock, Released, caveats, check_guarantee, draw_of, least
 from fu_core.unlearning.sums import Bounds, Sums, as_linear, loss_bounds
 
 LARGEST_ALPHA = 1e4
@@ -152,7 +153,7 @@ class Learnt:
     reason: str
 
 
-def prepare(f: Federation, config: Langevin, noise: torch.Generator | None = None) -> Learnt:
+def prepare(f: Federation, config: Langevin, noise: Noise | None = None) -> Learnt:
     """T noisy steps on everybody's data, from zero. Random: their noise."""
     linear = as_linear(f)
     bounds = config.bounds or loss_bounds(linear, f.model)
@@ -162,7 +163,7 @@ def prepare(f: Federation, config: Langevin, noise: torch.Generator | None = Non
     return Learnt(config, walk, w, (), caveats(bounds.nominal, noise=noise))
 
 
-def release(f: Federation, prepared: Learnt, deletion: Deletion, noise: torch.Generator | None = None) -> Released:
+def release(f: Federation, prepared: Learnt, deletion: Deletion, noise: Noise | None = None) -> Released:
     """The last of as few noisy steps on what is retained as prove epsilon. f: the federation before the request.
 
     Raises CertificateViolation for more samples than announced, or where `most` steps are not enough.
@@ -182,13 +183,11 @@ def release(f: Federation, prepared: Learnt, deletion: Deletion, noise: torch.Ge
     )  # fmt: skip
 
 
-def noisy_descent(
-    sums: Sums, w: Tensor, steps: int, walk: Walk, ball: float | None, noise: torch.Generator | None
-) -> Tensor:
+def noisy_descent(sums: Sums, w: Tensor, steps: int, walk: Walk, ball: float | None, noise: Noise | None) -> Tensor:
     """w <- Pi_R(w - eta grad f(w) + sqrt(2 eta sigma^2) xi), so many times. Random: xi."""
-    scale = math.sqrt(2 * walk.lr) * walk.sigma
-    for _ in range(steps):
-        w = w - walk.lr * sums.gradient(w) + scale * gaussian(w, noise)
+    scale, draw = math.sqrt(2 * walk.lr) * walk.sigma, draw_of(noise)
+    for t in range(steps):
+        w = w - walk.lr * sums.gradient(w) + scale * draw.normal("step", t, w)
         if ball is not None:
             w = w * (ball / max(ball, float(w.norm())))
     if not bool(w.isfinite().all()):

@@ -39,12 +39,12 @@ from fu_core.federation.server import FedOpt, aggregate
 from fu_core.federation.together import prepared as prepared_rounds
 from fu_core.federation.together import train_round
 from fu_core.request import Deletion
-from fu_core.streams import stream
 from fu_core.unlearning.gaussian_mechanism import gaussian_delta
 from fu_core.unlearning.method import Trained, register
 from fu_core.unlearning.needs import Needs
+from fu_core.unlearning.noise import Draw, Noise
 from fu_core.unlearning.ranges import Range
-from fu_core.unlearning.released import Clock, Released, caveats, check_guarantee, gaussian, least
+from fu_core.unlearning.released import Clock, Released, caveats, check_guarantee, draw_of, least
 from fu_core.unlearning.sums import Sums, as_linear, descend, sum_cost
 
 CLIPS = ("gradient", "model")
@@ -175,22 +175,23 @@ def noisy_steps(
     w: Tensor,
     direction: Callable[[Tensor, int], Tensor],
     config: NoisyFineTuning,
-    draw: Callable[[Tensor], Tensor],
+    draw: Draw,
 ) -> Tensor:
     """The last iterate (d,) from w (d,), then `tuning` steps without noise.
 
-    direction(x, t): g (d,) of step t = 0, 1, ..., of retained data alone; draw(like): N(0, I). Raises NumericalFailure.
+    direction(x, t): g (d,) of step t = 0, 1, ..., of retained data alone. Random: the noise of `draw`. Raises
+    NumericalFailure where a model is not finite.
     """
     sigma, gamma, lam = config.noise_per_step, config.lr, config.decay
     x = clipped(w, config.start_clip)
     if config.clip == "model" and config.start_sigma:
-        x = x + config.start_sigma * draw(x)
+        x = x + config.start_sigma * draw.normal("start", 0, x)
     for t in range(config.rounds):
         g = direction(x, t)
         if config.clip == "gradient":
-            x = x - gamma * (clipped(g, config.step_clip) + lam * x) + sigma * draw(x)
+            x = x - gamma * (clipped(g, config.step_clip) + lam * x) + sigma * draw.normal("step", t, x)
         else:
-            x = clipped(x - gamma * (g + lam * x), config.model_clip) + sigma * draw(x)
+            x = clipped(x - gamma * (g + lam * x), config.model_clip) + sigma * draw.normal("step", t, x)
     for t in range(config.rounds, config.rounds + config.tuning):
         x = x - gamma * direction(x, t)
     if not bool(x.isfinite().all()):
@@ -207,9 +208,7 @@ class Ready:
     linear: bool
 
 
-def prepare(
-    f: Federation, config: NoisyFineTuning, noise: torch.Generator | None = None, *, w: Tensor | None = None
-) -> Ready:
+def prepare(f: Federation, config: NoisyFineTuning, noise: Noise | None = None, *, w: Tensor | None = None) -> Ready:
     """A trained model w (d,) as it is; by default `training` full gradient steps on a convex loss, from zero."""
     if w is not None:
         return Ready(config, w, False)
@@ -218,12 +217,12 @@ def prepare(
     return Ready(config, descend(Sums(linear).gradient, zero, config.training, lr=config.lr), True)
 
 
-def release(f: Federation, prepared: Ready, deletion: Deletion, noise: torch.Generator | None = None) -> Released:
+def release(f: Federation, prepared: Ready, deletion: Deletion, noise: Noise | None = None) -> Released:
     """The model after noisy steps along full gradients of what is retained. f: the federation before the request."""
     config, clock = prepared.config, Clock.start(f.meter)
     rest = f.after(deletion)
     sums = Sums(as_linear(rest) if prepared.linear else rest)
-    w = noisy_steps(prepared.w, lambda x, t: sums.gradient(x), config, lambda like: gaussian(like, noise))
+    w = noisy_steps(prepared.w, lambda x, t: sums.gradient(x), config, draw_of(noise))
     passes, vectors = clock.spent(sums.n, w)
     return Released(
         w, None, config.noise_per_step, config.epsilon, config.delta, None, caveats(noise=noise), passes, vectors,
@@ -250,20 +249,19 @@ ABOUT = {
 def serve(trained: Trained, deletion: Deletion, config: NoisyFineTuning) -> Tensor:
     """Rounds of local training, g minus their average update, from the model, or the mean of peers who stay.
 
-    Random: batches, and noise from the stream (seed, "noisy fine-tuning"): a rehearsal, since who knows the seed knows
+    Random: batches, and noise of (seed, release 0): a rehearsal, since who knows the seed knows
     the noise; `release` draws it fresh. Notes: sigma and steps.
     """
     f, rest = trained.horizontal, trained.horizontal.after(deletion)
     peers = not isinstance(f.exchange, FedOpt)
     w = trained.staying(deletion).mean(dim=0) if peers else trained.staying(deletion)
-    generator = stream(f.seed, "noisy fine-tuning")
     trained.notes.update(sigma=config.noise_per_step, steps=config.rounds)
     rest = prepared_rounds(rest, w)
 
     def direction(x: Tensor, t: int) -> Tensor:
         return -_average_update(rest, x, trained.next_round + t)
 
-    x = noisy_steps(w, direction, config, lambda like: gaussian(like, generator))
+    x = noisy_steps(w, direction, config, Draw(f.seed, 0))
     return start(x, len(rest.ids)) if peers else x
 
 

@@ -22,7 +22,8 @@ from fu_core.federation.federation import Federation
 from fu_core.request import Deletion
 from fu_core.unlearning.baselines.noisy_fine_tuning import clipped
 from fu_core.unlearning.gaussian_mechanism import gaussian_sigma
-from fu_core.unlearning.released import Clock, Released, caveats, check_guarantee, gaussian
+from fu_core.unlearning.noise import Noise
+from fu_core.unlearning.released import Clock, Released, caveats, check_guarantee, draw_of
 from fu_core.unlearning.sums import Bounds, Sums, as_linear, descend, loss_bounds
 
 
@@ -66,31 +67,34 @@ class Fitted:
     n: int
 
 
-def prepare(f: Federation, config: NoisyRetrain | OutputPerturbation, noise: torch.Generator | None = None) -> Fitted:
+def prepare(f: Federation, config: NoisyRetrain | OutputPerturbation, noise: Noise | None = None) -> Fitted:
     """T full gradient steps on everybody's data, from zero. Deterministic: the noise comes with a release."""
     linear = as_linear(f)
     bounds = config.bounds or loss_bounds(linear, f.model)
     return Fitted(config, _trained(linear, bounds, config.training), bounds, Sums(linear).n)
 
 
-def release(f: Federation, prepared: Fitted, deletion: Deletion, noise: torch.Generator | None = None) -> Released:
+def release(f: Federation, prepared: Fitted, deletion: Deletion, noise: Noise | None = None) -> Released:
     """The retrained model, or the old one, with noise. f: the federation before the request."""
     config, clock, rest = prepared.config, Clock.start(f.meter), as_linear(f.after(deletion))
-    n = Sums(rest).n
     if isinstance(config, NoisyRetrain):
-        w, sigma = _trained(rest, prepared.bounds, config.training), config.sigma
-        passes, vectors = clock.spent(n, w)
-        nominal = caveats(noise=noise) if sigma else ""
-        return Released(w + sigma * gaussian(w, noise), w, sigma, 0.0, 0.0, 0.0, nominal, passes, vectors, prepared)
-    w, radius, reason = prepared.w, sensitivity(prepared, f.model.l2, deletion.m), prepared.bounds.nominal
+        w, sigma, radius, epsilon, delta = _trained(rest, prepared.bounds, config.training), config.sigma, 0.0, 0.0, 0.0
+        reason = ""
+    else:
+        w, radius, reason = _as_it_is(prepared, config, f.model.l2, deletion.m)
+        epsilon, delta = config.epsilon, config.delta
+        sigma = gaussian_sigma(radius, epsilon=epsilon, delta=delta)
+    model = w + sigma * draw_of(noise).normal("release", 0, w)
+    passes, vectors = clock.spent(Sums(rest).n, w)
+    nominal = caveats(reason, noise=noise)
+    return Released(model, w, sigma, epsilon, delta, radius, nominal, passes, vectors, prepared)
+
+
+def _as_it_is(prepared: Fitted, config: OutputPerturbation, l2: float, m: int) -> tuple[Tensor, float, str]:
+    """The old model, how far from it retraining can be, and why that is nominal."""
     if config.clip is not None:
-        w, radius, reason = clipped(w, config.clip), 2 * config.clip, ""
-    sigma = gaussian_sigma(radius, epsilon=config.epsilon, delta=config.delta)
-    passes, vectors = clock.spent(n, w)
-    return Released(
-        w + sigma * gaussian(w, noise), w, sigma, config.epsilon, config.delta, radius, caveats(reason, noise=noise),
-        passes, vectors, prepared,
-    )  # fmt: skip
+        return clipped(prepared.w, config.clip), 2 * config.clip, ""
+    return prepared.w, sensitivity(prepared, l2, m), prepared.bounds.nominal
 
 
 def sensitivity(prepared: Fitted, l2: float, m: int) -> float:

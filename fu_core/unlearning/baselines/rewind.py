@@ -34,8 +34,9 @@ from fu_core.unlearning.gaussian_mechanism import gaussian_sigma
 from fu_core.unlearning.memory import Memory, PeerHistory
 from fu_core.unlearning.method import Trained, register
 from fu_core.unlearning.needs import Needs
+from fu_core.unlearning.noise import Noise
 from fu_core.unlearning.ranges import Range
-from fu_core.unlearning.released import Clock, Released, caveats, check_guarantee, gaussian
+from fu_core.unlearning.released import Clock, Released, caveats, check_guarantee, draw_of
 from fu_core.unlearning.sums import Bounds, Sums, as_linear, descend, loss_bounds
 
 GROWTHS = ("paper", "mean", "contraction")
@@ -97,7 +98,7 @@ class Checkpoint:
     gone: int
 
 
-def prepare(f: Federation, config: Rewind, noise: torch.Generator | None = None) -> Checkpoint:
+def prepare(f: Federation, config: Rewind, noise: Noise | None = None) -> Checkpoint:
     """T full gradient steps on everybody's data, from zero. Deterministic: the noise comes with a release."""
     linear = as_linear(f)
     bounds = config.bounds or loss_bounds(linear, f.model)
@@ -110,7 +111,7 @@ def prepare(f: Federation, config: Rewind, noise: torch.Generator | None = None)
     return Checkpoint(config, bounds, w, model, lr, sums.n, 0)
 
 
-def release(f: Federation, prepared: Checkpoint, deletion: Deletion, noise: torch.Generator | None = None) -> Released:
+def release(f: Federation, prepared: Checkpoint, deletion: Deletion, noise: Noise | None = None) -> Released:
     """The model after K steps from the checkpoint on what is retained, and noise. f: before the request.
 
     Later requests start from the same checkpoint, so that all that was ever deleted counts. Raises CertificateViolation
@@ -124,7 +125,7 @@ def release(f: Federation, prepared: Checkpoint, deletion: Deletion, noise: torc
     sigma = gaussian_sigma(radius, epsilon=config.epsilon, delta=config.delta)
     passes, vectors = clock.spent(sums.n, w)
     return Released(
-        w + sigma * gaussian(w, noise), w, sigma, config.epsilon, config.delta, radius,
+        w + sigma * draw_of(noise).normal("release", 0, w), w, sigma, config.epsilon, config.delta, radius,
         caveats(bounds.nominal, noise=noise), passes, vectors, replace(prepared, model=w, gone=m),
     )  # fmt: skip
 
