@@ -12,7 +12,8 @@ The gradient that is left is bounded, |grad L_b(w; D')| <= sum of all beta so fa
 (epsilon, delta) holds while sum beta <= sigma epsilon / c with c = sqrt(2 ln(1.5 / delta)); beyond it a new b and a new
 training are due. To beta we add what the paper takes for zero: the gradient at which training stopped, and the residual
 of the linear system. Everybody who computes knows w; the certificate is about those who see no more than the model,
-and b must stay with somebody who shows it to nobody.
+and b must stay with somebody who shows it to nobody. Where b'w bends the model far, beta grows with sigma, too: the
+budget is not for sale.
 """
 
 from __future__ import annotations
@@ -210,5 +211,5 @@ def _check_budget(spent: float, config: Removal) -> None:
     if spent > config.budget:
         raise CertificateViolation(
             f"the gradient left by all removals may be {spent:.3g}, sigma {config.sigma:g} allows {config.budget:.3g} "
-            f"at epsilon {config.epsilon:g} and delta {config.delta:g}: train again with a new b, or raise sigma"
+            f"at epsilon {config.epsilon:g} and delta {config.delta:g}: train again with a new b; more l2, or another sigma, makes residuals smaller beside it"
         )
