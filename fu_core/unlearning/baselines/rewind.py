@@ -99,11 +99,15 @@ class Checkpoint:
 
 
 def prepare(f: Federation, config: Rewind, noise: Noise | None = None) -> Checkpoint:
-    """T full gradient steps on everybody's data, from zero. Deterministic: the noise comes with a release."""
+    """T full gradient steps on everybody's data, from zero. Deterministic: the noise comes with a release.
+
+    Raises CertificateViolation where the bound is no number even for a single sample.
+    """
     linear = as_linear(f)
     bounds = config.bounds or loss_bounds(linear, f.model)
     sums, T = Sums(linear), config.training
     lr = config.lr or 1 / (bounds.curvature + linear.model.l2)
+    _radius(config, bounds, lr=lr, l2=linear.model.l2, n=sums.n, m=1)  # refused before anything is computed
     start = torch.zeros(linear.model.d, dtype=torch.float64)
     w = descend(sums.gradient, start, T - config.back(T), lr=lr)
     model = descend(sums.gradient, w, config.back(T), lr=lr)
@@ -119,7 +123,7 @@ def release(f: Federation, prepared: Checkpoint, deletion: Deletion, noise: Nois
     """
     config, bounds, clock = prepared.config, prepared.bounds, Clock.start(f.meter)
     K, m = config.back(config.training), prepared.gone + deletion.m
-    radius = _radius(prepared, f.model.l2, m)
+    radius = _radius(config, bounds, lr=prepared.lr, l2=f.model.l2, n=prepared.n, m=m)
     sums = Sums(as_linear(f.after(deletion)))
     w = descend(sums.gradient, prepared.w, K, lr=prepared.lr)
     sigma = gaussian_sigma(radius, epsilon=config.epsilon, delta=config.delta)
@@ -130,14 +134,11 @@ def release(f: Federation, prepared: Checkpoint, deletion: Deletion, noise: Nois
     )  # fmt: skip
 
 
-def _radius(prepared: Checkpoint, l2: float, m: int) -> float:
+def _radius(config: Rewind, bounds: Bounds, *, lr: float, l2: float, n: int, m: int) -> float:
     """Delta = 2 m G h / (L n)."""
-    config, G, L, n = prepared.config, prepared.bounds.gradient, prepared.bounds.curvature + l2, prepared.n
-    T = config.training
-    h = growth(
-        config.growth, T, config.back(T), step=prepared.lr * L, convexity=prepared.lr * l2, gone=m / n
-    )  # fmt: skip
-    radius = 2 * m * G * h / (L * n)
+    T, L = config.training, bounds.curvature + l2
+    h = growth(config.growth, T, config.back(T), step=lr * L, convexity=lr * l2, gone=m / n)
+    radius = 2 * m * bounds.gradient * h / (L * n)
     if not math.isfinite(radius):
         raise CertificateViolation(
             f"growth={config.growth!r}: the bound on the distance to retraining is infinite after {T} steps; lower "

@@ -31,7 +31,9 @@ def mnist(**options) -> Descent:
     return Descent(DescentToDelete(epsilon=1.0, delta=1 / N_MNIST, **options), LOGISTIC, N_MNIST, 784, 1e-6 * N_MNIST)
 
 
-@pytest.mark.parametrize(("steps", "printed", "sharp"), [(1, 2.5847, 0.9390), (2, 1.2332, 0.4480), (5, 0.42688, 0.1551)])
+@pytest.mark.parametrize(
+    ("steps", "printed", "sharp"), [(1, 2.5847, 0.9390), (2, 1.2332, 0.4480), (5, 0.42688, 0.1551)]
+)
 def test_sigma_is_that_of_the_published_comparison(steps, printed, sharp):
     assert mnist(steps=steps, calibration="printed").sigma == pytest.approx(printed, rel=1e-4)
     assert mnist(steps=steps).sigma == pytest.approx(sharp, rel=1e-3)
