@@ -211,5 +211,6 @@ def _check_budget(spent: float, config: Removal) -> None:
     if spent > config.budget:
         raise CertificateViolation(
             f"the gradient left by all removals may be {spent:.3g}, sigma {config.sigma:g} allows {config.budget:.3g} "
-            f"at epsilon {config.epsilon:g} and delta {config.delta:g}: train again with a new b; more l2, or another sigma, makes residuals smaller beside it"
+            f"at epsilon {config.epsilon:g} and delta {config.delta:g}: train again with a new b, "
+            "with more l2, or with another sigma"
         )

@@ -1,4 +1,4 @@
-"""Certified removal (Guo et al. 2020): exact on squares, bounded on logistic losses, refused when its budget is spent."""
+"""Certified removal (Guo et al. 2020): exact on squares, bounded on logistic losses, and its budget ends."""
 
 import math
 from dataclasses import replace

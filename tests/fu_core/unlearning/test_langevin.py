@@ -90,7 +90,7 @@ def test_calibrated_noise_is_the_least_for_the_steps():
 
 
 def test_many_runs_have_the_mean_and_variance_of_the_linear_recursion():
-    """f = |w - a|^2 / 2: after T steps mean (1 - (1 - eta)^T) a and variance 2 eta sigma^2 (1 - rho^2T) / (1 - rho^2)."""
+    """f = |w - a|^2 / 2: mean (1 - rho^T) a, variance 2 eta sigma^2 (1 - rho^2T) / (1 - rho^2), rho = 1 - eta."""
     q = Quadratics(sizes=(6,), isotropic=True)
     sums = Sums(q.federation())
     walk, T = Walk(0.3, 1.0, 2.0, 1.0, 6), 5
@@ -130,7 +130,7 @@ def test_a_release_goes_on_where_learning_ended_and_a_second_request_takes_more_
 
 
 def test_world_b_is_noisy_retraining_and_the_same_noise_brings_both_together():
-    """Synchronous coupling: from the ends of two trainings, K steps with the same noise contract by (1 - eta lambda)^K."""
+    """Synchronous coupling: K steps with the same noise bring two trainings nearer, (1 - eta lambda)^K times."""
     f = softmax(l2=0.2)
     config = Langevin(samples=10, steps=15, training=40)
     deletion = without(f, {1: torch.arange(10)})
@@ -163,7 +163,7 @@ def test_more_than_the_noise_can_cover_is_refused():
     with pytest.raises(CertificateViolation, match="samples: 4 are to be deleted, sigma was chosen for 3"):
         release(f, state, without(f, {0: torch.arange(4)}))
     weak = prepare(f, Langevin(training=5, samples=30, sigma=1e-3, most=20))
-    with pytest.raises(CertificateViolation, match="20 steps do not prove epsilon 1 for 30 samples at sigma 0.001"):
+    with pytest.raises(CertificateViolation, match=r"20 steps do not prove epsilon 1 for 30 samples at sigma 0\.001"):
         release(f, weak, without(f, [3]))
     for wrong in ({"sigma": 0.0}, {"steps": -1}, {"samples": 0}, {"ball": -1.0}, {"epsilon": 0.0}):
         with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be"):

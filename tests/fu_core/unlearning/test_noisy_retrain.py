@@ -1,4 +1,4 @@
-"""The reference points: retraining with noise that nobody needs, output perturbation with all the noise that it takes."""
+"""The reference points: retraining with noise that nobody needs, output perturbation with all that it takes."""
 
 import pytest
 import torch

@@ -116,7 +116,7 @@ def test_a_step_back_undoes_a_step():
     sums, w = Sums(f), torch.linspace(-1, 1, 12, dtype=torch.float64)
     after = w - 0.9 * sums.gradient(w)
     torch.testing.assert_close(step_back(sums, after, lr=0.9, smoothness=0.6), w, rtol=1e-10, atol=1e-11)
-    with pytest.raises(ValueError, match="lr must be < 1 / smoothness = 1.67 for a step back, got 2"):
+    with pytest.raises(ValueError, match=r"lr must be < 1 / smoothness = 1\.67 for a step back, got 2"):
         step_back(sums, after, lr=2.0, smoothness=0.6)
 
 
