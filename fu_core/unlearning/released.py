@@ -79,8 +79,10 @@ def draw_of(noise: Noise | None) -> Draw:
 
 def caveats(*reasons: str, noise: Noise | None) -> str:
     """Why a certificate is nominal: the reasons given that are not empty, and noise that can be drawn again."""
-    rehearsed = noise is not None and noise.rehearsed is not None
-    return "; ".join([reason for reason in reasons if reason] + [REHEARSAL] * rehearsed)
+    known = [reason for reason in reasons if reason]
+    if noise is not None and noise.rehearsed is not None and not any(REHEARSAL in reason for reason in known):
+        known.append(REHEARSAL)
+    return "; ".join(known)
 
 
 def least(suffices: Callable[[float], bool], start: float, *, rtol: float = 1e-12) -> float:

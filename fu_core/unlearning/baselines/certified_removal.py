@@ -13,7 +13,7 @@ The gradient that is left is bounded, |grad L_b(w; D')| <= sum of all beta so fa
 training are due. To beta we add what the paper takes for zero: the gradient at which training stopped, and the residual
 of the linear system. Everybody who computes knows w; the certificate is about those who see no more than the model,
 and b must stay with somebody who shows it to nobody. Where b'w bends the model far, beta grows with sigma, too: the
-budget is not for sale.
+budget is not for sale. That a request is served at all depends on the data, a bit that no epsilon covers.
 """
 
 from __future__ import annotations

@@ -158,7 +158,8 @@ def prepare(f: Federation, config: DescentToDelete, noise: Noise | None = None) 
     w = descend(sums.gradient, _zero(f), descent.training_steps, lr=descent.lr)
     if config.state == "published":
         w = w + sigma * draw_of(noise).normal("release", 0, w)
-    return Start(descent, w, 0, bounds.nominal)
+    begun = noise if config.state == "published" else None
+    return Start(descent, w, 0, caveats(bounds.nominal, noise=begun))
 
 
 def release(f: Federation, prepared: Start, deletion: Deletion, noise: Noise | None = None) -> Released:

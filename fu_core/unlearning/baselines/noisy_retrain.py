@@ -59,7 +59,7 @@ class OutputPerturbation:
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """w (d,): after training; radius(m): how far training without m samples can be, in `sensitivity`."""
+    """w (d,): after training on n samples."""
 
     config: NoisyRetrain | OutputPerturbation
     w: Tensor

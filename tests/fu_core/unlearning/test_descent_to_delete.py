@@ -107,6 +107,11 @@ def test_secret_states_go_on_from_before_the_noise_published_ones_from_after_it(
     assert published.radius is None
     assert published.certified
     assert secret.certified
+    assert release(f, prepare(f, DescentToDelete(steps=3), Noise(1)), deletion).certified  # nothing was drawn yet
+    with rehearsal():
+        begun = prepare(f, config, Noise(1))
+    assert "rehearsed" in release(f, begun, deletion).nominal
+    assert release(f, begun, deletion, Noise(2)).nominal.count("rehearsed") == 1
 
 
 def test_published_states_take_more_steps_with_every_request_and_more_noise():
