@@ -115,6 +115,10 @@ class Experiment(CertifiedDflParameters):
             check_choice("topologies", topology, TOPOLOGIES, ConfigError)
         if self.leaving >= self.clients:
             raise ConfigError(f"leaving must be a client, 0 to {self.clients - 1}, got {self.leaving}")
+        if self.leaving >= min(self.scale_clients):
+            raise ConfigError(
+                f"scale_clients must be more than leaving, client {self.leaving}, got {self.scale_clients}"
+            )
         for request in (*self.requests().values(), self.sequence_request(self.sequence)):
             Request.parse(request)
         for place in self.places():
