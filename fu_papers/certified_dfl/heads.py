@@ -90,10 +90,10 @@ def head_config(e: Experiment, place: Place, seed: int, request: str, body: str)
         **e.training(place, seed, request),
         "body": body,
         "head": {**plain_fields(e.local(convex)), "rounds": e.head_rounds, "l2": float(e.of_dataset("l2", convex))},
-        "du": plain_fields(newton(e.head_budget)),
+        "du": plain_fields(newton(e.close_budget)),
         "epsilons": [float(epsilon) for epsilon in e.epsilons],
         "delta": float(e.delta),
-        "budget": float(e.head_budget),
+        "budget": float(e.close_budget),
     }
 
 
