@@ -32,11 +32,11 @@ from fu_core.evaluation.accuracy import accuracy
 from fu_core.federation.decentralised import dpsgd
 from fu_core.federation.federation import Federation
 from fu_core.federation.graphs import Peers
-from fu_core.federation.local import Client, ClientOpt
+from fu_core.federation.local import ClientOpt
 from fu_core.federation.meter import Meter
 from fu_core.models.flat import FlatModel
 from fu_core.models.linear import unit_softmax
-from fu_core.request import Deletion, Request
+from fu_core.request import Request
 from fu_core.streams import stream_seed
 from fu_core.unlearning.certificate import Privacy, residual_radius
 from fu_core.unlearning.du import DU, du_release

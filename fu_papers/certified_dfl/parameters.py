@@ -51,7 +51,7 @@ class CertifiedDflParameters(Parameters):
     budget: Positive = parameter("the distance to retraining that their noise is to cover")
     timed_rounds: Count = parameter("Fig. 2: rounds of retraining that are timed")
     head_rounds: Count = parameter("certified heads: rounds of training a net's head on fixed features")
-    close_budget: Positive = parameter("certified heads and scale: the distance to retraining that Newton's steps come within")
+    close_budget: Positive = parameter("certified heads and scale: how close to retraining Newton steps come")
     scale_clients: Distinct[Annotated[int, Field(ge=3)]] = parameter("scale: N, convex data set, Erdős-Rényi")
     scale_rounds: Count = parameter("scale: rounds of training and of retraining")
 

@@ -15,7 +15,6 @@ The tree is breadth-first from a client in the middle, so that its depth is the 
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -49,15 +48,15 @@ ASKING = 10  # one client of so many forgets samples
 # --- which runs ------------------------------------------------------------------------------------------------------
 
 
-def cells(e: Experiment) -> dict[tuple[int, int], dict[str, Any]]:
-    """(N, seed) -> config of a `scale` run: the convex data set, the first split."""
-    return {(N, seed): scale_config(e, N, seed) for N, seed in itertools.product(e.scale_clients, e.seeds)}
+def cells(e: Experiment) -> dict[int, dict[str, Any]]:
+    """N -> config of a `scale` run: the convex data set, first split, first seed."""
+    return {clients: scale_config(e, clients) for clients in e.scale_clients}
 
 
-def scale_config(e: Experiment, clients: int, seed: int) -> dict[str, Any]:
+def scale_config(e: Experiment, clients: int) -> dict[str, Any]:
     """The config of one `scale` run. Everything but the network and the rounds is as in the tables."""
     config = {
-        **e.training(e.main(e.datasets[0]), seed),
+        **e.training(e.main(e.datasets[0]), e.seeds[0]),
         "clients": clients,
         "topology": TOPOLOGY,
         "edge_probability": min(1.0, 2 * math.log(clients) / clients),

@@ -1,0 +1,112 @@
+"""What goes beyond the paper's experiments as figures: certified heads of nets, and DU among many clients.
+
+Every function takes the experiment and what the stages' runs returned; nothing here trains.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from fu_papers.certified_dfl.further_tables import (
+    Heads,
+    Scales,
+    heads_frame,
+    heads_releases,
+    reported_epsilon,
+    scale_rows,
+)
+from fu_papers.certified_dfl.grid import Experiment
+from fu_papers.certified_dfl.heads import nets
+from fu_papers.certified_dfl.titles import REQUESTS, SHOWN, dataset_title
+from fu_papers.look import LINE, colour
+from fu_papers.problem_figures import axes_row
+
+LEAST_RANGE = 6.0  # points of accuracy that an axis spans
+NET: dict[str, Any] = {"marker": "D", "markersize": 8, "color": LINE, "linestyle": "none"}
+UNTOUCHED: dict[str, Any] = {"marker": "s", "markersize": 7, "color": colour("Original"), "linestyle": "none"}
+RETRAINED: dict[str, Any] = {"marker": "o", "markersize": 13, "fillstyle": "none", "markeredgewidth": 1.8,
+                             "color": colour("Retrain"), "linestyle": "none"}  # fmt: skip
+CERTIFIED: dict[str, Any] = {"marker": "o", "markersize": 7, "color": colour("DU"), "linestyle": "none"}
+
+
+# --- certified heads -------------------------------------------------------------------------------------------------
+
+
+def heads_figure(e: Experiment, heads: Heads) -> Figure:
+    """A line per net and kind of request, first split, means over seeds: accuracy, and distance to retraining.
+
+    Left: the certified head beside the same head retrained, without noise, and the whole net retrained. Right: why so
+    little noise is enough.
+    """
+    epsilon = reported_epsilon(e)
+    runs, releases = heads_frame(heads), heads_releases(heads)
+    lines = [(dataset, kind) for dataset in nets(e) for kind in REQUESTS]
+    fig, (left, right) = axes_row(2, height=1.9 + 0.36 * len(lines), width=5.6, sharey=True)
+    accuracies = []
+    for height, (dataset, kind) in enumerate(lines):
+        r = runs[(runs.place == e.main(dataset)) & (runs.kind == kind)]
+        here = (releases.place == e.main(dataset)) & (releases.kind == kind) & (releases.epsilon == epsilon)
+        certified = releases[here].test.mean()
+        accuracies += (along := [r.net.mean(), r.test_retrained.mean(), certified])
+        left.plot(along, [height] * 3, color="#cccccc", zorder=1)
+        for x, look in zip(along, (NET, RETRAINED, CERTIFIED), strict=True):
+            left.plot(x, height, **look)
+        for name, look in (("radius_original", UNTOUCHED), ("radius_again", RETRAINED), ("radius", CERTIFIED)):
+            right.plot(r[name].mean(), height, **look)
+    middle = (min(accuracies) + max(accuracies)) / 2
+    half = max(LEAST_RANGE, 1.2 * (max(accuracies) - min(accuracies))) / 2  # a seed's chance is to look small
+    left.set(xlim=(middle - half, middle + half), xlabel="test accuracy (%)", title="(a) what the certificate costs")
+    left.set_yticks(range(len(lines)), labels=[f"{dataset_title(d)}, {kind}" for d, kind in lines])
+    left.set_ylim(len(lines) - 0.5, -0.5)
+    right.axvline(e.close_budget, color=colour("DU"), linestyle=":")
+    right.set(xscale="log", xlabel="at most, as measured (log scale); dotted: what the noise covers")
+    right.set_title("(b) distance to the best head on retained data")
+    for ax in (left, right):
+        ax.grid(axis="y", visible=False)
+    shown = {
+        "whole net, retrained": NET,
+        "do nothing": UNTOUCHED,
+        "head, retrained": RETRAINED,
+        f"certified head (left: ε = {epsilon:g})": CERTIFIED,
+    }
+    handles = [Line2D([], [], label=name, **look) for name, look in shown.items()]
+    fig.legend(handles=handles, loc="outside upper center", ncols=len(handles), frameon=False)
+    return fig
+
+
+# --- scale -----------------------------------------------------------------------------------------------------------
+
+
+def scale_figure(scales: Scales) -> Figure:
+    """What a client sends, and how close the model comes to exact retraining, by the number of clients. One leaves."""
+    runs = pd.DataFrame(scale_rows(scales))
+    r = runs[runs.kind == "client"].sort_values("clients")
+    fig, (left, right) = axes_row(2, height=4.0, width=5.2)
+    du: dict[str, Any] = {"color": colour("DU"), "marker": "o"}
+    flooding, retrain = {**du, "linestyle": ":"}, {"color": colour("Retrain"), "marker": "o", "linestyle": "--"}
+    for ways, column, name, look, above in (
+        (left, r.vectors_flooding / r.clients, "DU, flooding", flooding, True),
+        (left, r.vectors_again / r.clients, "Retrain, D-PSGD", retrain, True),
+        (left, r.vectors_tree / r.clients, "DU, sums over a tree", du, False),
+        (right, r.gap_again, "Retrain, D-PSGD", retrain, False),
+        (right, r.gap, SHOWN["DU"], du, True),
+    ):
+        ways.plot(r.clients, column, **look)
+        ways.annotate(name, (r.clients.iloc[-1], column.iloc[-1]), xytext=(0, 7 if above else -8), ha="right",
+                      va="baseline" if above else "top", textcoords="offset points", fontsize=10,
+                      color=look["color"])  # fmt: skip
+    right.axhline(1, color="#777777", linewidth=1)
+    right.annotate("do nothing", (r.clients.iloc[0], 1), xytext=(0, 4), textcoords="offset points", fontsize=10,
+                   color=LINE)  # fmt: skip
+    left.set(ylabel="so many models' worth (log scale)", title="(a) what a client sends when one leaves")
+    right.set(ylabel="do nothing = 1 (log scale)", title="(b) distance to exact retraining")
+    for ax in (left, right):
+        ax.set(xscale="log", yscale="log", xlabel="clients N (log scale)")
+        ax.set_xticks(list(r.clients), labels=[f"{clients:,}" for clients in r.clients])
+        ax.minorticks_off()
+        ax.margins(x=0.08, y=0.15)
+    return fig
