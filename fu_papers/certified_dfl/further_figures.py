@@ -30,6 +30,8 @@ NET: dict[str, Any] = {"marker": "D", "markersize": 8, "color": LINE, "linestyle
 UNTOUCHED: dict[str, Any] = {"marker": "s", "markersize": 7, "color": colour("Original"), "linestyle": "none"}
 RETRAINED: dict[str, Any] = {"marker": "o", "markersize": 13, "fillstyle": "none", "markeredgewidth": 1.8,
                              "color": colour("Retrain"), "linestyle": "none"}  # fmt: skip
+AGAIN: dict[str, Any] = {"marker": "x", "markersize": 8, "markeredgewidth": 1.8, "color": colour("Retrain"),
+                         "linestyle": "none"}  # fmt: skip
 CERTIFIED: dict[str, Any] = {"marker": "o", "markersize": 7, "color": colour("DU"), "linestyle": "none"}
 
 
@@ -39,8 +41,8 @@ CERTIFIED: dict[str, Any] = {"marker": "o", "markersize": 7, "color": colour("DU
 def heads_figure(e: Experiment, heads: Heads) -> Figure:
     """A line per net and kind of request, first split, means over seeds: accuracy, and distance to retraining.
 
-    Left: the certified head beside the same head retrained, without noise, and the whole net retrained. Right: why so
-    little noise is enough.
+    Left: the certified head beside the one that it may be told apart from, without noise, and beside the whole net
+    retrained. Right: why so little noise is enough.
     """
     epsilon = reported_epsilon(e)
     runs, releases = heads_frame(heads), heads_releases(heads)
@@ -55,7 +57,7 @@ def heads_figure(e: Experiment, heads: Heads) -> Figure:
         left.plot(along, [height] * 3, color="#cccccc", zorder=1)
         for x, look in zip(along, (NET, RETRAINED, CERTIFIED), strict=True):
             left.plot(x, height, **look)
-        for name, look in (("radius_original", UNTOUCHED), ("radius_again", RETRAINED), ("radius", CERTIFIED)):
+        for name, look in (("radius_original", UNTOUCHED), ("radius_again", AGAIN), ("radius", CERTIFIED)):
             right.plot(r[name].mean(), height, **look)
     middle = (min(accuracies) + max(accuracies)) / 2
     half = max(LEAST_RANGE, 1.2 * (max(accuracies) - min(accuracies))) / 2  # a seed's chance is to look small
@@ -69,9 +71,10 @@ def heads_figure(e: Experiment, heads: Heads) -> Figure:
         ax.grid(axis="y", visible=False)
     shown = {
         "whole net, retrained": NET,
+        "best head on retained data": RETRAINED,
         "do nothing": UNTOUCHED,
-        "head, retrained": RETRAINED,
-        f"certified head (left: ε = {epsilon:g})": CERTIFIED,
+        "Retrain, D-PSGD": AGAIN,
+        f"certified head, ε = {epsilon:g}": CERTIFIED,
     }
     handles = [Line2D([], [], label=name, **look) for name, look in shown.items()]
     fig.legend(handles=handles, loc="outside upper center", ncols=len(handles), frameon=False)
@@ -93,7 +96,7 @@ def scale_figure(scales: Scales) -> Figure:
         (left, r.vectors_again / r.clients, "Retrain, D-PSGD", retrain, True),
         (left, r.vectors_tree / r.clients, "DU, sums over a tree", du, False),
         (right, r.gap_again, "Retrain, D-PSGD", retrain, False),
-        (right, r.gap, SHOWN["DU"], du, True),
+        (right, r.gap, SHOWN["DU"], du, False),
     ):
         ways.plot(r.clients, column, **look)
         ways.annotate(name, (r.clients.iloc[-1], column.iloc[-1]), xytext=(0, 7 if above else -8), ha="right",

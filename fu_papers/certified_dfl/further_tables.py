@@ -63,7 +63,7 @@ def heads_table(e: Experiment, heads: Heads) -> pd.DataFrame:
     """A row per net, split and kind of request: what a certified head costs, and what its certificate covers."""
     runs, releases, epsilon = heads_frame(heads), heads_releases(heads), reported_epsilon(e)
     rows: list[dict[str, Any]] = []
-    for place in dict.fromkeys(runs.place):
+    for place in dict.fromkeys(Place.of(cell) for cell in heads):
         for kind in REQUESTS:
             r = runs[(runs.place == place) & (runs.kind == kind)]
             released = releases[(releases.place == place) & (releases.kind == kind)]
@@ -73,13 +73,13 @@ def heads_table(e: Experiment, heads: Heads) -> pd.DataFrame:
                 "request": REQUESTS[kind],
                 "body trained by": r.body_of.iloc[0],
                 "whole net, retrained %": spread_or_dash(r.net),
-                "head, retrained, no noise %": spread_or_dash(r.test_retrained),
+                "best head on retained data %": spread_or_dash(r.test_retrained),
                 "released": f"{released.released.sum()} of {len(released)}",
             }
             for each in e.epsilons:
                 at = released[released.epsilon == each]
                 pair = f"{spread_or_dash(at.test)} / {spread_or_dash(at.retrained)}"
-                row[f"ε = {each:g}: certified head / retrained with this noise %"] = pair
+                row[f"ε = {each:g}: certified head / best head with this noise %"] = pair
             row |= {
                 f"noise σ, ε = {epsilon:g}": few(released[released.epsilon == epsilon].sigma),
                 "Newton's steps": few(r.steps),

@@ -117,14 +117,14 @@ def body_of(model: FlatModel) -> FlatModel:
 
     Raises UnsupportedModel if the net's last parameters are not a linear layer's.
     """
-    layers = [name for name, part in model.module.named_modules() if isinstance(part, nn.Linear)]
     before = copy.deepcopy(model.module)
-    if layers:
-        before.set_submodule(layers[-1], nn.Identity())
-    body = FlatModel(before)
-    if not layers or body.names != model.names[: len(body.names)] or not body.names:
-        raise UnsupportedModel(f"{type(model.module).__name__} is no body with a linear layer as its head")
-    return body
+    linear = [name for name, part in before.named_modules() if name and isinstance(part, nn.Linear)]
+    if linear:
+        before.set_submodule(linear[-1], nn.Identity())
+        body = FlatModel(before)
+        if body.names and body.names == model.names[: len(body.names)]:
+            return body
+    raise UnsupportedModel(f"{type(model.module).__name__} is no body with a linear layer as its head")
 
 
 def features(model: FlatModel, w: Tensor, x: Tensor) -> Tensor:

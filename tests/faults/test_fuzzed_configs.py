@@ -87,6 +87,7 @@ NOTEBOOKS = {
             "batch_size": [20], "epochs": [1.0], "l2": [0.01], "curvature": ["hessian"],
             "printed_curvature": ["hessian"], "damping": [0.0], "curvature_samples": [0], "clients": 4,
             "pdudt_rounds": 1, "timed_rounds": 1, "epsilons": [1.0], "sequence": 2, "budget": 1.0,
+            "head_rounds": 1, "scale_clients": [3], "scale_rounds": 1,
         },
     ),
 }  # fmt: skip

@@ -41,6 +41,12 @@ REFUSED = [
     *(({name: 0.0}, f"{name} must be greater than 0, got 0.0") for name in ("sequence_fraction", "edge_probability")),
     *(({name: 1.0}, f"{name} must be less than 1, got 1.0") for name in ("delta", "fraction", "sequence_fraction")),
     ({"net_gradient": "both"}, r"net_gradient must be one of 'retained', 'centred', 'forgotten', got 'both'"),
+    ({"close_budget": 0.0}, "close_budget must be greater than 0, got 0.0"),
+    ({"scale_clients": []}, "scale_clients must list at least one value"),
+    ({"scale_clients": [4, 4]}, "scale_clients must list each value once"),
+    ({"scale_clients": [4, 2]}, "scale_clients must be greater than or equal to 3, got 2"),
+    ({"scale_clients": [10, 3], "leaving": 3}, "scale_clients must be more than leaving, client 3, got [10, 3]"),
+    ({"cap": -0.1}, "cap must be greater than 0, got -0.1"),
     ({"sequence_fraction": -0.2}, "sequence_fraction must be greater than 0, got -0.2"),
     ({"clients": 2}, "clients must be greater than or equal to 3, got 2"),
     ({"clients": 4.0}, "clients must be a valid integer, got 4.0"),
@@ -49,7 +55,7 @@ REFUSED = [
     ({"forget_class": 1.5}, "forget_class must be a valid integer, got 1.5"),
     *(
         ({name: 0}, f"{name} must be greater than or equal to 1, got 0")
-        for name in ("sequence", "pdudt_rounds", "timed_rounds")
+        for name in ("sequence", "pdudt_rounds", "timed_rounds", "head_rounds", "scale_rounds")
     ),
     ({"timed_rounds": 1.5}, "timed_rounds must be a valid integer, got 1.5"),
     *(({name: [3, -1]}, f"{name} must be greater than") for name in (*SCALES, *COUNTS, *NATURALS)),
@@ -73,9 +79,9 @@ def test_a_parameter_out_of_range_is_one_error_that_names_it(change, says):
     assert "\n" not in str(info.value)
 
 
-def test_the_lists_per_data_set_are_all_lists_but_five():
+def test_the_lists_per_data_set_are_all_lists_but_six():
     lists = {name for name in SCHEMA.model_fields if isinstance(getattr(E, name), list)}
-    assert lists - set(PER_DATASET) == {"datasets", "splits", "topologies", "seeds", "epsilons"}
+    assert lists - set(PER_DATASET) == {"datasets", "splits", "topologies", "seeds", "epsilons", "scale_clients"}
     assert set(PER_DATASET) < lists
     starred = {name for name, field in SCHEMA.model_fields.items() if field.description.startswith("*")}
     assert starred == set(PER_DATASET)
