@@ -5,26 +5,34 @@ Every function takes the experiment and what the stages' runs returned; nothing 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fu_papers.certified_dfl.further_tables import (
+    PEER_TITLES,
     Heads,
     Scales,
     heads_frame,
     heads_releases,
-    reported_epsilon,
     scale_rows,
 )
 from fu_papers.certified_dfl.grid import Experiment
 from fu_papers.certified_dfl.heads import nets
+from fu_papers.certified_dfl.peers import DU_ROWS, reported_epsilon
 from fu_papers.certified_dfl.titles import REQUESTS, SHOWN, dataset_title
+from fu_papers.lab.record import Record
 from fu_papers.look import LINE, colour
 from fu_papers.problem_figures import axes_row
+from fu_papers.study import Cell
 
+PEER_MARKERS = "osD^v<>PX*"
+PEER_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#555555")  # Okabe and Ito's
+LEAST_PASSES = 0.5  # what takes none is drawn here: the axis is logarithmic
 LEAST_RANGE = 6.0  # points of accuracy that an axis spans
 NET: dict[str, Any] = {"marker": "D", "markersize": 8, "color": LINE, "linestyle": "none"}
 UNTOUCHED: dict[str, Any] = {"marker": "s", "markersize": 7, "color": colour("Original"), "linestyle": "none"}
@@ -112,4 +120,32 @@ def scale_figure(scales: Scales) -> Figure:
         ax.set_xticks(list(r.clients), labels=[f"{clients:,}" for clients in r.clients])
         ax.minorticks_off()
         ax.margins(x=0.08, y=0.15)
+    return fig
+
+
+# --- peers at the same guarantee -------------------------------------------------------------------------------------
+
+
+def peers_figure(e: Experiment, peers: Mapping[Cell, Record]) -> Figure:
+    """Accuracy against price of every certified release at one epsilon; a line joins one method's values."""
+    fig, ax = plt.subplots(figsize=(8.6, 4.4))
+    shown = {cell: record.metrics for cell, record in peers.items() if not record.metrics["refused"]}
+    for k, method in enumerate(dict.fromkeys(cell.method for cell in shown)):
+        points = sorted((m["passes"], m["test"]) for cell, m in shown.items() if cell.method == method)
+        ours = method in DU_ROWS
+        passes, accuracies = zip(*points, strict=True)
+        ax.plot(
+            [max(p, LEAST_PASSES) for p in passes],
+            accuracies,
+            label=PEER_TITLES.get(method, method),
+            marker=PEER_MARKERS[k % len(PEER_MARKERS)],
+            color=colour("DU") if ours else PEER_COLOURS[k % len(PEER_COLOURS)],
+            linestyle="none" if ours else "-",
+        )
+    exact = next(iter(shown.values()))["test_exact"]
+    ax.axhline(exact, color=colour("Retrain"), linestyle="--", label="exact retraining, no noise")
+    ax.set(xscale="log", ylim=(0, 102), ylabel="test accuracy (%)")
+    ax.set_xlabel("passes over the retained data to serve the request (log scale)")
+    ax.set_title(f"every model here is (ε, δ) = ({reported_epsilon(e):g}, {e.delta:g}) certified")
+    fig.legend(loc="outside right upper", frameon=False)
     return fig

@@ -13,6 +13,7 @@ import pandas as pd
 
 from fu_papers.certified_dfl.grid import Experiment, Place, granularity
 from fu_papers.certified_dfl.heads import nets
+from fu_papers.certified_dfl.peers import reported_epsilon
 from fu_papers.certified_dfl.tables import MEASURED, few
 from fu_papers.certified_dfl.titles import REQUESTS, dataset_title
 from fu_papers.lab.record import Record
@@ -21,14 +22,10 @@ from fu_papers.study import Cell
 
 Heads = Mapping[Cell, Record]
 Scales = Mapping[int, Record]  # by N
+PEER_TITLES = {"Newton from zero": "Newton's method from zero: exact retraining", "DU": "DU, corrected"}
 
 
 # --- certified heads -------------------------------------------------------------------------------------------------
-
-
-def reported_epsilon(e: Experiment) -> float:
-    """The epsilon that is shown where there is room for one: the one nearest 1 by its factor."""
-    return min(e.epsilons, key=lambda epsilon: abs(math.log(epsilon)))
 
 
 def heads_frame(heads: Heads) -> pd.DataFrame:
@@ -148,3 +145,31 @@ def scale_table(scales: Scales) -> pd.DataFrame:
             for r in scale_rows(scales)
         ]
     )
+
+
+# --- peers at the same guarantee -------------------------------------------------------------------------------------
+
+
+def peers_table(peers: Mapping[Cell, Record]) -> pd.DataFrame:
+    """Certified methods side by side: what each released, what it took, or why nothing came out."""
+    rows = []
+    for cell, record in peers.items():
+        m = record.metrics
+        row = {"method": PEER_TITLES.get(cell.method, cell.method), "with": cell.label or "–"}
+        if m["refused"]:
+            rows.append({**row, "released": "refused"})
+            continue
+        rows.append(
+            {
+                **row,
+                "released": "yes",
+                "noise σ": f"{m['sigma']:.3g}",
+                "test acc. %": f"{m['test']:.1f}",
+                "without noise %": "–" if m["test_noiseless"] is None else f"{m['test_noiseless']:.1f}",
+                "distance / |exact retraining|": f"{m['distance']:.3g}",
+                "passes over the retained data": f"{m['passes']:.3g}",
+                "vectors sent": f"{m['vectors']:,.0f}",
+                "guarantee": f"nominal: {m['nominal']}" if m["nominal"] else "proved",
+            }
+        )
+    return pd.DataFrame(rows).fillna("–")

@@ -49,6 +49,8 @@ class CertifiedDflParameters(Parameters):
     epsilons: Distinct[Positive] = parameter("of the certificates", paper="not given")
     delta: Inside = parameter("of the certificates", paper="not given")
     budget: Positive = parameter("the distance to retraining that their noise is to cover")
+    first_budget: Positive = parameter("the same where noise comes first: the whole way from the trained model")
+    full_steps: Count = parameter("of gradient descent on all data, which other certified methods train with")
     timed_rounds: Count = parameter("Fig. 2: rounds of retraining that are timed")
     head_rounds: Count = parameter("certified heads: rounds of training a net's head on fixed features")
     close_budget: Positive = parameter("certified heads and scale: how close to retraining Newton steps come")

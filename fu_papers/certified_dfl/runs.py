@@ -26,11 +26,11 @@ from fu_core.models import FlatModel, build
 from fu_core.request import Deletion, Request
 from fu_core.streams import stream
 from fu_core.unlearning.certificate import residual_radius
-from fu_core.unlearning.du import DU, du_release
 from fu_core.unlearning.memory import Memory, PeerHistory
 from fu_core.unlearning.method import Trained, Unlearned
 from fu_core.unlearning.method import method as registered
 from fu_core.unlearning.method import unlearn as serve_request
+from fu_papers.certified_dfl.exact import retrained_minimiser
 from fu_papers.certified_dfl.grid import AGAIN, DESTROYED, REFERENCES
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.device import device
@@ -38,7 +38,6 @@ from fu_papers.lab.record import Needs, run_function
 from fu_papers.problems import PROBLEM_KEYS, TRAINING_FIELDS, data_hash, initial_model, problem
 
 GLANCE = 2000  # test images behind the accuracies that are followed round by round
-EXACT = 1e-3  # distance within which the minimiser is known
 EXACT_KEYS = (*PROBLEM_KEYS, "l2", "request")
 TRAINING_KEYS = (*PROBLEM_KEYS, "l2", "topology", "edge_probability", "order", "rounds", *TRAINING_FIELDS, "seed",
                  "request")  # fmt: skip
@@ -113,13 +112,11 @@ def exact(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
     in it; `radius` bounds what is left.
     """
     p = problem(config)
-    model, n = build(config["model"], p.dataset, l2=config["l2"]), config["clients"]
-    f = Federation(model, dict(enumerate(p.clients)), exchange=Peers(topology("complete", n)))
-    deletion = asked(config, f)
-    newton = DU(objective="samples", until=EXACT, tol=1e-2, iters=300, steps=100, dense_up_to=0)
-    x = du_release(f, start(model.init(0), n), deletion, newton).noiseless[0]
+    model = build(config["model"], p.dataset, l2=config["l2"])
+    deletion = Request.parse(config["request"]).resolve(dict(enumerate(p.clients)))
+    x = retrained_minimiser(model, model.init(0), deletion)
     return {
-        "radius": residual_radius(model, x.double(), deletion, objective="samples"),
+        "radius": residual_radius(model, x, deletion, objective="samples"),
         "test": accuracy(model, x, *p.test),
         "length": float(x.norm()),
     }, {"x": x}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fu_papers.certified_dfl import heads, runs, scaling
+from fu_papers.certified_dfl import heads, peers, runs, scaling
 from fu_papers.certified_dfl.certify import certify
 from fu_papers.certified_dfl.certify import needs as certify_needs
 from fu_papers.certified_dfl.curve import curve
@@ -51,5 +51,6 @@ STAGES = (
     Stage("timing", speed, lambda e: e.speeds(), alone=True),
     Stage("certificates", certify, lambda e: e.certificates(), needs=("training", "exact retraining")),
     Stage("certified heads", heads.certify_head, heads.cells, needs=("training",)),
+    Stage("certified peers", peers.peer, peers.cells, needs=("training", "exact retraining")),
     Stage("scale", scaling.scale, scaling.cells, alone=True),
 )

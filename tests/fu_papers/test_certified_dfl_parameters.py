@@ -46,7 +46,6 @@ REFUSED = [
     ({"scale_clients": [4, 4]}, "scale_clients must list each value once"),
     ({"scale_clients": [4, 2]}, "scale_clients must be greater than or equal to 3, got 2"),
     ({"scale_clients": [10, 3], "leaving": 3}, "scale_clients must be more than leaving, client 3, got [10, 3]"),
-    ({"cap": -0.1}, "cap must be greater than 0, got -0.1"),
     ({"sequence_fraction": -0.2}, "sequence_fraction must be greater than 0, got -0.2"),
     ({"clients": 2}, "clients must be greater than or equal to 3, got 2"),
     ({"clients": 4.0}, "clients must be a valid integer, got 4.0"),
