@@ -12,11 +12,11 @@ from fu_core.federation.local import ClientOpt
 from fu_core.models.bottoms import BOTTOMS
 from fu_core.request import Request
 from fu_core.unlearning.method import method as registered
+from fu_papers.controls import AGAIN, CONTROLS, DESTROYED, REFERENCES, other_seed
 from fu_papers.fedora.parameters import FedoraParameters
 from fu_papers.problems import plain_fields
 from fu_papers.study import Cell
 
-REFERENCES = ("Original", "Retrain")
 # The default; the paper's element-wise dual; and a threshold that retraining could meet: what samples of the same
 # classes that were held out already show (errata F1). The last has no meaning where whole classes go.
 FORMS = ("FedORA", "FedORA vector", "FedORA calibrated")
@@ -172,7 +172,7 @@ class Experiment(FedoraParameters):
 
     def options(self, dataset: str, method: str, **change: Any) -> dict[str, Any]:
         """A method's hyper-parameters on a data set; the samples that some want beside them are the run's to give."""
-        check_choice("method", method, (*REFERENCES, *METHODS), ConfigError)
+        check_choice("method", method, (*REFERENCES, DESTROYED, *METHODS), ConfigError)
         set_here = {field: self.value(parameter, dataset) for field, parameter in OPTIONS.get(method, {}).items()}
         options = plain_fields(registered(method).configured(**{**set_here, **change}))
         return {name: value for name, value in options.items() if name != "unseen"}
@@ -182,6 +182,13 @@ class Experiment(FedoraParameters):
         """What differs for the element-wise dual."""
         return {"dual": "vector", "sigma": self.sigma_vector}
 
+    def control(self, task: Task, seed: int, method: str) -> dict[str, Any]:
+        """The config of one `unlearn` run of a second retraining, which is the Retrain run of another seed, or of
+        random weights. Neither has seen a backdoor: it stands for the poisoned twin, too."""
+        if method == AGAIN:
+            return self.unlearning(task, other_seed(seed, self.seeds), "Retrain")
+        return self.unlearning(task, seed, DESTROYED)
+
     def cells(self) -> dict[Cell, dict[str, Any]]:
         """Every `unlearn` run with the place of its result."""
         runs: dict[Cell, dict[str, Any]] = {}
@@ -189,17 +196,22 @@ class Experiment(FedoraParameters):
         def add(group: str, task: Task, method: str, label: str = "", **change: Any) -> None:
             for seed in self.seeds:
                 cell = task.cell(group, seed, method, label)
-                runs[cell] = self.unlearning(task, seed, method, **change)
+                if method in (AGAIN, DESTROYED):
+                    clean = poisoned = self.control(task, seed, method)
+                else:
+                    clean = self.unlearning(task, seed, method, **change)
+                    poisoned = self.unlearning(task, seed, method, backdoor=True, **change)
+                runs[cell] = clean
                 if self.backdoored(task):
-                    runs[twin(cell)] = self.unlearning(task, seed, method, backdoor=True, **change)
+                    runs[twin(cell)] = poisoned
 
         for dataset in self.datasets:
             for task in (*self.sample_tasks(dataset), *self.label_tasks(dataset)):
-                for method in (*REFERENCES, *METHODS):
+                for method in (*CONTROLS, *METHODS):
                     if not (task.labels and method == "FedORA calibrated"):
                         add("main", task, method)
         main = self.main
-        for method in (*REFERENCES, *METHODS):
+        for method in (*CONTROLS, *METHODS):
             add("noisy", main._replace(noise=self.party_noise), method)
         for group, choices in (("ablation", ABLATIONS), ("readings", READINGS | {"element-wise dual": self.vector})):
             for label, change in choices.items():
@@ -210,11 +222,21 @@ class Experiment(FedoraParameters):
             add("ratios", main, "FedORA", f"{ratio:g}", ratio=ratio)
         for count, ratio in itertools.product(self.few, self.few_ratios):
             add("small", main._replace(request=f"samples-{count}"), "FedORA", f"{ratio:g}", ratio=ratio)
-        for count, method in itertools.product(self.few, REFERENCES):
+        for count, method in itertools.product(self.few, CONTROLS):
             add("small", main._replace(request=f"samples-{count}"), method)
         for task in self.private_tasks():
-            for method in (*REFERENCES, "FedORA"):
+            for method in (*CONTROLS, "FedORA"):
                 add("private", task, method)
+        return runs
+
+    def distances(self) -> dict[Cell, dict[str, Any]]:
+        """The `distance` runs of the main setting: how far two of the controls are from Retrain, as parameters."""
+        runs: dict[Cell, dict[str, Any]] = {}
+        for seed in self.seeds:
+            training = self.training(self.main, seed, self.main.request)
+            other = {"method": AGAIN, "other_seed": other_seed(seed, self.seeds)}
+            runs[self.main.cell("main", seed, AGAIN)] = {**training, **other}
+            runs[self.main.cell("main", seed, DESTROYED)] = {**training, "method": DESTROYED}
         return runs
 
     def private_tasks(self) -> list[Task]:

@@ -10,7 +10,8 @@ import pandas as pd
 
 from fu_core.request import Request
 from fu_papers import problem_figures
-from fu_papers.fedora.grid import REFERENCES, Task, has_backdoor, twin
+from fu_papers.controls import AGAIN, DESTROYED, FLOOR, REFERENCES
+from fu_papers.fedora.grid import Task, has_backdoor, twin
 from fu_papers.lab.record import Record
 from fu_papers.problems import dataset_name
 from fu_papers.study import Cell, tidy
@@ -20,6 +21,7 @@ Speeds = Mapping[str, Record]  # data set -> what was timed on it
 
 SHOWN = {
     "Original": "do nothing (Original)",
+    AGAIN: FLOOR,
     "FedORA": "FedORA, scalar dual",
     "FedORA vector": "FedORA, element-wise dual",
     "FedORA calibrated": "FedORA, threshold of unseen samples",
@@ -28,9 +30,10 @@ METRICS = ("test", "test_all", "forget", "entropy", "mia", "mia_fraction", "asr"
 NOISE = ("noise", "dp_std", "dp_clip")  # of a config, and of the frame
 
 
-def of_runs(unlearnings: Unlearnings) -> pd.DataFrame:
+def of_runs(unlearnings: Unlearnings, floor: Unlearnings) -> pd.DataFrame:
     """Every metric of every run that has no backdoor; the backdoor's success of its poisoned twin stands beside them.
 
+    floor: the distances of the controls whose runs do not know them, by the place of the run; missing elsewhere.
     `asr`, `clean_asr`: with and without poisoned samples in training, the former missing without a twin;
     `..._original`, `..._retrain`: the values of those two for the same task and seed; `delta_...`: absolute difference
     to Retrain.
@@ -44,6 +47,8 @@ def of_runs(unlearnings: Unlearnings) -> pd.DataFrame:
         if has_backdoor(cell):
             return
         found = {name: record.config[name] for name in NOISE} | _measured(unlearnings, cell, record)
+        if cell.method in (AGAIN, DESTROYED):
+            found["gap"] = floor[cell].metrics["gap"] if cell in floor else math.nan
         for method in REFERENCES:
             of = references[(method, *_task(cell))]
             found |= {f"{name}_{method.lower()}": of[name] for name in METRICS}

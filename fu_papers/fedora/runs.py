@@ -27,7 +27,7 @@ from fu_core.unlearning.fedora import Iteration, entropy_share
 from fu_core.unlearning.method import Trained, Unlearned
 from fu_core.unlearning.method import method as registered
 from fu_core.unlearning.method import unlearn as serve_request
-from fu_papers.fedora.grid import REFERENCES
+from fu_papers.controls import AGAIN, DESTROYED, REFERENCES
 from fu_papers.fedora.problem import BACKDOOR, DATA_KEYS, LOCAL, PARTIES, VerticalProblem, data_hash, triggered
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.device import device
@@ -92,9 +92,13 @@ def _vectors(tensors: Mapping[str, Tensor]) -> Vectors:
 
 
 def needs(config: Mapping[str, Any]) -> Needs:
-    """The trainings that a run starts from and is compared with. Retraining has nothing poisoned left to see."""
+    """The trainings that a run starts from and is compared with. Retraining has nothing poisoned left to see.
+
+    Random weights have only the attack from the original model, whose outputs it is learnt on.
+    """
     training = {key: config[key] for key in TRAINING_KEYS}
-    return {"original": (train, {**training, "request": "none"}), "retrained": (train, {**training, "poison": ""})}
+    found: dict[str, Any] = {"original": (train, {**training, "request": "none"})}
+    return found if config.get("method") == DESTROYED else found | {"retrained": (train, {**training, "poison": ""})}
 
 
 def trained_parties(p: VerticalProblem, context: RunContext, name: str) -> Parties:
@@ -112,12 +116,13 @@ def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, A
     "Original" and "Retrain" are evaluated as they are.
     """
     p, method = VerticalProblem.of(config), config["method"]
-    original, retrained = (trained_parties(p, context, name) for name in ("original", "retrained"))
+    original = trained_parties(p, context, "original")
+    retrained = None if method == DESTROYED else trained_parties(p, context, "retrained")
 
     def log(iteration: Iteration) -> None:
         context.log(**{name: value for name, value in asdict(iteration).items() if not _missing(value)})
 
-    if method in REFERENCES:
+    if method in REFERENCES and retrained is not None:
         result, cost = original if method == "Original" else retrained, Meter()
     else:
         f = p.federation(config, "unlearning", original)
@@ -142,14 +147,14 @@ def served(
     return serve_request(method, Trained(f, watch=watch), p.asked, **options, **given)
 
 
-def evaluate(p: VerticalProblem, parties: Parties, original: Parties, retrained: Parties) -> dict[str, Any]:
+def evaluate(p: VerticalProblem, parties: Parties, original: Parties, retrained: Parties | None) -> dict[str, Any]:
     """Utility, forgetting and closeness to retraining.
 
     test: percent over the classes of which something is left (errata F10), test_all over all; forget: on the
     forgotten samples as they were in training; entropy: mean over them, as a share of log C; mia: balanced accuracy
     of a shadow-model attack against unseen samples of the same classes, mia_fraction: forgotten samples taken for
     members; asr: triggered test images of other classes taken for the backdoor's target; gap: distance to the
-    retrained parameters, as a share of doing nothing's.
+    retrained parameters, as a share of doing nothing's, where they are given.
     """
     logits, y = predict(parties, p.test), p.y_test
     right = logits.argmax(dim=1) == y
@@ -162,8 +167,9 @@ def evaluate(p: VerticalProblem, parties: Parties, original: Parties, retrained:
         "forget": _percent(forgotten.argmax(dim=1) == y_forget),
         "loss": float(F.cross_entropy(forgotten, y_forget)),
         "entropy": entropy_share(forgotten),
-        "gap": _distance(parties, retrained) / max(_distance(original, retrained), 1e-30),
     }
+    if retrained is not None:
+        metrics["gap"] = relative_gap(parties, original, retrained)
     target = y != BACKDOOR
     x = triggered(p.clean, p.clean.x_test)[target.cpu()]
     stamped = predict(parties, [x_k.to(device()) for x_k in split_features(x, p.blocks)])
@@ -194,8 +200,37 @@ def _percent(hits: Tensor) -> float:
     return 100 * float(hits.double().mean())
 
 
+def relative_gap(parties: Parties, original: Parties, retrained: Parties) -> float:
+    """|w - w_r| / |w_o - w_r|, over the parameters of all parties."""
+    return _distance(parties, retrained) / max(_distance(original, retrained), 1e-30)
+
+
 def _distance(a: Parties, b: Parties) -> float:
     return math.sqrt(sum(float((a_k - b_k).double().pow(2).sum()) for a_k, b_k in zip(a.w, b.w, strict=True)))
+
+
+# --- noise floor -----------------------------------------------------------------------------------------------------
+
+
+def compared_with(config: Mapping[str, Any]) -> Needs:
+    """Both references, and for a second retraining that of the other seed."""
+    training = {key: config[key] for key in TRAINING_KEYS}
+    found: dict[str, Any] = {"original": (train, {**training, "request": "none"}), "retrained": (train, training)}
+    return (
+        found | {"again": (train, {**training, "seed": config["other_seed"]})} if config["method"] == AGAIN else found
+    )
+
+
+@run_function("fedora.distance", data=data_hash, needs=compared_with)
+def distance(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
+    """How far the parameters of a second retraining, or random ones, are from Retrain's: `gap` as in `evaluate`."""
+    p = VerticalProblem.of(config)
+    original, retrained = (trained_parties(p, context, name) for name in ("original", "retrained"))
+    if config["method"] == AGAIN:
+        parties = trained_parties(p, context, "again")
+    else:
+        parties = served(p, p.federation(config, "unlearning", original), config["method"], {}).model
+    return {"gap": relative_gap(parties, original, retrained)}, None
 
 
 # --- time (Table III) ------------------------------------------------------------------------------------------------

@@ -15,7 +15,8 @@ def descriptions(e: Experiment) -> dict[str, Config]:
 
 def trainings(e: Experiment) -> dict[str, Config]:
     """What the tables' runs need, each once."""
-    needed = (config for run in e.cells().values() for _, config in runs.needs(run).values())
+    needed = [config for run in e.cells().values() for _, config in runs.needs(run).values()]
+    needed += [config for run in e.distances().values() for _, config in runs.compared_with(run).values()]
     return {config_key(config): config for config in needed}
 
 
@@ -24,5 +25,6 @@ STAGES = (
     *theory_stages(theory.PLANS),
     Stage("training", runs.train, trainings),
     Stage("unlearning", runs.unlearn, lambda e: e.cells(), needs=("training",)),
+    Stage("noise floor", runs.distance, lambda e: e.distances(), needs=("training",)),
     Stage("timing", runs.speed, lambda e: e.speeds(), needs=("training",), alone=True),
 )

@@ -12,7 +12,8 @@ import pandas as pd
 
 from fu_core.request import Request
 from fu_core.unlearning.gaussian_mechanism import gaussian_epsilon
-from fu_papers.fedora.grid import ABLATIONS, FORMS, METHODS, READINGS, REFERENCES, Experiment, Task
+from fu_papers.controls import CONTROLS, Standing, warned, wrong_controls
+from fu_papers.fedora.grid import ABLATIONS, FORMS, METHODS, READINGS, Experiment, Task
 from fu_papers.fedora.results import Speeds, Unlearnings, dataset_title, request_title, rows_of, shown
 from fu_papers.lab.record import Record
 from fu_papers.look import published, published_row
@@ -60,7 +61,7 @@ def table_4_5(e: Experiment, runs: pd.DataFrame, *, labels: bool) -> pd.DataFram
     """
     rows: list[dict[str, Any]] = []
     for task in e.tasks(labels=labels):
-        for method in (*REFERENCES, *METHODS):
+        for method in (*CONTROLS, *METHODS):
             cell = rows_of(runs, "main", task, method)
             if cell.empty:
                 continue
@@ -181,7 +182,7 @@ def table_6(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
             **outcome(rows_of(runs, group, task, method)),
             **paper_outcome("table_vi", method=method, setting=name),
         }
-        for method in (*REFERENCES, *METHODS)
+        for method in (*CONTROLS, *METHODS)
         for name, group, task in settings
     )
 
@@ -189,7 +190,7 @@ def table_6(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
 def table_7(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     """Table VII: FedORA without one of its parts. Samples passed stand for time: they do not depend on the machine."""
     times = published("fedora", "table_vii").set_index("variant").time_s
-    rows = []
+    rows: list[dict[str, Any]] = _control_rows(e, runs, "variant")
     base = rows_of(runs, "ablation", e.main, "FedORA", "FedORA").images.mean()
     for label in ABLATIONS:
         cell = rows_of(runs, "ablation", e.main, "FedORA", label)
@@ -201,11 +202,18 @@ def table_7(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
 
 def readings_table(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     """What depends on how a lost formula is read: FedORA with one reading changed at a time."""
-    rows = []
+    rows = _control_rows(e, runs, "reading")
+    cells = [rows_of(runs, "main", e.main, method) for method in CONTROLS]
     for label in (*READINGS, "element-wise dual"):
-        cell = rows_of(runs, "readings", e.main, "FedORA", label)
-        rows.append({"reading": label, **outcome(cell), "gap to Retrain / doing nothing": spread_or_dash(cell.gap, 2)})
-    return pd.DataFrame(rows)
+        cells.append(rows_of(runs, "readings", e.main, "FedORA", label))
+        rows.append({"reading": label, **outcome(cells[-1])})
+    gaps = [spread_or_dash(cell.gap, 2) for cell in cells]
+    return pd.DataFrame(rows).assign(**{"gap to Retrain / doing nothing": gaps})
+
+
+def _control_rows(e: Experiment, runs: pd.DataFrame, heading: str) -> list[dict[str, Any]]:
+    """Of the main setting, under the `heading` of a table's first column."""
+    return [{heading: shown(m), **outcome(rows_of(runs, "main", e.main, m))} for m in CONTROLS]
 
 
 def table_8(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
@@ -213,7 +221,7 @@ def table_8(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for count in e.few:
         task = e.main._replace(request=f"samples-{count}")
-        for method, label in [*((m, "") for m in REFERENCES), *(("FedORA", f"{ratio:g}") for ratio in e.few_ratios)]:
+        for method, label in [*((m, "") for m in CONTROLS), *(("FedORA", f"{ratio:g}") for ratio in e.few_ratios)]:
             cell = rows_of(runs, "small", task, method, label)
             percent = 100 * float(label) if label else -1.0  # which the paper has of no reference
             row = {
@@ -232,7 +240,7 @@ def table_9(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for task in e.private_tasks():
         std, clip = task.dp_std, task.dp_clip
-        for method in (*REFERENCES, "FedORA"):
+        for method in (*CONTROLS, "FedORA"):
             theirs = std if method == "FedORA" and not clip else -1.0  # the paper has no other row
             rows.append(
                 {
@@ -250,6 +258,41 @@ def table_9(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
 def embedding_epsilon(std: float, clip: float, delta: float) -> str:
     """The epsilon of one embedding sent once, or why there is none. Sensitivity: twice the clipping length."""
     return f"{gaussian_epsilon(2 * clip, std, delta=delta):.1f} (δ={delta:g})" if clip else "none: unbounded"
+
+
+# --- controls --------------------------------------------------------------------------------------------------------
+
+
+def places(e: Experiment) -> dict[str, list[tuple[str, Task]]]:
+    """The blocks of every table of results: of which group, on which task."""
+    main = [("main", e.main)]
+    return {
+        "iv": [("main", task) for task in e.tasks(labels=False)],
+        "v": [("main", task) for task in e.tasks(labels=True)],
+        "vi": [*main, ("noisy", e.main._replace(noise=e.party_noise))],
+        "vii": main,
+        "viii": [("small", e.main._replace(request=f"samples-{count}")) for count in e.few],
+        "ix": [("private", task) for task in e.private_tasks()],
+        "readings": main,
+    }
+
+
+def warned_of(caption: str, e: Experiment, runs: pd.DataFrame, table: str) -> str:
+    """The caption of one of the tables of `places`, with a warning where its controls come out wrong."""
+    blocks = places(e)[table]
+    wrong = {
+        _block(task) * (len(blocks) > 1): wrong_controls(
+            {m: Standing.of(rows_of(runs, group, task, m)) for m in CONTROLS}
+        )
+        for group, task in blocks
+    }
+    return warned(caption, wrong)
+
+
+def _block(task: Task) -> str:
+    """What a table's block is called: "Digits, MLP, m=2, n=50 %, party noise 0.2"."""
+    condition = f", {task.condition}" if task.condition else ""
+    return f"{dataset_title(task.dataset)}, {request_title(task.request)}{condition}"
 
 
 # --- the constraint --------------------------------------------------------------------------------------------------

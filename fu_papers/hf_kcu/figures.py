@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from fu_papers.controls import REFERENCES
 from fu_papers.hf_kcu.grid import FORMS, METHODS, Experiment
 from fu_papers.hf_kcu.results import Speeds, main_runs, rows_of, shown
 from fu_papers.lab.record import Record
@@ -23,7 +24,7 @@ SHOWN_BELOW_RETRAIN = 15  # points of test accuracy; a collapsed method leaves t
 def forgetting_figure(e: Experiment, runs: pd.DataFrame) -> Figure:
     """Forget accuracy against test accuracy of every method, a dot per seed: how far from Retrain, in which way."""
     fig, axes = axes_row(len(e.settings), height=4.0, width=4.2)
-    r = runs[runs.group == "methods"]
+    r = runs[(runs.group == "methods") & runs.method.isin([*REFERENCES, *METHODS])]
     for ax, setting in zip(axes, e.settings, strict=True):
         here = r[r.setting == setting]
         collapsed = here[here.test < here[here.method == "Retrain"].test.mean() - SHOWN_BELOW_RETRAIN]

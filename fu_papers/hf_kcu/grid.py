@@ -8,7 +8,7 @@ there. `nets` are further models on a shorter schedule.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -18,13 +18,14 @@ from fu_core.errors import ConfigError, check_choice, check_count
 from fu_core.federation.local import ClientOpt
 from fu_core.unlearning.baselines.sisa import shard_clients
 from fu_core.unlearning.method import method as registered
+from fu_papers.controls import AGAIN, DESTROYED, REFERENCES, other_seed
 from fu_papers.hf_kcu.parameters import HfKcuParameters
+from fu_papers.lab.record import config_key
 from fu_papers.problems import Setting, client_opt, plain_fields
 from fu_papers.study import Cell
 
 TARGET = 0  # "Remove all data from Client 0"
 REQUEST = f"client-{TARGET}"
-REFERENCES = ("Original", "Retrain")
 FORMS = ("HF-KCU printed", "HF-KCU")  # both readings of the algorithm
 METHODS = ("NaiveGA", "FedEraser", "SISA", *FORMS)
 ELSEWHERE = ("NaiveGA", *FORMS)  # on the other data sets
@@ -134,38 +135,62 @@ class Experiment(HfKcuParameters):
         self, setting: str, seed: int, method: str, options: Mapping[str, Any] | None = None, **change: Any
     ) -> dict[str, Any]:
         """The config of one `unlearn` run. `options` overrides the method's own, `change` values of the training."""
-        check_choice("method", method, (*REFERENCES, *METHODS), ConfigError)
+        check_choice("method", method, (*REFERENCES, DESTROYED, *METHODS), ConfigError)
         attack = self.shadows if setting == self.main and not change else 0  # it needs trainings of its own
         asked = {"request": REQUEST, "method": method, "attack": attack}
         return {**self.training(setting, seed, **change), **asked, "options": self.options(method, **(options or {}))}
 
     def runs(self) -> dict[Cell, dict[str, Any]]:
-        """Every `unlearn` run with the place of its result. A cell of two tables names the same run twice."""
+        """Every `unlearn` run with the place of its result. A cell of two tables names the same run twice.
+
+        The second retraining of a seed is the Retrain run of another, where that is among the runs. Where it is not,
+        its retraining alone is made and evaluated, without the original training that a Retrain run looks at.
+        """
         found: dict[Cell, dict[str, Any]] = {}
+        again: dict[Cell, dict[str, Any]] = {}  # the Retrain run of the other seed
+
+        def schedule(cell: Cell) -> Experiment:
+            return self.for_nets() if cell.group == "nets" else self
 
         def add(cell: Cell, options: Mapping[str, Any] | None = None, **change: Any) -> None:
-            schedule = self.for_nets() if cell.group == "nets" else self
-            found[cell] = schedule.unlearning(cell.setting, cell.seed, cell.method, options, **change)
+            found[cell] = schedule(cell).unlearning(cell.setting, cell.seed, cell.method, options, **change)
+
+        def add_controls(cell: Cell, seeds: Sequence[int], **change: Any) -> None:
+            for method in (*REFERENCES, DESTROYED):
+                add(cell._replace(method=method), **change)
+            other = other_seed(cell.seed, seeds, self.seeds)
+            again[cell._replace(method=AGAIN)] = schedule(cell).unlearning(cell.setting, other, "Retrain", **change)
 
         for setting in self.settings:
             methods = METHODS if setting == self.main else ELSEWHERE
-            for seed, method in itertools.product(self.seeds, (*REFERENCES, *methods)):
-                add(Cell("methods", setting, seed, REQUEST, method))
+            for seed in self.seeds:
+                add_controls(Cell("methods", setting, seed, REQUEST, ""), self.seeds)
+                for method in methods:
+                    add(Cell("methods", setting, seed, REQUEST, method))
         for seed in self.seeds:
             for group, label, method, change in self._variants():
                 add(Cell(group, self.main, seed, REQUEST, method, label), change)
-            for method in (*REFERENCES, *FORMS):
-                cell = Cell("backdoor", self.main, seed, REQUEST, method, condition="poisoned")
-                add(cell, **self.poisoned())
-        for seed, method in itertools.product(self.sweep_seeds, (*REFERENCES, *FORMS)):
-            for alpha in self.alphas:
-                add(Cell("alpha", self.with_alpha(alpha), seed, REQUEST, method, f"{alpha:g}"))
-            for count in self.client_counts:
-                cell = Cell("clients", self.main, seed, REQUEST, method, str(count))
-                add(cell, **self._with_clients(count))
-            for setting in self.nets:
-                add(Cell("nets", setting, seed, REQUEST, method, Setting.parse(setting).model))
-        return found
+            cell = Cell("backdoor", self.main, seed, REQUEST, "", condition="poisoned")
+            add_controls(cell, self.seeds, **self.poisoned())
+            for method in FORMS:
+                add(cell._replace(method=method), **self.poisoned())
+        for seed, (group, setting, label, change) in itertools.product(self.sweep_seeds, self._sweeps()):
+            cell = Cell(group, setting, seed, REQUEST, "", label)
+            add_controls(cell, self.sweep_seeds, **change)
+            for method in FORMS:
+                add(cell._replace(method=method), **change)
+        named = {config_key(config) for config in found.values()}
+        return found | {
+            cell: config if config_key(config) in named else {**config, "method": AGAIN}
+            for cell, config in again.items()
+        }
+
+    def _sweeps(self) -> list[tuple[str, str, str, dict[str, Any]]]:
+        """Trainings of their own: group, setting, label, and what differs from the main schedule."""
+        found: list[tuple[str, str, str, dict[str, Any]]] = []
+        found += [("alpha", self.with_alpha(alpha), f"{alpha:g}", {}) for alpha in self.alphas]
+        found += [("clients", self.main, str(count), self._with_clients(count)) for count in self.client_counts]
+        return found + [("nets", setting, Setting.parse(setting).model, {}) for setting in self.nets]
 
     def _variants(self) -> list[tuple[str, str, str, dict[str, Any]]]:
         """Of the main setting: group, label, method, and the hyper-parameters that differ."""

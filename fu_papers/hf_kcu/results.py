@@ -7,16 +7,21 @@ from typing import Any
 
 import pandas as pd
 
-from fu_papers.hf_kcu.grid import REFERENCES, Experiment
+from fu_papers.controls import AGAIN, FLOOR, REFERENCES
+from fu_papers.hf_kcu.grid import Experiment
 from fu_papers.hf_kcu.metrics import causal_faithfulness
 from fu_papers.lab.record import Record
+from fu_papers.problems import PROBLEM_KEYS
 from fu_papers.study import Cell, tidy
 
 Unlearnings = Mapping[Cell, Record]
 Speeds = Mapping[str, Record]
+Floor = Mapping[tuple[int, int], Record]  # seeds, the smaller one first -> two retrainings side by side
 
-SHOWN = {"Original": "do nothing (Original)", "HF-KCU": "HF-KCU, corrected", "HF-KCU printed": "HF-KCU, as printed"}
+SHOWN = {"Original": "do nothing (Original)", AGAIN: FLOOR,
+         "HF-KCU": "HF-KCU, corrected", "HF-KCU printed": "HF-KCU, as printed"}  # fmt: skip
 COMPARED = ("test", "forget", "retain", "mia", "asr", "asr_included")  # with the same training's Retrain and Original
+APART = ("kl", "logit_mse", "logit_mse_centred", "agreement", "gap")  # of a model and Retrain's, side by side
 DERIVED = [f"{name}_{reference.lower()}" for reference in REFERENCES for name in COMPARED]
 DERIVED += [*(f"delta_{name}" for name in COMPARED), "cf", "cf_defined"]
 
@@ -26,10 +31,12 @@ def shown(method: str) -> str:
     return SHOWN.get(method, method)
 
 
-def of_runs(unlearnings: Unlearnings) -> pd.DataFrame:
+def of_runs(unlearnings: Unlearnings, floor: Floor) -> pd.DataFrame:
     """Every metric of every run, with differences to the retrained model of the same training and seed.
 
-    `cf` is causal faithfulness, missing where undefined (`cf_defined`). Accuracies in percent.
+    `cf` is causal faithfulness, missing where undefined (`cf_defined`). Accuracies in percent. The second retraining of
+    a seed has the accuracies of its run, which is another seed's (`other_seed`), and the distances of `floor`, the
+    pairs of retrainings, where the pair is among them.
     """
     references: dict[Hashable, dict[str, Any]] = {}
     for cell, record in unlearnings.items():
@@ -38,6 +45,8 @@ def of_runs(unlearnings: Unlearnings) -> pd.DataFrame:
 
     def measure(cell: Cell, record: Record) -> Iterator[dict[str, Any]]:
         config, m = record.config, record.metrics
+        if cell.method == AGAIN:
+            m = _second(cell, record, floor)
         found = {"clients": config["clients"], "rounds": config["rounds"], "poisoned": bool(config["poison"]), **m}
         of = {reference: references[(reference, *_training(cell, record))] for reference in REFERENCES}
         for reference, values in of.items():
@@ -48,6 +57,17 @@ def of_runs(unlearnings: Unlearnings) -> pd.DataFrame:
         yield found | {"cf": cf.value, "cf_defined": cf.defined}
 
     return tidy(unlearnings, measure)
+
+
+def _second(cell: Cell, record: Record, floor: Floor) -> dict[str, Any]:
+    """The metrics of a second retraining; those of its own run are next to itself, and so are left out."""
+    other = record.config["seed"]
+    found = {name: value for name, value in record.metrics.items() if name not in (*APART, "step")}
+    found["other_seed"] = other
+    pair = floor.get((min(cell.seed, other), max(cell.seed, other)))
+    if pair is None or any(pair.config[key] != record.config[key] for key in (*PROBLEM_KEYS, "rounds")):
+        return found
+    return found | {name: pair.metrics[name] for name in APART}
 
 
 def _training(cell: Cell, record: Record) -> tuple[Any, ...]:

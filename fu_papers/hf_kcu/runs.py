@@ -31,6 +31,7 @@ from fu_core.unlearning.krylov import solve
 from fu_core.unlearning.memory import Memory, UpdateHistory
 from fu_core.unlearning.method import Trained, Unlearned, method
 from fu_core.unlearning.method import unlearn as serve_request
+from fu_papers.controls import AGAIN, DESTROYED
 from fu_papers.hf_kcu.grid import TARGET, shards_without_target
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.device import device
@@ -167,10 +168,11 @@ def _fitted(root: str, keys: tuple[str, ...]) -> Attack:
 
 def needs(config: Config) -> Needs:
     """The trainings that an unlearning run starts from and is compared with, SISA's shards, and the attacker's own."""
-    found: dict[str, Any] = {
+    trainings = {
         "original": (train, training_of(config, request="none")),
         "retrained": (train, training_of(config, **CLEAN)),
     }
+    found: dict[str, Any] = {name: trainings[name] for name in _looked_at(config)}
     if "shards" in config["options"]:
         for staying in _staying(config):
             gone = "-".join(str(i) for i in range(config["clients"]) if i not in staying)
@@ -178,6 +180,14 @@ def needs(config: Config) -> Needs:
     for s in range(config["attack"]):
         found[f"shadow {s}"] = (shadow_federation, training_of(config, **CLEAN, request="none", seed=s))
     return found
+
+
+def _looked_at(config: Config) -> tuple[str, ...]:
+    """Which of the two trainings a run reads. Random weights come from neither; they are compared where the attack is
+    made, too, on the main setting. A second retraining is looked at by itself."""
+    if config["method"] == DESTROYED:
+        return ("retrained",) if config["attack"] else ()
+    return ("retrained",) if config["method"] == AGAIN else ("original", "retrained")
 
 
 def _staying(config: Config) -> list[list[int]]:
@@ -192,31 +202,35 @@ def _shard(staying: Sequence[int]) -> str:
 class Case:
     """What an unlearning run is about: the federation as it was trained, the request, and both reference models.
 
-    clean: the request on images without a trigger; forgetting is measured on those.
+    clean: the request on images without a trigger; forgetting is measured on those. original, retrained: None where
+    the run does not look at them (`needs`).
     """
 
     p: Problem
     f: Federation
     deletion: Deletion
     clean: Deletion
-    original: Tensor
-    retrained: Tensor
+    original: Tensor | None
+    retrained: Tensor | None
 
     @classmethod
     def of(cls, config: Config, context: RunContext) -> Case:
         """Read the trainings that the config needs; they are run if need be."""
         p = problem(config)
         f, request = federation(config, p), Request.parse(config["request"])
-        original, retrained = (model_of(context, name) for name in ("original", "retrained"))
-        return cls(p, f, request.resolve(f.clients), request.resolve(p.clients), original, retrained)
+        read = {name: model_of(context, name) for name in _looked_at(config)}
+        both = read.get("original"), read.get("retrained")
+        return cls(p, f, request.resolve(f.clients), request.resolve(p.clients), *both)
 
     def served(self, config: Config, context: RunContext) -> Unlearned:
         """The config's method on the original model; doing nothing and retraining are read from their trainings."""
-        references = {"Original": self.original, "Retrain": self.retrained}
+        references = {"Original": self.original, "Retrain": self.retrained, AGAIN: self.retrained}
         if config["method"] in references:
             return Unlearned(references[config["method"]], Meter(), {})
         shards, spent = _shards(config, context)
-        trained = trained_with(config, context, self.f, self.original, shards)
+        # random weights take the place of whatever was there
+        w = initial_model(config, self.f.model) if self.original is None else self.original
+        trained = trained_with(config, context, self.f, w, shards)
         with context.phase("unlearn"):
             found = serve_request(config["method"], trained, self.deletion, **config["options"])
         found.cost.images += spent["images"]
@@ -272,8 +286,8 @@ def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, A
     outputs = model.log_probabilities if isinstance(model, Ensemble) else partial(p.model.predict, model)
     seen = Seen.by(outputs, case)
     metrics = evaluate(case, seen)
-    if isinstance(model, Tensor):
-        metrics |= {"gap": parameter_gap(model, case.retrained), "step": parameter_gap(model, case.original)}
+    if config["method"] != AGAIN:  # which is the retrained model of its own seed
+        metrics |= compared(case, model, seen)
     if config["poison"]:
         for name, included in (("asr", False), ("asr_included", True)):
             metrics[name] = attack_success(outputs, *p.test, _trigger(config), include_target_class=included)
@@ -299,18 +313,31 @@ class Seen(NamedTuple):
 
 
 def evaluate(case: Case, seen: Seen) -> dict[str, float]:
-    """Accuracy on test, forgotten and retained data, and how near the outputs on test data are to Retrain's."""
-    p, retrained = case.p, case.p.model.predict(case.retrained, case.p.test[0])
+    """Accuracy on test, forgotten and retained data."""
+    p = case.p
     return {
         "n_test": len(p.test[1]),
         "test": outputs_accuracy(p.model.task, seen.test, p.test[1]),
         "forget": outputs_accuracy(p.model.task, seen.forget, case.clean.forget[1]),
         "retain": outputs_accuracy(p.model.task, seen.retain, case.clean.retain[1]),
-        "kl": logits_kl(seen.test, retrained),
-        "logit_mse": logit_mse(seen.test, retrained),
-        "logit_mse_centred": logit_mse(seen.test, retrained, centred=True),
-        "agreement": 100 * prediction_agreement(seen.test, retrained),
     }
+
+
+def compared(case: Case, model: Any, seen: Seen) -> dict[str, float]:
+    """How near the outputs on test data, and the parameters, are to those of the references that the case has."""
+    found: dict[str, float] = {}
+    if case.retrained is not None:
+        retrained = case.p.model.predict(case.retrained, case.p.test[0])
+        found = {
+            "kl": logits_kl(seen.test, retrained),
+            "logit_mse": logit_mse(seen.test, retrained),
+            "logit_mse_centred": logit_mse(seen.test, retrained, centred=True),
+            "agreement": 100 * prediction_agreement(seen.test, retrained),
+        }
+    for name, reference in (("gap", case.retrained), ("step", case.original)):
+        if isinstance(model, Tensor) and reference is not None:
+            found[name] = parameter_gap(model, reference)
+    return found
 
 
 def attacked(attack: Attack, case: Case, seen: Seen) -> dict[str, float]:

@@ -10,16 +10,17 @@ from typing import Any
 
 import pandas as pd
 
-from fu_papers.hf_kcu.grid import FORMS, METHODS, REFERENCES, Experiment
+from fu_papers.controls import AGAIN, CONTROLS, DESTROYED, REFERENCES, Standing, warned, wrong_controls
+from fu_papers.hf_kcu.grid import FORMS, METHODS, Experiment
 from fu_papers.hf_kcu.metrics import causal_faithfulness
 from fu_papers.hf_kcu.results import Speeds, asr_reduction, main_runs, on_setting, rows_of, shown, timed
-from fu_papers.lab.record import Record
 from fu_papers.look import published, published_row
-from fu_papers.problem_figures import spread, title
+from fu_papers.problem_figures import spread, spread_or_dash, title
 from fu_papers.problems import Setting
 
 PAPER_NAMES = {"Original": "FedAvg (trained)", "Retrain": "Retrained", "HF-KCU printed": "HF-KCU"}
 NETS = {"simple_cnn": "SimpleCNN", "vit_lite": "ViT-Lite", "resnet18": "ResNet-18"}
+BESIDE_RETRAIN = ("Original", AGAIN, DESTROYED, *FORMS)  # rows of tables that have a column for Retrain
 DATASETS = {"mnist": "MNIST", "fashion_mnist": "FMNIST", "cifar10": "CIFAR-10"}
 # the paper's column under our heading; which table has which
 ACCURACY = {"paper: acc. %": "acc_pct"}
@@ -30,7 +31,7 @@ FASTER = {"paper: ×": "speedup"}
 def table_1(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
     """Table 1: every method on the main setting, with the paper's numbers and its CF recomputed from them."""
     rows: list[dict[str, Any]] = []
-    for method in (*REFERENCES, *METHODS):
+    for method in (*CONTROLS, *METHODS):
         r = main_runs(e, runs, method)
         row: dict[str, Any] = {
             "method": shown(method),
@@ -40,10 +41,10 @@ def table_1(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
             "CF": _cf(r),
             "MIA": spread(r.mia, 3),
             "Δ MIA": "–" if method == "Retrain" else spread(r.delta_mia, 3),
-            "step / |w|": "–" if r.step.isna().any() else f"{r.step.mean():.2g}",
+            "step / |w|": _step(r),
             **_gains(timed(e, speeds, e.main), method),
         }
-        if method != "HF-KCU":  # the paper has the printed form
+        if method not in ("HF-KCU", AGAIN, DESTROYED):  # the paper has the printed form, and no such controls
             where = {"method": PAPER_NAMES.get(method, method)}
             row |= published_row("hf_kcu", "table_1", where, ACCURACY | {"paper: CF": "cf"})
             row["CF by its formula"] = _paper_cf(row["paper: acc. %"], method)
@@ -53,12 +54,12 @@ def table_1(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
 
 
 def table_2(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
-    """Table 2: other data sets and nets; accuracy after unlearning against Retrain's, both forms and doing nothing."""
+    """Table 2: other data sets and nets; accuracy after unlearning against Retrain's, both forms and the controls."""
     beside = {"paper: acc. after": "acc_after_pct", "paper: Retrain": "acc_retrain_pct", "paper: CF": "cf", **FASTER}
     rows: list[dict[str, Any]] = []
     for setting in (*e.settings, *e.nets):
         s = Setting.parse(setting)
-        for method in ("Original", *FORMS):
+        for method in BESIDE_RETRAIN:
             r = on_setting(e, runs, setting, method)
             row: dict[str, Any] = {
                 "data / net": f"{title(setting)}, {NETS.get(s.model, s.model)}",
@@ -81,7 +82,7 @@ def table_3(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
     beside = {"paper: clean acc. %": "clean_acc_pct", "paper: ASR %": "asr_pct"}
     beside |= {"paper: reduction %": "asr_reduction_pct", **FASTER}
     rows: list[dict[str, Any]] = []
-    for method in ("Original", *FORMS, "Retrain"):
+    for method in ("Original", *FORMS, "Retrain", AGAIN, DESTROYED):
         r = rows_of(runs, "backdoor", method)
         row: dict[str, Any] = {
             "model": "poisoned (do nothing)" if method == "Original" else shown(method),
@@ -97,7 +98,7 @@ def table_3(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
 
 
 def table_4(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
-    """Table 4: Algorithm 1 as printed with one component removed, beside the paper's row and doing nothing."""
+    """Table 4: Algorithm 1 as printed with one component removed, beside the paper's row, below the controls."""
     names = {
         "full, with decay 0.9 (our reading)": "HF-KCU (full)",
         "w/o influence decay (= Algorithm 1)": "w/o influence decay",
@@ -105,7 +106,7 @@ def table_4(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     }
     beside = {**ACCURACY, "paper: gap": "parameter_gap", "paper: MIA": "mia"}
     r = runs[runs.group == "ablation"]
-    rows = _reference_rows(e, runs)
+    rows = _control_rows(e, runs)
     for label in r.label.unique():
         row = _variant_row(label, r[r.label == label])
         rows.append(row | published_row("hf_kcu", "table_4", {"variant": names.get(label, label)}, beside))
@@ -116,7 +117,7 @@ def choices_table(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     """The corrected form with one choice changed at a time: sign, clip, whose curvature, which matrix."""
     r = runs[runs.group == "choice"]
     return pd.DataFrame(
-        _reference_rows(e, runs) + [_variant_row(label, r[r.label == label]) for label in r.label.unique()]
+        _control_rows(e, runs) + [_variant_row(label, r[r.label == label]) for label in r.label.unique()]
     )
 
 
@@ -124,7 +125,7 @@ def table_5(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
     """Table 5: damping. With k fixed it cannot change the time; negative curvature may end CG early."""
     seconds = timed(e, speeds, e.main)["seconds"]
     rows: list[dict[str, Any]] = []
-    for method in REFERENCES:
+    for method in CONTROLS:
         r = main_runs(e, runs, method)
         accuracies = {"test acc. %": spread(r.test), "forget acc. %": spread(r.forget)}
         rows.append({"damping": "–", "method": shown(method), **accuracies, "CF": _cf(r)})
@@ -167,7 +168,7 @@ def _sweep_table(
     """One row per value and method. printed: the paper's table, and its column with the values."""
     rows: list[dict[str, Any]] = []
     for label in labels:
-        for method in ("Original", *FORMS):
+        for method in BESIDE_RETRAIN:
             r = rows_of(runs, group, method, label)
             row: dict[str, Any] = {
                 group: label,
@@ -210,8 +211,8 @@ def table_8(e: Experiment, speeds: Speeds, parameters: Mapping[str, int]) -> pd.
     return pd.DataFrame(rows)
 
 
-def table_9(e: Experiment, runs: pd.DataFrame, floor: Sequence[Record]) -> pd.DataFrame:
-    """Table 9: functional equivalence to Retrain, with two retrainings of different seeds as the noise floor."""
+def table_9(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
+    """Table 9: functional equivalence to Retrain, beside a second retraining, the noise floor, and random weights."""
     metrics = {
         "kl": ("output KL (nats)", 4, 0.0023),
         "logit_mse": ("logit MSE", 3, 0.087),
@@ -225,14 +226,41 @@ def table_9(e: Experiment, runs: pd.DataFrame, floor: Sequence[Record]) -> pd.Da
     rows: list[dict[str, Any]] = []
     for name, (heading, digits, paper) in metrics.items():
         row: dict[str, Any] = {"metric": heading}
-        for method in ("Original", *FORMS):
-            row[shown(method)] = spread(main_runs(e, runs, method)[name], digits)
-        key = "test" if name == "delta_test" else name
-        known = [record.metrics[key] for record in floor if key in record.metrics]
-        row["two retrainings (floor)"] = spread(pd.Series(known), digits) if known else "–"
+        for method in ("Original", *FORMS, AGAIN, DESTROYED):
+            row[shown(method)] = spread_or_dash(main_runs(e, runs, method)[name], digits)
         row["paper's HF-KCU"] = "–" if paper is None else f"{paper:g}"
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+# --- controls --------------------------------------------------------------------------------------------------------
+
+
+def warned_of(caption: str, e: Experiment, runs: pd.DataFrame, block: str) -> str:
+    """The caption of a table, with a warning where its controls come out wrong.
+
+    block: "main" for the tables of the main setting, "settings" for Table 2, "backdoor" for Table 3, where the success
+    of the attack shows what is forgotten, "alpha" and "clients" for Tables 6 and 7.
+    """
+    if block == "backdoor":
+        told = {"": _wrong({m: rows_of(runs, block, m) for m in CONTROLS}, "asr", "gap in attack success")}
+    elif block == "main":
+        told = {"": _wrong({m: main_runs(e, runs, m) for m in CONTROLS})}
+    elif block == "settings":
+        told = {
+            f"{title(text)}, {Setting.parse(text).model}": _wrong({m: on_setting(e, runs, text, m) for m in CONTROLS})
+            for text in (*e.settings, *e.nets)
+        }
+    else:
+        told = {
+            f"{block} {label}": _wrong({m: rows_of(runs, block, m, label) for m in CONTROLS})
+            for label in runs[runs.group == block].label.unique()
+        }
+    return warned(caption, told)
+
+
+def _wrong(of: Mapping[str, pd.DataFrame], forgetting: str = "forget", what: str = "forget gap") -> list[str]:
+    return wrong_controls({method: Standing.of(r, forgetting) for method, r in of.items()}, what)
 
 
 # --- cells and rows --------------------------------------------------------------------------------------------------
@@ -243,18 +271,23 @@ def _variant_row(label: str, r: pd.DataFrame) -> dict[str, Any]:
         "variant": label,
         "test acc. %": spread(r.test),
         "forget acc. %": spread(r.forget),
-        "parameter gap": spread(r.gap, 3),
+        "parameter gap": spread_or_dash(r.gap, 3),
         "MIA": spread(r.mia, 3),
-        "KL": spread(r.kl, 3),
-        "step / |w|": f"{r.step.mean():.2g}",
+        "KL": spread_or_dash(r.kl, 3),
+        "step / |w|": _step(r),
     }
     if "residual" in r and r.residual.notna().all():
         row |= {"CG residual": f"{r.residual.mean():.2g}", "passes": f"{r.passes.mean():.3g}"}
     return row
 
 
-def _reference_rows(e: Experiment, runs: pd.DataFrame) -> list[dict[str, Any]]:
-    return [_variant_row(shown(method), main_runs(e, runs, method)) for method in REFERENCES]
+def _control_rows(e: Experiment, runs: pd.DataFrame) -> list[dict[str, Any]]:
+    return [_variant_row(shown(method), main_runs(e, runs, method)) for method in CONTROLS]
+
+
+def _step(r: pd.DataFrame) -> str:
+    """A dash where no vector was changed into another: of an ensemble, a second retraining, random weights."""
+    return "–" if r.step.isna().any() else f"{r.step.mean():.2g}"
 
 
 def _accuracies(r: pd.DataFrame) -> dict[str, Any]:
@@ -286,8 +319,8 @@ def _paper_cf(accuracy: float, method: str) -> float | None:
 
 
 def _gains(measured: Mapping[str, Any], method: str) -> dict[str, str]:
-    """Seconds and gradient passes against retraining; nothing for doing nothing."""
-    if method == "Original":
+    """Seconds and gradient passes against retraining; nothing for the other controls."""
+    if method in CONTROLS and method != "Retrain":
         return {"× faster": "–", "× fewer passes": "–"}
     name = "retrain" if method == "Retrain" else method
     seconds, passes = measured["seconds"], measured["passes"]

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pandas as pd
 
+from fu_papers.controls import USEFUL
 from fu_papers.evidence import (
     Comparison,
     compare,
@@ -31,7 +32,6 @@ from fu_papers.verdicts import ClaimResult
 
 GAP = "delta_forget"
 NOTHING = "Original"
-USEFUL = 1.0  # points of test accuracy below Retrain's
 
 
 def forgets_better(

@@ -19,15 +19,14 @@ from fu_core.request import Request
 from fu_core.unlearning.method import method as registered
 from fu_core.unlearning.method import methods as registered_methods
 from fu_core.unlearning.tuning import trials
+from fu_papers.controls import AGAIN, CONTROLS, other_seed
+from fu_papers.controls import DESTROYED as DESTROYED
+from fu_papers.controls import REFERENCES as REFERENCES
 from fu_papers.problems import PROBLEM_KEYS, TRAINING_FIELDS, Setting, client_opt, plain_fields
 from fu_papers.puf.parameters import PufParameters
 from fu_papers.study import Cell
 
-AGAIN = "Retrain again"  # another seed's: what a difference to Retrain is worth
 OFFICIAL = "FedAU official"  # as its authors have it: who will leave must be known when training begins
-DESTROYED = "Destroyed"  # random weights: what has forgotten, and is of no use
-REFERENCES = ("Original", "Retrain")
-CONTROLS = (*REFERENCES, AGAIN, DESTROYED)  # in every table: must fail, is the yardstick, must pass, must fail
 AS_THEY_ARE = CONTROLS  # evaluated without recovery
 PUFS = ("PUF-Special", "PUF-Regular")
 METHODS = ("Natural", "Fine-tune", "Random labels", "FedEraser", "PGA", "MoDe", "FedAU", "NoT", *PUFS)
@@ -244,8 +243,7 @@ class Experiment(PufParameters):
 
     def other_seed(self, scenario: Scenario, seed: int) -> int:
         """Of the second retraining and of the attacker's model: the next of the scenario's seeds, or one more."""
-        seeds = [*scenario.seeds]
-        return seeds[(seeds.index(seed) + 1) % len(seeds)] if len(seeds) > 1 else seed + 1
+        return other_seed(seed, scenario.seeds)
 
     def tuned(self, scenario: Scenario, setting: str, seed: int, request: str, name: str) -> dict[str, Any]:
         """The config of one `unlearn` run whose hyper-parameters are the best of the method's trials."""

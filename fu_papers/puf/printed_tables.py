@@ -12,13 +12,14 @@ from typing import Any
 import pandas as pd
 
 from fu_core.unlearning.method import method as registered
+from fu_papers.controls import FLOOR, Standing, wrong_controls
 from fu_papers.evidence import completed
 from fu_papers.lab.record import Record
 from fu_papers.look import published
 from fu_papers.problem_figures import spread
 from fu_papers.problems import Setting
 from fu_papers.puf.cost_model import BYTES_PER_PARAMETER, NOMINAL_FLOPS
-from fu_papers.puf.grid import AGAIN, CONTROLS, DESTROYED, OFFICIAL, PUBLISHED, Experiment
+from fu_papers.puf.grid import AGAIN, CONTROLS, OFFICIAL, PUBLISHED, Experiment
 from fu_papers.puf.results import rows_of
 
 DASH = "–"
@@ -183,7 +184,7 @@ def paper_csv(
 def row_name(method: str, label: str = "") -> str:
     """What a row is called: the second retraining is the noise floor, own settings are named where others are tuned."""
     if method == AGAIN:
-        return f"{AGAIN} (noise floor)"
+        return FLOOR
     return f"{method}, {PUBLISHED}" if label == PUBLISHED else method
 
 
@@ -297,28 +298,13 @@ def _relearned(method: str, done: pd.DataFrame) -> str:
 def control_notes(
     e: Experiment, runs: pd.DataFrame, setting: str, scenario: str = "clients", stop: str = "validation"
 ) -> list[str]:
-    """What is wrong with a block's controls, for its caption; empty if they come out as they must.
-
-    A second retraining must be nearer to the first than doing nothing is, and random weights must be worse in test
-    accuracy than everybody. Where not, the block cannot tell who forgets.
-    """
-    mean = {
-        (method, label): completed(rows_of(runs, scenario, setting, method, stop, label))[0][
-            ["delta_forget", "delta_test", "shortfall"]
-        ].mean()
-        for method, label in _row_places(e, runs, setting, scenario)
-    }
-    nothing, again, destroyed = (mean[method, ""] for method in ("Original", AGAIN, DESTROYED))
-    gap, told = f"Original's forget gap ({nothing.delta_forget:.1f})", []
-    if not again.delta_forget < nothing.delta_forget:
-        told.append(f"{AGAIN}'s forget gap ({again.delta_forget:.1f}) is not smaller than {gap}")
-    if not again.delta_test < nothing.delta_forget:
-        told.append(f"{AGAIN}'s test accuracy is {again.delta_test:.1f} points off, no less than {gap}")
-    others = {place: m.shortfall for place, m in mean.items() if place[0] != DESTROYED and pd.notna(m.shortfall)}
-    if worse := [place for place, shortfall in others.items() if not shortfall < destroyed.shortfall]:
-        names = ", ".join(row_name(*place) for place in worse)
-        told.append(f"{DESTROYED} has no larger shortfall ({destroyed.shortfall:.1f}) than {names}")
-    return told
+    """What is wrong with a block's controls, of those runs that came back, for its caption; see `wrong_controls`."""
+    rows = {}
+    for method, label in _row_places(e, runs, setting, scenario):
+        done, _ = completed(rows_of(runs, scenario, setting, method, stop, label))
+        name = method if method == AGAIN else row_name(method, label)
+        rows[name] = Standing(done.delta_forget.mean(), done.delta_test.mean(), done.shortfall.mean())
+    return wrong_controls(rows)
 
 
 # --- numbers as text -------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 from IPython.display import display
 
+from fu_papers.controls import warning
 from fu_papers.look import save_table, show_table
 from fu_papers.problem_figures import source, title
 from fu_papers.puf import printed_tables, results, tables
@@ -41,8 +42,8 @@ def scenario_tables(study: Study, runs: pd.DataFrame, scenario: str, stop: str =
         data, of = source(descriptions, [setting]), (scenario, stop)
         table = printed_tables.paper_table(experiment, runs, setting, descriptions[setting], *of)
         told = [printed_tables.nearest_note(scenario, setting), *_who_is_tuned(experiment, scenario, setting)]
-        if wrong := printed_tables.control_notes(experiment, runs, setting, *of):
-            told.append(f"THE CONTROLS ARE WRONG, this table cannot tell who forgets: {'; '.join(wrong)}.")
+        if wrong := warning({"": printed_tables.control_notes(experiment, runs, setting, *of)}):
+            told.append(wrong)
         display(show_table(table, data, f"{caption}. {' '.join(told)}"))
         judged = printed_tables.judges_table(experiment, runs, setting, *of)
         display(show_table(judged, data, f"Stronger judges. {caption}"))
