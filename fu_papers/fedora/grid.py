@@ -182,28 +182,18 @@ class Experiment(FedoraParameters):
         """What differs for the element-wise dual."""
         return {"dual": "vector", "sigma": self.sigma_vector}
 
-    def control(self, task: Task, seed: int, method: str) -> dict[str, Any]:
-        """The config of one `unlearn` run of a second retraining, which is the Retrain run of another seed, or of
-        random weights. Neither has seen a backdoor: it stands for the poisoned twin, too."""
-        if method == AGAIN:
-            return self.unlearning(task, other_seed(seed, self.seeds), "Retrain")
-        return self.unlearning(task, seed, DESTROYED)
-
     def cells(self) -> dict[Cell, dict[str, Any]]:
-        """Every `unlearn` run with the place of its result."""
+        """Every `unlearn` run with the place of its result; a seed's second retraining is another's Retrain run."""
         runs: dict[Cell, dict[str, Any]] = {}
 
         def add(group: str, task: Task, method: str, label: str = "", **change: Any) -> None:
             for seed in self.seeds:
                 cell = task.cell(group, seed, method, label)
-                if method in (AGAIN, DESTROYED):
-                    clean = poisoned = self.control(task, seed, method)
-                else:
-                    clean = self.unlearning(task, seed, method, **change)
-                    poisoned = self.unlearning(task, seed, method, backdoor=True, **change)
-                runs[cell] = clean
-                if self.backdoored(task):
-                    runs[twin(cell)] = poisoned
+                which = (other_seed(seed, self.seeds), "Retrain") if method == AGAIN else (seed, method)
+                runs[cell] = self.unlearning(task, *which, **change)
+                if self.backdoored(task):  # random weights have seen no backdoor in either training
+                    poisoned = method != DESTROYED
+                    runs[twin(cell)] = self.unlearning(task, *which, backdoor=poisoned, **change)
 
         for dataset in self.datasets:
             for task in (*self.sample_tasks(dataset), *self.label_tasks(dataset)):

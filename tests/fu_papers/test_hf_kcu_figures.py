@@ -6,18 +6,20 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from fu_papers.hf_kcu import figures, results, tables
-from fu_papers.hf_kcu.grid import ABLATIONS, CHOICES, FORMS, METHODS, REFERENCES
+from fu_papers.controls import AGAIN, CONTROLS, DESTROYED, FLOOR
+from fu_papers.hf_kcu import figures, results, stages, tables
+from fu_papers.hf_kcu.grid import ABLATIONS, CHOICES, FORMS, METHODS, REQUEST
 from fu_papers.lab.record import Record
 from fu_papers.look import published, style
-from fu_papers.study import wide
+from fu_papers.study import Cell, wide
 from tests.hf_kcu_lab import experiment
 
 MAIN, OTHER = "cifar10/dirichlet-0.5/simple_cnn", "mnist/dirichlet-0.5/simple_cnn"
 NET = "cifar10/dirichlet-0.5/resnet18"
 E = experiment(settings=[MAIN, OTHER], nets=[NET], seeds=[0, 1])
-TEST = {"Original": 72.0, "Retrain": 70.0, "NaiveGA": 10.0, "FedEraser": 60.0, "SISA": 55.0, "HF-KCU": 71.5}
-FORGET = {"Original": 90.0, "Retrain": 50.0, "HF-KCU": 80.0}
+TEST = {"Original": 72.0, "Retrain": 70.0, DESTROYED: 10.0, "NaiveGA": 10.0, "FedEraser": 60.0, "SISA": 55.0}
+TEST |= {"HF-KCU": 71.5}
+FORGET = {"Original": 90.0, "Retrain": 50.0, DESTROYED: 10.0, "HF-KCU": 80.0}
 PASSES = {"retrain": 1000.0, "NaiveGA": 10.0, "FedEraser": 0.0, "SISA": 250.0, "HF-KCU": 20.0, "HF-KCU printed": 25.0}
 SECONDS = {"retrain": 60.0, "NaiveGA": 1.0, "FedEraser": 30.0, "SISA": 20.0, "HF-KCU": 2.0, "HF-KCU printed": 3.0}
 
@@ -27,14 +29,19 @@ def record(key, config, metrics):
 
 
 def planted(cell, config):
-    """What a run is said to have measured: its method decides, and seed 1 is a point better on test data."""
-    test, forget = TEST.get(cell.method, 72.0) + cell.seed, FORGET.get(cell.method, 90.0)
+    """What a run has measured: its method decides; seed 1 is a point better on test data, 3 on the others."""
+    method = "Retrain" if cell.method == AGAIN else cell.method
+    seed = config["seed"]  # which of a second retraining is not its cell's
+    test, forget = TEST.get(method, 72.0) + seed, FORGET.get(method, 90.0) + 3.0 * seed
     found = {"n_test": 10_000, "test": test, "forget": forget, "retain": 80.0, "kl": 0.1, "logit_mse": 0.2}
     found |= {"logit_mse_centred": 0.1, "agreement": 95.0}
     if cell.method != "SISA":
         found |= {"gap": 0.5, "step": 0.01}
+    if cell.method == DESTROYED:
+        del found["step"]
     if config["poison"]:
-        found |= {"asr": {"Original": 80.0, "HF-KCU": 60.0}.get(cell.method, 72.0), "asr_included": 90.0}
+        successes = {"Original": 80.0, "HF-KCU": 60.0, "Retrain": 12.0, DESTROYED: 10.0}
+        found |= {"asr": successes.get(method, 72.0) + 3.0 * seed * (method == "Retrain"), "asr_included": 90.0}
     if config["attack"]:
         found |= {"mia": 0.6 if cell.method == "Original" else 0.5, "mia_fraction": 0.5, "mia_auc": 0.5}
     if cell.method in FORMS:
@@ -43,11 +50,12 @@ def planted(cell, config):
 
 
 RECORDS = {c: record(f"k{i}", config, planted(c, config)) for i, (c, config) in enumerate(E.runs().items())}
-RUNS = wide(results.of_runs(RECORDS))
+PAIR = {"kl": 0.3, "logit_mse": 0.4, "logit_mse_centred": 0.2, "agreement": 90.0, "gap": 1.4, "test": 1.0}
+PAIRS = {pair: record("pair", config, PAIR) for pair, config in stages.noise_floor(E).items()}
+RUNS = wide(results.of_runs(RECORDS, PAIRS))
 DAMPED = [f"{method}, damping {damping:g}" for method in FORMS for damping in E.dampings]
 TIMED = {"seconds": SECONDS | dict.fromkeys(DAMPED, 2.0), "passes": PASSES, "timed_rounds": 2}
 SPEEDS = {what: record(what, {}, TIMED) for what in E.speeds()}
-FLOOR = [record("pair", {}, {"kl": 0.3, "logit_mse": 0.4, "logit_mse_centred": 0.2, "agreement": 90.0, "test": 1.0})]
 
 
 def row(table, **where):
@@ -94,7 +102,7 @@ def test_the_csv_file_has_a_label_for_every_row_and_what_is_derived_last():
 
 def test_table_1_has_every_method_beside_the_papers_and_its_cf_by_its_own_formula():
     table = tables.table_1(E, RUNS, SPEEDS)
-    assert list(table.method) == [results.shown(method) for method in (*REFERENCES, *METHODS)]
+    assert list(table.method) == [results.shown(method) for method in (*CONTROLS, *METHODS)]
     ours = row(table, method="HF-KCU, corrected")
     assert ours["test acc. %"] == "72.0 ± 0.7"  # 71.5 and 72.5
     assert (ours["CF"], ours["× faster"], ours["× fewer passes"]) == ("0.25", "30", "50")
@@ -108,16 +116,16 @@ def test_table_1_has_every_method_beside_the_papers_and_its_cf_by_its_own_formul
     assert row(table, method="HF-KCU, as printed")["paper: MIA"] == printed.mia["HF-KCU"]
 
 
-def test_table_2_has_three_rows_per_setting_and_the_papers_where_it_has_the_net():
+def test_table_2_has_five_rows_per_setting_and_the_papers_where_it_has_the_net():
     table = tables.table_2(E, RUNS, SPEEDS)
-    assert len(table) == 3 * 3
+    assert list(table.method) == [results.shown(m) for m in ("Original", AGAIN, DESTROYED, *FORMS)] * 3
     beside = table[table["paper: ×"].notna()]
     assert set(beside.method) == {"HF-KCU, as printed"}
     printed = published("hf_kcu", "table_2")
     place = printed[(printed.dataset == "MNIST") & (printed.model == "SimpleCNN")].iloc[0]
     ours = beside[beside["data / net"] == "MNIST, Dirichlet 0.5, SimpleCNN"].iloc[0]
     assert ours["paper: acc. after"] == place.acc_after_pct
-    assert list(table.runs) == [2, 2, 2, 2, 2, 2, 1, 1, 1]
+    assert list(table.runs) == [2] * 10 + [1] * 5
 
 
 def test_table_3_tells_relative_reductions():
@@ -128,19 +136,19 @@ def test_table_3_tells_relative_reductions():
     assert row(table, model="poisoned (do nothing)")["ASR reduction %"] == "–"
 
 
-def test_the_ablations_stand_below_both_references_with_the_papers_gap():
+def test_the_ablations_stand_below_the_controls_with_the_papers_gap():
     table = tables.table_4(E, RUNS)
-    assert list(table.variant) == [*map(results.shown, REFERENCES), *ABLATIONS]
+    assert list(table.variant) == [*map(results.shown, CONTROLS), *ABLATIONS]
     printed = published("hf_kcu", "table_4").set_index("variant")
     ours = row(table, variant="w/o causal weighting")
     assert ours["paper: gap"] == printed.parameter_gap["w/o causal weighting"]
     assert ours["CG residual"] == "0.12"
-    assert list(tables.choices_table(E, RUNS).variant) == [*map(results.shown, REFERENCES), *CHOICES]
+    assert list(tables.choices_table(E, RUNS).variant) == [*map(results.shown, CONTROLS), *CHOICES]
 
 
 def test_table_5_gives_the_papers_fraction_in_percent():
     table = tables.table_5(E, RUNS, SPEEDS)
-    assert len(table) == 2 + 2 * len(E.dampings)
+    assert len(table) == 4 + 2 * len(E.dampings)
     printed = published("hf_kcu", "table_5").set_index("lambda")
     ours = row(table, damping="0.01", method="HF-KCU, as printed")
     assert ours["paper: acc. %"] == pytest.approx(100 * printed.accuracy_fraction[0.01])
@@ -151,9 +159,9 @@ def test_table_5_gives_the_papers_fraction_in_percent():
     ("make", "count", "name", "column"),
     [(tables.table_6, 3, "table_6", "dirichlet_alpha"), (tables.table_7, 3, "table_7", "total_clients")],
 )
-def test_sweeps_have_three_rows_per_value_and_the_papers(make, count, name, column):
+def test_sweeps_have_five_rows_per_value_and_the_papers(make, count, name, column):
     table = make(E, RUNS, SPEEDS)
-    assert len(table) == 3 * count
+    assert len(table) == 5 * count
     printed = published("hf_kcu", name)
     assert list(table["paper: acc. %"].dropna()) == list(printed.unlearned_acc_pct)
     assert len(printed[column]) == count
@@ -169,13 +177,82 @@ def test_table_8_says_what_was_projected_and_computes_the_papers_speed_up():
     assert row(table, model="ResNet-18")["paper: ×"] == f"{retrain_s / float(printed.hf_kcu_s):.3g}"
 
 
-def test_table_9_has_the_noise_floor_where_two_retrainings_tell_it():
-    table = tables.table_9(E, RUNS, FLOOR).set_index("metric")
-    assert table["two retrainings (floor)"]["output KL (nats)"] == "0.3000"
-    assert table["two retrainings (floor)"]["test accuracy gap"] == "1.00"
-    assert table["two retrainings (floor)"]["MIA"] == "–"
+def test_table_9_has_the_noise_floor_and_random_weights_beside_everybody():
+    table = tables.table_9(E, RUNS).set_index("metric")
+    floor = table[FLOOR]
+    assert floor["output KL (nats)"] == "0.3000 ± 0.0000"
+    assert floor["parameter gap"] == "1.400 ± 0.000"
+    assert floor["test accuracy gap"] == "1.00 ± 0.00"
+    assert floor["privacy gap"] == "0.000 ± 0.000"
     assert table["paper's HF-KCU"]["output KL (nats)"] == "0.0023"
     assert table["HF-KCU, corrected"]["test accuracy gap"] == "1.50 ± 0.00"
+    assert table[DESTROYED]["test accuracy gap"] == "60.00 ± 0.00"
+    without = tables.table_9(E, wide(results.of_runs(RECORDS, {}))).set_index("metric")[FLOOR]
+    assert (without["output KL (nats)"], without["test accuracy gap"]) == ("–", "1.00 ± 0.00")
+
+
+# --- controls ---
+
+
+def test_a_second_retraining_is_another_seeds_and_its_distances_are_the_pairs():
+    """Its own run's are distances to itself."""
+    again = RUNS[(RUNS.group == "methods") & (RUNS.setting == MAIN) & (RUNS.method == AGAIN)].set_index("seed")
+    assert again.other_seed.tolist() == [1, 0]
+    assert again.test.tolist() == [71.0, 70.0]
+    assert again.delta_test.tolist() == [1.0, 1.0]
+    assert again.delta_forget.tolist() == [3.0, 3.0]
+    assert again.kl.tolist() == [0.3, 0.3]
+    assert again.step.isna().all()
+    assert RUNS[(RUNS.setting == NET) & (RUNS.method == AGAIN)].kl.isna().all()  # the pairs are the main setting's
+    own = RECORDS[next(c for c in RECORDS if (c.group, c.setting, c.seed, c.method) == ("methods", MAIN, 1, "Retrain"))]
+    assert own.config["seed"] == 1
+    assert E.runs()[Cell("methods", MAIN, 0, REQUEST, AGAIN)] == own.config
+
+
+def test_the_controls_have_neither_costs_nor_steps_and_the_floor_beside_every_difference():
+    table = tables.table_1(E, RUNS, SPEEDS)
+    floor, destroyed = (row(table, method=name) for name in (FLOOR, DESTROYED))
+    for control in (floor, destroyed):
+        assert {control[name] for name in ("× faster", "× fewer passes", "step / |w|")} == {"–"}
+    assert (floor["Δ forget"], floor["Δ MIA"]) == ("3.0 ± 0.0", "0.000 ± 0.000")
+    assert destroyed["test acc. %"] == "10.5 ± 0.7"
+    assert row(tables.table_4(E, RUNS), variant=FLOOR)["KL"] == "0.300 ± 0.000"
+    sweep = tables.table_6(E, RUNS, SPEEDS)
+    assert row(sweep, alpha="0.1", method=FLOOR)["Δ test"] == "1.0"
+    assert row(tables.table_3(E, RUNS, SPEEDS), model=FLOOR)["ASR % (other classes)"] == "13.5 ± 2.1"
+
+
+BLOCKS = ("main", "settings", "backdoor", "alpha", "clients")
+
+
+def notes(block, where=None, **change):
+    """The warning under a table where the runs `where` ({column: value}) are changed."""
+    runs = RUNS.copy()
+    if where:
+        here = (runs[list(where)] == pd.Series(where)).all(axis=1)
+        assert here.any()
+        for name, value in change.items():
+            runs.loc[here, name] = value
+    return tables.warned_of("T", E, runs, block).removeprefix("T")
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_controls_that_come_out_as_they_must_are_not_mentioned(block):
+    assert notes(block) == ""
+
+
+def test_a_table_says_where_its_controls_come_out_wrong():
+    assert "Retrain again's forget gap (45.0) is not smaller" in notes("main", {"method": AGAIN}, delta_forget=45.0)
+    useful = {"method": DESTROYED, "setting": OTHER}
+    assert notes("main", useful, test=90.0) == ""
+    told = notes("settings", useful, test=90.0)
+    assert "THE CONTROLS ARE WRONG in 1 of 3 blocks" in told
+    assert "MNIST, Dirichlet 0.5, simple_cnn: Destroyed has no larger shortfall" in told
+    told = notes("backdoor", {"method": AGAIN, "group": "backdoor"}, delta_asr=70.0)
+    assert "Retrain again's gap in attack success (70.0)" in told
+    told = notes("alpha", {"method": AGAIN, "label": "0.1"}, delta_forget=45.0)
+    assert "alpha 0.1: Retrain again" in told
+    assert "clients 100: Retrain again" in notes("clients", {"method": AGAIN, "label": "100"}, delta_forget=45.0)
 
 
 # --- figures ---
@@ -221,4 +298,4 @@ def test_the_cost_figure_tells_seconds_and_speed_up_of_every_method():
 def test_backdoor_bars_are_the_means():
     with style():
         left, _ = figures.backdoor_figure(E, RUNS).axes
-    assert [bar.get_height() for bar in left.patches] == [80.0, 72.0, 60.0, 72.0]
+    assert [bar.get_height() for bar in left.patches] == [80.0, 72.0, 60.0, 13.5]
