@@ -20,6 +20,8 @@ AGAIN = "Retrain again"  # another seed's: what a difference to Retrain is worth
 DESTROYED = "Destroyed"  # random weights: what has forgotten, and is of no use
 CONTROLS = (*REFERENCES, AGAIN, DESTROYED)
 FLOOR = f"{AGAIN} (noise floor)"  # what its row is called
+HAS_NOT = "has not been run here"
+NOT_RUN = f"A control {HAS_NOT}"
 USEFUL = 1.0  # points of test accuracy below Retrain's
 
 
@@ -51,9 +53,12 @@ def wrong_controls(rows: Mapping[str, Standing], what: str = "forget gap") -> li
     rows: the controls' by name, and of whoever else random weights must be worse than (a baseline that may collapse is
     no such row); what: the name of the gap. A second retraining must be nearer to the first than doing nothing is, in
     what is forgotten and, counted in the same points, in test accuracy. Random weights must have lost more test
-    accuracy than everybody, and more than two retrainings differ by and a point. Where not, or where a number is
-    missing, the table cannot tell who forgets.
+    accuracy than everybody, and more than two retrainings differ by and a point. Where not, the table cannot tell who
+    forgets; where a control is missing, nobody knows.
     """
+    missing = [name for name in CONTROLS if name in rows and pd.isna(rows[name].shortfall)]
+    if missing:
+        return [f"{name} {HAS_NOT}" for name in missing]
     nothing, again, destroyed = (rows[name] for name in ("Original", AGAIN, DESTROYED))
     gap, told = f"Original's {what} ({nothing.gap:.1f})", []
     if not again.gap < nothing.gap:
@@ -73,15 +78,20 @@ def wrong_controls(rows: Mapping[str, Standing], what: str = "forget gap") -> li
 
 
 def warning(wrong: Mapping[str, Sequence[str]]) -> str:
-    """The sentence that a caption ends with where controls come out wrong, else "".
+    """The sentence that a caption ends with where controls come out wrong or are missing, else "".
 
     wrong: what `wrong_controls` says of each block of a table, by the block's name; "" for a table of one block.
     """
-    told = [f"{f'{block}: ' * bool(block)}{'; '.join(notes)}" for block, notes in wrong.items() if notes]
-    if not told:
-        return ""
-    where = f" in {len(told)} of {len(wrong)} blocks, where" if len(wrong) > 1 else ","
-    return f"THE CONTROLS ARE WRONG{where} this table cannot tell who forgets: {'. '.join(told)}."
+    bad = {block: notes for block, notes in wrong.items() if notes and not notes[0].endswith(HAS_NOT)}
+    absent = [note for notes in wrong.values() for note in notes if note.endswith(HAS_NOT)]
+    sentences = []
+    if bad:
+        where = f" in {len(bad)} of {len(wrong)} blocks, where" if len(wrong) > 1 else ","
+        told = ". ".join(f"{f'{block}: ' * bool(block)}{'; '.join(notes)}" for block, notes in bad.items())
+        sentences.append(f"THE CONTROLS ARE WRONG{where} this table cannot tell who forgets: {told}.")
+    if absent:
+        sentences.append(f"Not all controls are there: {'; '.join(dict.fromkeys(absent))}.")
+    return " ".join(sentences)
 
 
 def warned(caption: str, wrong: Mapping[str, Sequence[str]]) -> str:

@@ -120,7 +120,8 @@ class Study:
         except RuntimeError as error:
             if not stage.optional:
                 raise
-            print(f"{stage.optional}: {str(error).splitlines()[0]}")
+            # what is not committed needs no config and no folder to be named
+            print(f"{stage.optional}: {'no records' if self.store.read_only else str(error).splitlines()[0]}")
             return {}
         return dict(zip(cells, records, strict=True))
 

@@ -12,7 +12,7 @@ from fu_core.federation.local import ClientOpt
 from fu_core.models.bottoms import BOTTOMS
 from fu_core.request import Request
 from fu_core.unlearning.method import method as registered
-from fu_papers.controls import AGAIN, CONTROLS, DESTROYED, REFERENCES, other_seed
+from fu_papers.controls import AGAIN, DESTROYED, REFERENCES, other_seed
 from fu_papers.fedora.parameters import FedoraParameters
 from fu_papers.problems import plain_fields
 from fu_papers.study import Cell
@@ -24,6 +24,7 @@ BASELINES = ("GA", "ICO", "CVFU")
 METHODS = (*BASELINES, *FORMS)
 BINARY = ("breast_cancer", "adult")  # label unlearning would leave one class
 BACKDOORED = "backdoor"  # the condition of runs whose samples to be forgotten carry the trigger
+NOISE = ("noise", "dp_std", "dp_clip")  # of a task, a config, and the frame
 PER_DATASET = ("classes", "percents", "n_train", "n_val", "n_test", "epochs", "lr", "batch_size")
 
 FEDORA = ("threshold", "weight", "tau", "sigma", "mu", "iterations", "ratio", "batch_size")
@@ -191,17 +192,16 @@ class Experiment(FedoraParameters):
                 cell = task.cell(group, seed, method, label)
                 which = (other_seed(seed, self.seeds), "Retrain") if method == AGAIN else (seed, method)
                 runs[cell] = self.unlearning(task, *which, **change)
-                if self.backdoored(task):  # random weights have seen no backdoor in either training
-                    poisoned = method != DESTROYED
-                    runs[twin(cell)] = self.unlearning(task, *which, backdoor=poisoned, **change)
+                if self.backdoored(task):
+                    runs[twin(cell)] = self.unlearning(task, *which, backdoor=True, **change)
 
         for dataset in self.datasets:
             for task in (*self.sample_tasks(dataset), *self.label_tasks(dataset)):
-                for method in (*CONTROLS, *METHODS):
+                for method in (*REFERENCES, AGAIN, *METHODS):
                     if not (task.labels and method == "FedORA calibrated"):
                         add("main", task, method)
         main = self.main
-        for method in (*CONTROLS, *METHODS):
+        for method in (*REFERENCES, AGAIN, *METHODS):
             add("noisy", main._replace(noise=self.party_noise), method)
         for group, choices in (("ablation", ABLATIONS), ("readings", READINGS | {"element-wise dual": self.vector})):
             for label, change in choices.items():
@@ -212,12 +212,22 @@ class Experiment(FedoraParameters):
             add("ratios", main, "FedORA", f"{ratio:g}", ratio=ratio)
         for count, ratio in itertools.product(self.few, self.few_ratios):
             add("small", main._replace(request=f"samples-{count}"), "FedORA", f"{ratio:g}", ratio=ratio)
-        for count, method in itertools.product(self.few, CONTROLS):
+        for count, method in itertools.product(self.few, (*REFERENCES, AGAIN)):
             add("small", main._replace(request=f"samples-{count}"), method)
         for task in self.private_tasks():
-            for method in (*CONTROLS, "FedORA"):
+            for method in (*REFERENCES, AGAIN, "FedORA"):
                 add("private", task, method)
         return runs
+
+    def controls(self) -> dict[Cell, dict[str, Any]]:
+        """The `unlearn` runs of random weights, wherever there is a Retrain; they stand for the poisoned twin, too."""
+        return {
+            cell._replace(method=DESTROYED): self.unlearning(
+                Task(cell.setting, cell.request, *(config[name] for name in NOISE)), cell.seed, DESTROYED
+            )
+            for cell, config in self.cells().items()
+            if cell.method == "Retrain"
+        }
 
     def distances(self) -> dict[Cell, dict[str, Any]]:
         """The `distance` runs of the main setting: how far two of the controls are from Retrain, as parameters."""

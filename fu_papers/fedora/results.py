@@ -11,7 +11,7 @@ import pandas as pd
 from fu_core.request import Request
 from fu_papers import problem_figures
 from fu_papers.controls import AGAIN, DESTROYED, FLOOR, REFERENCES
-from fu_papers.fedora.grid import Task, has_backdoor, twin
+from fu_papers.fedora.grid import NOISE, Task, has_backdoor, twin
 from fu_papers.lab.record import Record
 from fu_papers.problems import dataset_name
 from fu_papers.study import Cell, tidy
@@ -27,7 +27,6 @@ SHOWN = {
     "FedORA calibrated": "FedORA, threshold of unseen samples",
 }
 METRICS = ("test", "test_all", "forget", "entropy", "mia", "mia_fraction", "asr", "gap")
-NOISE = ("noise", "dp_std", "dp_clip")  # of a config, and of the frame
 
 
 def of_runs(unlearnings: Unlearnings, floor: Unlearnings) -> pd.DataFrame:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from fu_papers.controls import NOT_RUN
 from fu_papers.fedora import runs, theory
 from fu_papers.fedora.grid import Experiment
 from fu_papers.lab.record import config_key
 from fu_papers.study import Config, Stage, theory_stages
+
+NO_DISTANCE = "The controls' distances to Retrain have not been measured"
 
 
 def descriptions(e: Experiment) -> dict[str, Config]:
@@ -15,8 +18,7 @@ def descriptions(e: Experiment) -> dict[str, Config]:
 
 def trainings(e: Experiment) -> dict[str, Config]:
     """What the tables' runs need, each once."""
-    needed = [config for run in e.cells().values() for _, config in runs.needs(run).values()]
-    needed += [config for run in e.distances().values() for _, config in runs.compared_with(run).values()]
+    needed = (config for run in e.cells().values() for _, config in runs.needs(run).values())
     return {config_key(config): config for config in needed}
 
 
@@ -25,6 +27,7 @@ STAGES = (
     *theory_stages(theory.PLANS),
     Stage("training", runs.train, trainings),
     Stage("unlearning", runs.unlearn, lambda e: e.cells(), needs=("training",)),
-    Stage("noise floor", runs.distance, lambda e: e.distances(), needs=("training",)),
+    Stage("controls", runs.unlearn, lambda e: e.controls(), needs=("training",), optional=NOT_RUN),
+    Stage("noise floor", runs.distance, lambda e: e.distances(), needs=("training",), optional=NO_DISTANCE),
     Stage("timing", runs.speed, lambda e: e.speeds(), needs=("training",), alone=True),
 )

@@ -8,7 +8,7 @@ there. `nets` are further models on a shorter schedule.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -143,47 +143,63 @@ class Experiment(HfKcuParameters):
     def runs(self) -> dict[Cell, dict[str, Any]]:
         """Every `unlearn` run with the place of its result. A cell of two tables names the same run twice.
 
-        The second retraining of a seed is the Retrain run of another, where that is among the runs. Where it is not,
-        its retraining alone is made and evaluated, without the original training that a Retrain run looks at.
+        The second retraining of a seed is the Retrain run of another one, where that is among them.
         """
         found: dict[Cell, dict[str, Any]] = {}
-        again: dict[Cell, dict[str, Any]] = {}  # the Retrain run of the other seed
-
-        def schedule(cell: Cell) -> Experiment:
-            return self.for_nets() if cell.group == "nets" else self
 
         def add(cell: Cell, options: Mapping[str, Any] | None = None, **change: Any) -> None:
-            found[cell] = schedule(cell).unlearning(cell.setting, cell.seed, cell.method, options, **change)
+            schedule = self._schedule(cell)
+            found[cell] = schedule.unlearning(cell.setting, cell.seed, cell.method, options, **change)
 
-        def add_controls(cell: Cell, seeds: Sequence[int], **change: Any) -> None:
-            for method in (*REFERENCES, DESTROYED):
+        for cell, _, change in self._trained():
+            everybody = METHODS if cell.setting == self.main else ELSEWHERE
+            for method in (*REFERENCES, *(everybody if cell.group == "methods" else FORMS)):
                 add(cell._replace(method=method), **change)
-            other = other_seed(cell.seed, seeds, self.seeds)
-            again[cell._replace(method=AGAIN)] = schedule(cell).unlearning(cell.setting, other, "Retrain", **change)
-
-        for setting in self.settings:
-            methods = METHODS if setting == self.main else ELSEWHERE
-            for seed in self.seeds:
-                add_controls(Cell("methods", setting, seed, REQUEST, ""), self.seeds)
-                for method in methods:
-                    add(Cell("methods", setting, seed, REQUEST, method))
         for seed in self.seeds:
             for group, label, method, change in self._variants():
                 add(Cell(group, self.main, seed, REQUEST, method, label), change)
-            cell = Cell("backdoor", self.main, seed, REQUEST, "", condition="poisoned")
-            add_controls(cell, self.seeds, **self.poisoned())
-            for method in FORMS:
-                add(cell._replace(method=method), **self.poisoned())
-        for seed, (group, setting, label, change) in itertools.product(self.sweep_seeds, self._sweeps()):
-            cell = Cell(group, setting, seed, REQUEST, "", label)
-            add_controls(cell, self.sweep_seeds, **change)
-            for method in FORMS:
-                add(cell._replace(method=method), **change)
         named = {config_key(config) for config in found.values()}
-        return found | {
-            cell: config if config_key(config) in named else {**config, "method": AGAIN}
-            for cell, config in again.items()
+        return found | {cell: config for cell, config in self._second().items() if config_key(config) in named}
+
+    def controls(self) -> dict[Cell, dict[str, Any]]:
+        """The `unlearn` runs of random weights, and of second retrainings that are nobody's Retrain run.
+
+        Of those the retraining alone is made and evaluated, without the original training of the other seed.
+        """
+        there = self.runs()
+        found = {
+            cell._replace(method=DESTROYED): self._schedule(cell).unlearning(
+                cell.setting, cell.seed, DESTROYED, **change
+            )
+            for cell, _, change in self._trained()
         }
+        again = {cell: {**config, "method": AGAIN} for cell, config in self._second().items() if cell not in there}
+        return found | again
+
+    def _schedule(self, cell: Cell) -> Experiment:
+        return self.for_nets() if cell.group == "nets" else self
+
+    def _second(self) -> dict[Cell, dict[str, Any]]:
+        """The Retrain run of another seed, by the place of the second retraining that it is."""
+        return {
+            cell._replace(method=AGAIN): self._schedule(cell).unlearning(
+                cell.setting, other_seed(cell.seed, seeds, self.seeds), "Retrain", **change
+            )
+            for cell, seeds, change in self._trained()
+        }
+
+    def _trained(self) -> list[tuple[Cell, list[int], dict[str, Any]]]:
+        """Every block of results that has trainings, and so controls, of its own, but for the method: its place, the
+        seeds it is made with, and what differs from the schedule."""
+        found: list[tuple[Cell, list[int], dict[str, Any]]] = []
+        for setting, seed in itertools.product(self.settings, self.seeds):
+            found.append((Cell("methods", setting, seed, REQUEST, ""), self.seeds, {}))
+        for seed in self.seeds:
+            cell = Cell("backdoor", self.main, seed, REQUEST, "", condition="poisoned")
+            found.append((cell, self.seeds, self.poisoned()))
+        for seed, (group, setting, label, change) in itertools.product(self.sweep_seeds, self._sweeps()):
+            found.append((Cell(group, setting, seed, REQUEST, "", label), self.sweep_seeds, change))
+        return found
 
     def _sweeps(self) -> list[tuple[str, str, str, dict[str, Any]]]:
         """Trainings of their own: group, setting, label, and what differs from the main schedule."""

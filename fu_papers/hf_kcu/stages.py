@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fu_papers.controls import other_seed
+from fu_papers.controls import NOT_RUN, other_seed
 from fu_papers.hf_kcu import runs, theory
 from fu_papers.hf_kcu.grid import REQUEST, Experiment
 from fu_papers.hf_kcu.speed import speed
@@ -42,6 +42,7 @@ STAGES = (
     Stage("CG residuals", runs.residuals, residuals, needs=("training",)),
     Stage("shadow models", runs.shadow_federation, lambda e: needed(e, runs.shadow_federation)),
     Stage("unlearning", runs.unlearn, lambda e: e.runs(), needs=("training", "shadow models")),
+    Stage("controls", runs.unlearn, lambda e: e.controls(), needs=("training", "shadow models"), optional=NOT_RUN),
     Stage("noise floor", runs.noise_floor, noise_floor, needs=("training",)),
     Stage("timing", speed, lambda e: e.speeds(), needs=("training",), alone=True),
 )

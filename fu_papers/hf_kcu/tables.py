@@ -15,7 +15,7 @@ from fu_papers.hf_kcu.grid import FORMS, METHODS, Experiment
 from fu_papers.hf_kcu.metrics import causal_faithfulness
 from fu_papers.hf_kcu.results import Speeds, asr_reduction, main_runs, on_setting, rows_of, shown, timed
 from fu_papers.look import published, published_row
-from fu_papers.problem_figures import spread, spread_or_dash, title
+from fu_papers.problem_figures import spread_or_dash, title
 from fu_papers.problems import Setting
 
 PAPER_NAMES = {"Original": "FedAvg (trained)", "Retrain": "Retrained", "HF-KCU printed": "HF-KCU"}
@@ -35,12 +35,12 @@ def table_1(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
         r = main_runs(e, runs, method)
         row: dict[str, Any] = {
             "method": shown(method),
-            "test acc. %": spread(r.test),
-            "forget acc. %": spread(r.forget),
-            "Δ forget": "–" if method == "Retrain" else spread(r.delta_forget),
+            "test acc. %": spread_or_dash(r.test),
+            "forget acc. %": spread_or_dash(r.forget),
+            "Δ forget": "–" if method == "Retrain" else spread_or_dash(r.delta_forget),
             "CF": _cf(r),
-            "MIA": spread(r.mia, 3),
-            "Δ MIA": "–" if method == "Retrain" else spread(r.delta_mia, 3),
+            "MIA": spread_or_dash(r.mia, 3),
+            "Δ MIA": "–" if method == "Retrain" else spread_or_dash(r.delta_mia, 3),
             "step / |w|": _step(r),
             **_gains(timed(e, speeds, e.main), method),
         }
@@ -86,11 +86,11 @@ def table_3(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
         r = rows_of(runs, "backdoor", method)
         row: dict[str, Any] = {
             "model": "poisoned (do nothing)" if method == "Original" else shown(method),
-            "clean acc. %": spread(r.test),
-            "change of clean acc.": spread(r.test - r.test_original),
-            "ASR % (other classes)": spread(r.asr),
-            "ASR reduction %": "–" if method == "Original" else spread(asr_reduction(r)),
-            "ASR % (all images)": spread(r.asr_included),
+            "clean acc. %": spread_or_dash(r.test),
+            "change of clean acc.": spread_or_dash(r.test - r.test_original),
+            "ASR % (other classes)": spread_or_dash(r.asr),
+            "ASR reduction %": "–" if method == "Original" else spread_or_dash(asr_reduction(r)),
+            "ASR % (all images)": spread_or_dash(r.asr_included),
             **_gains(timed(e, speeds, e.main), method),
         }
         rows.append(row | published_row("hf_kcu", "table_3", {"method": names.get(method)}, beside))
@@ -127,7 +127,7 @@ def table_5(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for method in CONTROLS:
         r = main_runs(e, runs, method)
-        accuracies = {"test acc. %": spread(r.test), "forget acc. %": spread(r.forget)}
+        accuracies = {"test acc. %": spread_or_dash(r.test), "forget acc. %": spread_or_dash(r.forget)}
         rows.append({"damping": "–", "method": shown(method), **accuracies, "CF": _cf(r)})
     for damping in e.dampings:
         for method in FORMS:
@@ -135,8 +135,8 @@ def table_5(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
             row: dict[str, Any] = {
                 "damping": f"{damping:g}",
                 "method": shown(method),
-                "test acc. %": spread(r.test),
-                "forget acc. %": spread(r.forget),
+                "test acc. %": spread_or_dash(r.test),
+                "forget acc. %": spread_or_dash(r.forget),
                 "CF": _cf(r),
                 "CG residual": f"{r.residual.mean():.2g}",
                 "steps with negative curvature": str(int(r.negative.sum())),
@@ -269,10 +269,10 @@ def _wrong(of: Mapping[str, pd.DataFrame], forgetting: str = "forget", what: str
 def _variant_row(label: str, r: pd.DataFrame) -> dict[str, Any]:
     row: dict[str, Any] = {
         "variant": label,
-        "test acc. %": spread(r.test),
-        "forget acc. %": spread(r.forget),
+        "test acc. %": spread_or_dash(r.test),
+        "forget acc. %": spread_or_dash(r.forget),
         "parameter gap": spread_or_dash(r.gap, 3),
-        "MIA": spread(r.mia, 3),
+        "MIA": spread_or_dash(r.mia, 3),
         "KL": spread_or_dash(r.kl, 3),
         "step / |w|": _step(r),
     }
@@ -287,23 +287,25 @@ def _control_rows(e: Experiment, runs: pd.DataFrame) -> list[dict[str, Any]]:
 
 def _step(r: pd.DataFrame) -> str:
     """A dash where no vector was changed into another: of an ensemble, a second retraining, random weights."""
-    return "–" if r.step.isna().any() else f"{r.step.mean():.2g}"
+    return "–" if r.empty or r.step.isna().any() else f"{r.step.mean():.2g}"
 
 
 def _accuracies(r: pd.DataFrame) -> dict[str, Any]:
     """What the runs `r` keep of the test data and of what is to be forgotten, beside Retrain's."""
     return {
-        "test acc. %": spread(r.test),
-        "Retrain's": spread(r.test_retrain),
-        "Δ test": spread(r.delta_test),
-        "forget acc. %": spread(r.forget),
-        "Retrain's forget": spread(r.forget_retrain),
+        "test acc. %": spread_or_dash(r.test),
+        "Retrain's": spread_or_dash(r.test_retrain),
+        "Δ test": spread_or_dash(r.delta_test),
+        "forget acc. %": spread_or_dash(r.forget),
+        "Retrain's forget": spread_or_dash(r.forget_retrain),
     }
 
 
 def _cf(r: pd.DataFrame) -> str:
     """Mean causal faithfulness over the seeds where it is defined, and how many those are."""
-    known = r.cf[r.cf_defined]
+    if r.empty:
+        return "–"
+    known = r.cf[r.cf_defined.astype(bool)]
     if not len(known):
         return "undefined"
     return f"{known.mean():.2f}" + (f" ({len(known)} of {len(r)})" if len(known) < len(r) else "")

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from fu_papers.controls import AGAIN, DESTROYED, Standing, other_seed, warned, warning, wrong_controls
+from fu_papers.controls import AGAIN, CONTROLS, DESTROYED, Standing, other_seed, warned, warning, wrong_controls
 
 AS_THEY_MUST = {
     "Original": Standing(30.0, 1.0, -1.0),
@@ -45,9 +45,15 @@ def test_random_weights_must_be_of_less_use_than_two_retrainings_tell_apart():
     assert wrong({DESTROYED: Standing(50.0, 3.1, 3.1)}) == []
 
 
-@pytest.mark.parametrize("name", ["Original", AGAIN, DESTROYED])
-def test_a_control_without_a_number_is_wrong(name):
-    assert wrong({name: Standing(*[float("nan")] * 3)})
+@pytest.mark.parametrize("name", CONTROLS)
+def test_a_control_that_has_not_been_run_is_missing_and_not_wrong(name):
+    told = wrong({name: Standing.of(pd.DataFrame(columns=["delta_forget", "delta_test", "test", "test_retrain"]))})
+    assert told == [f"{name} has not been run here"]
+    assert warning({"MNIST": told, "Digits": told}) == f"Not all controls are there: {name} has not been run here."
+    assert warning({"MNIST": told, "Digits": ["A is wrong"]}) == (
+        "THE CONTROLS ARE WRONG in 1 of 2 blocks, where this table cannot tell who forgets: Digits: A is wrong. "
+        f"Not all controls are there: {name} has not been run here."
+    )
 
 
 def test_a_row_stands_where_its_runs_do_on_average():

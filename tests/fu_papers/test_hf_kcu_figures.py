@@ -49,7 +49,8 @@ def planted(cell, config):
     return found | {"images": 1, "products": 2, "bytes": 3, "passes": 5}
 
 
-RECORDS = {c: record(f"k{i}", config, planted(c, config)) for i, (c, config) in enumerate(E.runs().items())}
+CELLS = E.runs() | E.controls()
+RECORDS = {c: record(f"k{i}", config, planted(c, config)) for i, (c, config) in enumerate(CELLS.items())}
 PAIR = {"kl": 0.3, "logit_mse": 0.4, "logit_mse_centred": 0.2, "agreement": 90.0, "gap": 1.4, "test": 1.0}
 PAIRS = {pair: record("pair", config, PAIR) for pair, config in stages.noise_floor(E).items()}
 RUNS = wide(results.of_runs(RECORDS, PAIRS))
@@ -234,6 +235,19 @@ def notes(block, where=None, **change):
         for name, value in change.items():
             runs.loc[here, name] = value
     return tables.warned_of("T", E, runs, block).removeprefix("T")
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_where_random_weights_have_not_been_run_tables_have_dashes_and_say_so(block):
+    """As in a profile whose records are older."""
+    runs = wide(results.of_runs({c: RECORDS[c] for c in E.runs()}, PAIRS))
+    assert "Destroyed has not been run here" in tables.warned_of("T", E, runs, block)
+    made = [tables.table_1(E, runs, SPEEDS), tables.table_2(E, runs, SPEEDS), tables.table_3(E, runs, SPEEDS)]
+    made += [tables.table_5(E, runs, SPEEDS), tables.table_6(E, runs, SPEEDS)]
+    for table in made:
+        assert set(table[table.iloc[:, 0].eq(DESTROYED) | table.iloc[:, 1].eq(DESTROYED)]["test acc. %"]) <= {"–"}
+    assert set(tables.table_4(E, runs).set_index("variant").loc[DESTROYED].dropna()) == {"–"}
+    assert tables.table_9(E, runs)[DESTROYED].unique().tolist() == ["–"]
 
 
 @pytest.mark.parametrize("block", BLOCKS)
