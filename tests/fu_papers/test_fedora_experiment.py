@@ -12,6 +12,7 @@ from fu_core.unlearning.baselines.cvfu import CVFU
 from fu_core.unlearning.baselines.ico import ICO
 from fu_core.unlearning.baselines.vertical_ga import GA
 from fu_core.unlearning.fedora import FedORA
+from fu_papers.controls import AGAIN, DESTROYED, REFERENCES
 from fu_papers.fedora import runs, stages
 from fu_papers.fedora.grid import (
     ABLATIONS,
@@ -20,7 +21,6 @@ from fu_papers.fedora.grid import (
     METHODS,
     PER_DATASET,
     READINGS,
-    REFERENCES,
     Task,
     has_backdoor,
     twin,
@@ -98,8 +98,8 @@ def test_binary_data_sets_have_no_label_tasks():
 def test_label_tasks_have_no_calibrated_row_and_sample_tasks_do():
     main = {cell for cell in E.cells() if cell.group == "main"}
     methods = {task: {cell.method for cell in main if task_of(cell) == task} for task in (MAIN, WHOLE)}
-    assert methods[MAIN] == set(EVERY)
-    assert methods[WHOLE] == set(EVERY) - {CALIBRATED}
+    assert methods[MAIN] == {*EVERY, AGAIN}
+    assert methods[WHOLE] == {*EVERY, AGAIN} - {CALIBRATED}
 
 
 def test_each_data_sets_first_settings_and_all_variations_of_the_main_one_have_a_poisoned_twin():
@@ -211,7 +211,8 @@ def test_every_task_seed_and_method_has_its_cell():
             assert cells[task.cell("main", seed, method)] == E.unlearning(task, seed, method)
     assert {cell.seed for cell in cells} == set(SEEDS)
     for cell, config in cells.items():
-        assert (config["method"], config["seed"], config["request"]) == (cell.method, cell.seed, cell.request)
+        run = ("Retrain", 8 - cell.seed) if cell.method == AGAIN else (cell.method, cell.seed)  # the other of 3 and 5
+        assert (config["method"], config["seed"], config["request"]) == (*run, cell.request)
         assert config["poison"] == (cell.request if has_backdoor(cell) else "")
         assert f"{config['dataset']}/{config['bottom']}" == cell.setting
         noise = {name: config[name] for name in ("noise", "dp_std", "dp_clip")}
@@ -275,14 +276,51 @@ def test_sweeps_change_their_value_and_nothing_else():
 def test_few_samples_noise_and_privacy_have_references_of_their_own():
     for count in E.few:
         found = labels("small", MAIN._replace(request=f"samples-{count}"))
-        assert set(found) == {*REFERENCES, *(f"{ratio:g}" for ratio in E.few_ratios)}
+        assert set(found) == {*REFERENCES, AGAIN, *(f"{ratio:g}" for ratio in E.few_ratios)}
         assert found["0.01"]["options"]["ratio"] == 0.01
-    assert set(labels("noisy", MAIN._replace(noise=0.2))) == set(EVERY)
+    assert set(labels("noisy", MAIN._replace(noise=0.2))) == {*EVERY, AGAIN}
     levels = [(std, 0.0) for std in E.embedding_noise] + [(min(E.embedding_noise), E.clip)]
     private = [config for cell, config in E.cells().items() if cell.group == "private"]
     assert list(dict.fromkeys((config["dp_std"], config["dp_clip"]) for config in private)) == levels
     for std, clip in levels:
-        assert set(labels("private", MAIN._replace(dp_std=std, dp_clip=clip))) == {*REFERENCES, "FedORA"}
+        assert set(labels("private", MAIN._replace(dp_std=std, dp_clip=clip))) == {*REFERENCES, AGAIN, "FedORA"}
+
+
+def test_the_second_retraining_of_a_seed_is_the_retrain_run_of_the_next_one():
+    cells = E.cells()
+    again = [cell for cell in cells if cell.method == AGAIN]
+    assert {cell._replace(method="Retrain") for cell in again} == {c for c in cells if c.method == "Retrain"}
+    for cell in again:
+        assert cells[cell] == cells[cell._replace(method="Retrain", seed=8 - cell.seed)]
+    alone = E.changed(seeds=[3])
+    assert {config["seed"] for cell, config in alone.cells().items() if cell.method == AGAIN} == {4}
+
+
+def test_random_weights_stand_wherever_there_is_a_retrain_and_need_what_the_attack_is_learnt_on():
+    """Neither a backdoor nor what is forgotten changes them."""
+    cells, controls = E.cells(), E.controls()
+    assert {cell._replace(method="Retrain") for cell in controls} == {c for c in cells if c.method == "Retrain"}
+    for cell, config in controls.items():
+        assert cell.method == config["method"] == DESTROYED
+        assert (config["poison"], config["request"], config["seed"]) == ("", cell.request, cell.seed)
+        assert {n: config[n] for n in ("noise", "dp_std", "dp_clip")} == {
+            n: cells[cell._replace(method="Retrain")][n] for n in ("noise", "dp_std", "dp_clip")
+        }
+        training = {key: config[key] for key in TRAINING_KEYS} | {"request": "none"}
+        assert runs.needs(config) == {"original": (runs.train, training)}
+        assert needed(config, "original") in trained()
+
+
+def test_distances_of_the_controls_are_measured_on_the_main_setting():
+    found = E.distances()
+    assert set(found) == {MAIN.cell("main", seed, method) for seed in SEEDS for method in (AGAIN, DESTROYED)}
+    for cell, config in found.items():
+        trainings = runs.compared_with(config)
+        assert {config_key(training) for _, training in trainings.values()} <= trained()
+        assert ("again" in trainings) == (cell.method == AGAIN)
+    again = runs.compared_with(found[MAIN.cell("main", 3, AGAIN)])
+    assert [again[name][1]["seed"] for name in ("original", "retrained", "again")] == [3, 3, 5]
+    assert [again[name][1]["request"] for name in ("original", "retrained", "again")] == ["none", *[MAIN.request] * 2]
 
 
 def test_time_is_taken_of_each_data_sets_first_setting_with_everybodys_parameters():

@@ -1,5 +1,6 @@
 """What FedORA's figures and tables show: joins and formulas on planted records, all of them on tiny runs."""
 
+import itertools
 import math
 from types import SimpleNamespace
 
@@ -8,8 +9,9 @@ import pandas as pd
 import pytest
 from scipy.stats import norm
 
+from fu_papers.controls import AGAIN, CONTROLS, DESTROYED, FLOOR, REFERENCES
 from fu_papers.fedora import figures, results, show, tables
-from fu_papers.fedora.grid import ABLATIONS, FORMS, METHODS, READINGS, REFERENCES, Task, has_backdoor, twin
+from fu_papers.fedora.grid import ABLATIONS, FORMS, METHODS, READINGS, Task, has_backdoor, twin
 from fu_papers.fedora.results import SHOWN, shown
 from fu_papers.lab.record import Record
 from fu_papers.lab.store import RecordStore
@@ -27,7 +29,7 @@ TINY = experiment(
 )  # fmt: skip
 PAPERS = TINY.changed(datasets=[CIFAR], classes=[[2, 3]], percents=[[50, 50]])
 MAIN, WHOLE = Task(DIGITS, "classes-2-50"), Task(DIGITS, "classes-2-100")
-NAMES = [shown(method) for method in (*REFERENCES, *METHODS)]
+NAMES = [shown(method) for method in (*CONTROLS, *METHODS)]
 PAPER = tables.PAPER
 
 
@@ -36,8 +38,9 @@ def tiny(tmp_path_factory):
     study = Study(TINY, RecordStore(tmp_path_factory.mktemp("fedora")), jobs=1)
     with single_threaded():
         made = SimpleNamespace(descriptions=study.run("settings"))
-        made.unlearnings, made.speeds = study.run("unlearning"), study.run("timing")
-    made.runs = wide(results.of_runs(made.unlearnings))
+        made.unlearnings, made.speeds = study.run("unlearning") | study.run("controls"), study.run("timing")
+        made.floor = study.run("noise floor")
+    made.runs = wide(results.of_runs(made.unlearnings, made.floor))
     return made
 
 
@@ -54,7 +57,7 @@ def planted(cells):
 
 
 def frame_of(cells):
-    return wide(results.of_runs(planted(cells)))
+    return wide(results.of_runs(planted(cells), {}))
 
 
 def cell(method="GA", *, task=MAIN, seed=0, backdoor=False, group="main", label=""):
@@ -140,7 +143,7 @@ def test_the_csv_says_conditions_as_numbers_and_gives_every_row_a_label(tiny):
     assert set(csv[csv.group == "noisy"].noise) == {TINY.party_noise}
     assert (csv[csv.group == "main"].label == csv[csv.group == "main"].method).all()
     assert list(dict.fromkeys(csv[csv.group == "ablation"].label)) == list(ABLATIONS)
-    assert set(csv[csv.group == "small"].label) == {*REFERENCES, "0"}
+    assert set(csv[csv.group == "small"].label) == {*CONTROLS, "0"}
 
 
 def test_a_number_that_one_seed_lacks_is_a_dash():
@@ -154,6 +157,9 @@ def test_a_number_that_one_seed_lacks_is_a_dash():
 def test_every_run_has_references_and_every_backdoored_task_a_success_rate(tiny):
     assert len(tiny.runs) == sum(not has_backdoor(c) for c in tiny.unlearnings)
     assert tiny.runs[["test_retrain", "test_original", "gap_retrain"]].notna().all().all()
+    blocks = [list(tiny.runs[tiny.runs.method == m].groupby(["group", "request", "condition"]).size().index)
+              for m in CONTROLS]  # fmt: skip
+    assert blocks[0] == blocks[1] == blocks[2] == blocks[3]
     for row in tiny.runs.itertuples():
         task = Task(row.setting, row.request, row.noise, row.dp_std, row.dp_clip)
         assert task.condition == row.condition
@@ -210,21 +216,92 @@ def test_tables_6_to_9_have_their_rows_and_the_papers_numbers(tiny):
     )
     assert six.index.tolist() == [(name, setting) for name in NAMES for setting in ("IID", "Non-IID")]
     assert six.loc[("Retrain", "Non-IID"), PAPER] == "0.736 / 0.275 / 0.558 / 0.016"
-    assert seven.index.tolist() == list(ABLATIONS)
+    assert seven.index.tolist() == [*map(shown, CONTROLS), *ABLATIONS]
+    assert seven.loc[FLOOR, "samples passed / FedORA's"] != seven.loc[FLOOR, "samples passed / FedORA's"]  # nan: none
     assert seven.loc["FedORA", "samples passed / FedORA's"] == 1
     assert seven.loc["w/o UL", "samples passed / FedORA's"] < 1 < seven.loc["w/o AB", "samples passed / FedORA's"]
     assert seven.loc["w/o AB", "paper: time / FedORA's"] == "2.80"
-    assert eight.index.tolist() == [(n, name) for n in (20, 1) for name in (SHOWN["Original"], "Retrain", "FedORA")]
+    assert eight.index.tolist() == [(n, name) for n in (20, 1) for name in (*map(shown, CONTROLS), "FedORA")]
     assert eight.loc[(1, "FedORA"), PAPER] == "0.792 / 0.000 / 0.500 / 0.000"
     assert eight.loc[(1, "Retrain"), PAPER] == "–"
     assert eight.loc[(1, "Retrain"), "unlearning acc. (%)"] in ("0.0", "100.0")  # all or nothing
-    assert nine["method"].tolist() == [shown(label) for label in (*REFERENCES, "FedORA")] * 2
+    assert nine["method"].tolist() == [shown(label) for label in (*CONTROLS, "FedORA")] * 2
     assert nine.loc["off"]["ε of one embedding"].unique().tolist() == ["none: unbounded"]
-    assert nine.loc["off"][PAPER].tolist() == ["–", "–", "0.724 / 0.231 / 0.572 / 0.055"]
+    assert nine.loc["off"][PAPER].tolist() == [*"––––", "0.724 / 0.231 / 0.572 / 0.055"]
     assert set(nine.loc[1.0][PAPER]) == {"–"}  # the paper does not clip
     readings = tables.readings_table(TINY, tiny.runs)
-    assert readings["reading"].tolist() == [*READINGS, "element-wise dual"]
+    assert readings["reading"].tolist() == [*map(shown, CONTROLS), *READINGS, "element-wise dual"]
     assert not readings.isin(["–"]).any().any()
+    gaps = readings.set_index("reading")["gap to Retrain / doing nothing"]
+    assert gaps[[shown("Original"), "Retrain"]].tolist() == ["1.00", "0.00"]
+    for method in (AGAIN, DESTROYED):
+        assert gaps[shown(method)] == f"{tiny.floor[MAIN.cell('main', 0, method)].metrics['gap']:.2f}"
+
+
+# --- controls --------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_retraining_is_the_other_seeds_with_differences_to_its_own(tiny):
+    """One seed here: the other is one more."""
+    (row,) = tiny.runs[(tiny.runs.group == "main") & (tiny.runs.request == MAIN.request)
+                       & (tiny.runs.method == AGAIN)].itertuples()  # fmt: skip
+    own, other = (tiny.unlearnings[cell(method)].metrics for method in ("Retrain", AGAIN))
+    assert tiny.unlearnings[cell(AGAIN)].config["seed"] == 1
+    assert (row.test, row.test_retrain) == (other["test"], own["test"])
+    assert row.delta_forget == abs(other["forget"] - own["forget"])
+    assert row.gap == tiny.floor[cell(AGAIN)].metrics["gap"] > 0
+    assert row.asr == tiny.unlearnings[cell(AGAIN, backdoor=True)].metrics["asr"]
+    without = wide(results.of_runs(tiny.unlearnings, {}))
+    assert without[without.method.isin([AGAIN, DESTROYED])].gap.isna().all()
+
+
+GOOD = {"Original": {"forget": 90.0}, "Retrain": {"forget": 50.0}, AGAIN: {"forget": 53.0}, DESTROYED: {"forget": 10.0}}
+USE = {"Original": 81.0, "Retrain": 80.0, AGAIN: 78.0, DESTROYED: 10.0}
+PLACES = tables.places(TINY)
+
+
+def notes(table, where=None, **change):
+    """The warning under a table where one control of one block, ((group, task), method), is changed."""
+    blocks = dict.fromkeys(place for places in PLACES.values() for place in places)
+    cells = {}
+    for (group, task), method in itertools.product(blocks, CONTROLS):
+        metrics = {**GOOD[method], "test": USE[method]}
+        if where == ((group, task), method):
+            metrics |= change
+        cells[task.cell(group, 0, method)] = metrics
+    return tables.warned_of("T", TINY, frame_of(cells), table).removeprefix("T")
+
+
+@pytest.mark.parametrize("table", PLACES)
+def test_controls_that_come_out_as_they_must_are_not_mentioned(table):
+    assert notes(table) == ""
+
+
+@pytest.mark.parametrize("table", PLACES)
+def test_every_block_of_a_table_is_checked_and_named_where_it_is_wrong(table):
+    for place in PLACES[table]:
+        told = notes(table, (place, AGAIN), forget=95.0)
+        assert "Retrain again's forget gap (45.0) is not smaller than Original's forget gap (40.0)" in told
+        many = len(PLACES[table]) > 1
+        assert ("in 1 of" in told) == many
+        if many:
+            assert f"{results.request_title(place[1].request)}" in told
+            assert place[1].condition in told
+        assert "Destroyed has no larger shortfall" in notes(table, (place, DESTROYED), test=81.5)
+
+
+def test_where_random_weights_have_not_been_run_tables_have_dashes_and_say_so(tiny):
+    """As in a profile whose records are older."""
+    older = {c: r for c, r in tiny.unlearnings.items() if c.method != DESTROYED}
+    runs = wide(results.of_runs(older, {}))
+    for table in PLACES:
+        assert "Destroyed has not been run here" in tables.warned_of("T", TINY, runs, table)
+    six = tables.table_6(TINY, runs).set_index("method")
+    assert set(six.loc[DESTROYED, "test acc. (%)"]) == {"–"}
+    readings = tables.readings_table(TINY, runs).set_index("reading")
+    assert set(readings.loc[DESTROYED]) == {"–"}
+    assert readings.loc[FLOOR, "gap to Retrain / doing nothing"] == "–"
+    assert DESTROYED not in set(tables.table_4_5(TINY, runs, labels=False)["method"])
 
 
 def test_an_epsilon_needs_clipping():

@@ -12,9 +12,10 @@ from fu_core.errors import ConfigError, UnsupportedTask
 from fu_core.federation.vertical import predict, split_features
 from fu_core.request import Request
 from fu_core.unlearning.fedora import FedORA, threshold_of_entropy
+from fu_papers.controls import AGAIN, DESTROYED, REFERENCES, other_seed
 from fu_papers.fedora import problem, stages
 from fu_papers.fedora import runs as fedora
-from fu_papers.fedora.grid import BASELINES, METHODS, REFERENCES, Task
+from fu_papers.fedora.grid import BASELINES, METHODS, Task
 from fu_papers.fedora.problem import VerticalProblem
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.record import needs_of
@@ -299,6 +300,36 @@ def test_every_method_measures_finite_numbers_in_their_range(store, method):
     else:
         assert metrics["gap"] not in (0, 1)
         assert min(metrics["images"], metrics["up"], metrics["down"]) > 0
+
+
+def test_random_weights_are_the_librarys_and_of_no_use(store):
+    """Ten classes: about a tenth is right by chance, of a backdoor's target, too."""
+    metrics = unlearn(store, DESTROYED).metrics
+    p, original = models(store, TINY.unlearning(MAIN, 0, DESTROYED))
+    f = p.federation(TINY.training(MAIN, 0), "test", original)
+    parties = fedora.served(p, f, DESTROYED, {}).model
+    right = predict(parties, p.test).argmax(dim=1) == p.y_test
+    assert metrics["test_all"] == pytest.approx(100 * float(right.double().mean()))
+    assert metrics["test"] < unlearn(store, "Original").metrics["test"] - 10
+    assert "gap" not in metrics  # no retrained model is looked at
+    assert metrics["images"] == metrics["up"] == metrics["down"] == 0
+
+
+def test_distances_to_retrain_are_in_units_of_doing_nothings(store):
+    """Written out over all parties' parameters."""
+    found = {c.method: run(store, fedora.distance, config).metrics["gap"] for c, config in TINY.distances().items()}
+    main, other = TINY.main, other_seed(TINY.seeds[0], TINY.seeds)
+    config = TINY.unlearning(main, TINY.seeds[0], "Retrain")
+    p, original = models(store, config)
+    retrained = models(store, config, "retrained")[1]
+    again = models(store, TINY.unlearning(main, other, "Retrain"), "retrained")[1]
+    f = p.federation(config, "test", original)
+    destroyed = fedora.served(p, f, DESTROYED, {}).model
+    named = {"o": original, "r": retrained, AGAIN: again, DESTROYED: destroyed}
+    whole = {name: torch.cat(parties.w) for name, parties in named.items()}
+    for method in (AGAIN, DESTROYED):
+        expected = (whole[method] - whole["r"]).norm() / (whole["o"] - whole["r"]).norm()
+        assert found[method] == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_test_accuracy_is_over_the_classes_of_which_something_is_left(store):

@@ -7,6 +7,7 @@ claim looks at.
 import pandas as pd
 import pytest
 
+from fu_papers.controls import AGAIN
 from fu_papers.hf_kcu import claims
 from fu_papers.lab.record import Record
 from fu_papers.verdicts import NO_OTHER
@@ -75,7 +76,13 @@ def judged(changes=None, passes=None, times=None, floor=(0.24, 0.25, 0.26), seed
             where = dict(zip(("group", "setting", "method", "label"), place, strict=True))
             rows.append(where | own_values | {"seed": seed, "record": f"k{i} {seed}"})
     speeds = {what: timed(what, passes or {}, times or {}) for what in GAINS}
-    pairs = [record({"kl": kl}, config={"pair": list(pair)}) for kl, pair in zip(floor, PAIRS, strict=False)]
+    pairs = [record({"kl": kl}, f"pair {pair}") for kl, pair in zip(floor, PAIRS, strict=False)]
+    apart = dict(zip(PAIRS, floor, strict=False))  # seeds without their pair have a second retraining, but no distance
+    for seed in seeds:
+        other = (seed + 1) % len(SEEDS)
+        kl = apart.get((min(seed, other), max(seed, other)))
+        place = {"group": "methods", "setting": MAIN, "method": AGAIN, "label": "", "seed": seed, "other_seed": other}
+        rows.append({**place, **BASE, "kl": kl, "record": f"again {seed}"})
     found = claims.verdicts(e, pd.DataFrame(rows), speeds, pairs, checks(**theory))
     return {result.id: result for result in found}
 
@@ -302,6 +309,14 @@ def test_h10_asks_for_one_point_at_every_alpha(nothing, printed, corrected, verd
 )
 def test_h11_asks_for_less_than_two_retrainings_differ(printed, corrected, verdicts):
     assert both(judged(of_forms("kl", printed, corrected))["H11"]) == verdicts
+
+
+def test_h11_has_the_floor_of_table_9():
+    """That is, of the rows of the second retraining; the records are those of the pairs that it was measured on."""
+    result = judged()["H11"]
+    assert "KL <= 0.2500 ± 0.0100" in result.reason
+    assert {f"pair {pair}" for pair in PAIRS} <= set(result.records)
+    assert not any(name.startswith("again") for name in result.records)
 
 
 @pytest.mark.parametrize("pairs", [(), (0.2,)])

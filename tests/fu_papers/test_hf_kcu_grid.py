@@ -6,6 +6,7 @@ import pytest
 
 from fu_core.errors import ConfigError
 from fu_core.unlearning.method import method as registered
+from fu_papers.controls import AGAIN, DESTROYED, REFERENCES
 from fu_papers.hf_kcu import runs, stages
 from fu_papers.hf_kcu.grid import (
     ABLATIONS,
@@ -13,7 +14,6 @@ from fu_papers.hf_kcu.grid import (
     FORMS,
     METHODS,
     OPTIONS,
-    REFERENCES,
     REQUEST,
     shards_without_target,
 )
@@ -112,6 +112,62 @@ def test_retrain_and_do_nothing_are_in_every_group_with_trainings_of_its_own():
     for group in ("methods", "backdoor", "alpha", "clients", "nets"):
         assert {*REFERENCES, *FORMS} <= {cell.method for cell in cells if cell.group == group}
     assert {cell.method for cell in cells if cell.setting == MAIN} >= {*REFERENCES, *METHODS}
+
+
+def test_a_second_retraining_is_the_retrain_run_of_the_next_seed_where_there_is_one():
+    cells, controls = E.runs(), E.controls()
+    for group, setting in (("methods", MAIN), ("methods", OTHER), ("backdoor", MAIN)):
+        condition = "poisoned" if group == "backdoor" else ""
+        for seed, other in ((0, 1), (1, 0)):
+            place = Cell(group, setting, seed, REQUEST, AGAIN, condition=condition)
+            assert cells[place] == cells[place._replace(seed=other, method="Retrain")]
+    # a sweep of one seed: its middle is the main setting, whose next seed there is
+    place = Cell("alpha", MAIN, 0, REQUEST, AGAIN, "0.5")
+    assert cells[place] == cells[Cell("methods", MAIN, 1, REQUEST, "Retrain")]
+    # elsewhere the retraining of the next seed is made, and nothing beside it
+    place = Cell("alpha", E.with_alpha(1.0), 0, REQUEST, AGAIN, "1")
+    assert place not in cells
+    config = controls[place]
+    assert (config["method"], config["seed"], config["alpha"]) == (AGAIN, 1, 1.0)
+    assert runs.needs(config) == {"retrained": (runs.train, E.training(E.with_alpha(1.0), 1, REQUEST))}
+    missing = [c for c in controls if c.method == AGAIN]
+    assert {(c.group, c.label, c.seed) for c in missing} == {
+        ("alpha", "1", 0),
+        ("clients", "9", 0),
+        ("nets", "tiny_cnn", 0),
+    }
+
+
+def test_with_a_single_seed_the_second_retraining_is_one_more():
+    e = E.changed(seeds=[4], sweep_seeds=[4])
+    assert {config["seed"] for cell, config in e.controls().items() if cell.method == AGAIN} == {5}
+    assert list(stages.noise_floor(e)) == [(4, 5)]
+    assert list(stages.noise_floor(E.changed(seeds=[3, 1, 2], sweep_seeds=[1]))) == [(1, 2), (1, 3), (2, 3)]
+
+
+def test_every_block_with_a_retrain_has_all_controls_and_random_weights_start_from_no_training():
+    cells, controls = E.runs(), E.controls()
+    blocks = {c._replace(method="") for c in cells if c.method == "Retrain"}
+    both = cells | controls
+    for method in (*REFERENCES, AGAIN, DESTROYED):
+        assert {c._replace(method="") for c in both if c.method == method} == blocks
+    assert {c.method for c in controls} == {AGAIN, DESTROYED}
+    assert not set(controls) & set(cells)
+    for cell, config in controls.items():
+        if cell.method == DESTROYED:
+            compared = {"retrained"} | {f"shadow {s}" for s in range(4)} if config["attack"] else set()
+            assert set(runs.needs(config)) == compared
+            assert bool(config["attack"]) == (config["alpha"] == 0.5 and config["clients"] == 6 and not config["poison"]
+                                              and config["model"] == "mlp")  # fmt: skip
+            assert config["options"] == {}
+
+
+def test_no_training_of_a_control_is_asked_of_the_stage_of_trainings():
+    """So that a profile whose records are older can still be drawn."""
+    of_runs = {config_key(need) for config in E.runs().values() for _, need in runs.needs(config).values()}
+    assert {config_key(config) for config in TRAININGS} <= of_runs
+    assert stages.STAGES[-3].name == "controls"
+    assert stages.STAGES[-3].optional
 
 
 def test_every_ablation_and_choice_changes_what_it_says():

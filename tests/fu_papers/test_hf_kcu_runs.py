@@ -17,8 +17,9 @@ from fu_core.unlearning.baselines.sisa import shard_clients, sisa, sisa_unlearn
 from fu_core.unlearning.hf_kcu import HFKCU
 from fu_core.unlearning.hf_kcu import hf_kcu as library_hf_kcu
 from fu_core.unlearning.memory import UpdateHistory
+from fu_papers.controls import AGAIN, DESTROYED, REFERENCES
 from fu_papers.hf_kcu import claims, results, runs, theory
-from fu_papers.hf_kcu.grid import REFERENCES, REQUEST, TARGET
+from fu_papers.hf_kcu.grid import REQUEST, TARGET
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.store import RecordStore
 from fu_papers.lab.task import single_threaded
@@ -35,7 +36,7 @@ TINY = experiment(
     alphas=[0.5, 1.0], client_counts=[4, 6], shadows=2, shards=2, ga_epochs=2, nets_n_train=40, nets_n_test=40,
     nets_rounds=1, nets_epochs=1.0, nets_curvature_samples=8,
 )  # fmt: skip
-RUN = ("settings", "training", "CG residuals", "shadow models", "unlearning", "noise floor", "timing")
+RUN = ("settings", "training", "CG residuals", "shadow models", "unlearning", "controls", "noise floor", "timing")
 
 
 def run(store, function, config):
@@ -48,8 +49,9 @@ def tiny(tmp_path_factory):
     study = Study(TINY, RecordStore(tmp_path_factory.mktemp("hf_kcu")), jobs=1)
     with single_threaded():
         found = {name: study.run(name) for name in RUN}
-    frame = wide(results.of_runs(found["unlearning"]))
-    return SimpleNamespace(store=study.store, found=found, unlearnings=found["unlearning"], runs=frame)
+    unlearnings = found["unlearning"] | found["controls"]
+    frame = wide(results.of_runs(unlearnings, found["noise floor"]))
+    return SimpleNamespace(store=study.store, found=found, unlearnings=unlearnings, runs=frame)
 
 
 def cell(tiny, method, group="methods", seed=0):
@@ -134,6 +136,48 @@ def test_original_and_retrain_are_the_two_ends(tiny):
         assert retrain["agreement"] == 100
         assert original["gap"] > 0
         assert original["images"] == original["bytes"] == 0
+
+
+def test_random_weights_are_the_librarys_and_of_no_use(tiny):
+    """Ten classes; a retrained model is right more often than random weights, whatever was poisoned."""
+    for seed in TINY.seeds:
+        record = cell(tiny, DESTROYED, seed=seed)
+        p = problem(record.config)
+        w = p.model.init(stream_seed(seed, "destroyed"))
+        assert record.metrics["test"] == accuracy(p.model, w, *p.test) < 40
+        w_r = weights(tiny, REQUEST, seed)
+        assert record.metrics["gap"] == pytest.approx(float((w - w_r).norm() / w_r.norm()), rel=1e-5)
+        assert record.metrics["kl"] > cell(tiny, "Original", seed=seed).metrics["kl"]
+        assert 0 <= record.metrics["mia"] <= 1
+        assert "step" not in record.metrics  # which begins nowhere
+        poisoned = cell(tiny, DESTROYED, "backdoor", seed).metrics
+        assert poisoned["test"] == record.metrics["test"]
+        assert 0 <= poisoned["asr"] <= 100
+        assert "kl" not in poisoned
+        assert record.metrics["images"] == record.metrics["bytes"] == 0
+
+
+def test_a_second_retraining_in_a_sweep_of_one_seed_is_the_next_seeds_alone(tiny):
+    place = Cell("alpha", TINY.with_alpha(1.0), 0, REQUEST, AGAIN, "1")
+    record = tiny.unlearnings[place]
+    key = run(tiny.store, runs.train, TINY.training(place.setting, 1, REQUEST)).key
+    p, w = problem(record.config), tiny.store.tensors(key, ["w"])["w"]
+    assert record.metrics["test"] == accuracy(p.model, w, *p.test)
+    assert record.metrics["forget"] == accuracy(p.model, w, *p.clients[TARGET])
+    assert not {"kl", "gap", "step"} & set(record.metrics)
+    originals = [r.config for r in tiny.store.finished(runs.train).values() if r.config["request"] == "none"]
+    assert not any(c["alpha"] == 1.0 and c["seed"] == 1 for c in originals)
+
+
+def test_the_row_of_a_second_retraining_has_what_two_retrainings_differ_by(tiny):
+    (pair,) = tiny.found["noise floor"].values()
+    r = tiny.runs[(tiny.runs.group == "methods") & (tiny.runs.setting == MAIN)].set_index(["method", "seed"])
+    for seed, other in ((0, 1), (1, 0)):
+        again = r.loc[AGAIN, seed]
+        assert again.kl == pair.metrics["kl"]
+        assert again.delta_test == pytest.approx(pair.metrics["test"])
+        assert again.test == r.loc["Retrain", other].test
+        assert np.isnan(again.step)
 
 
 @pytest.mark.parametrize("method", ["HF-KCU", "HF-KCU printed"])

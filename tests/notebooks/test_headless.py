@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from fu_papers.certified_dfl import grid as certified_dfl_experiment
+from fu_papers.controls import CONTROLS
 from fu_papers.fedora import grid as fedora_experiment
 from fu_papers.hf_kcu import grid as hf_kcu_experiment
 from fu_papers.hf_kcu import theory as hf_kcu_theory
@@ -119,7 +120,7 @@ def test_every_record_carries_the_overridden_parameters(paper, tiny):
     if paper == "hf_kcu":
         assert {config["clients"] for config in federated} == {4, 6}
         assert {(c["rounds"], c["epochs"]) for c in federated if "rounds" in c} == {(2, 1.0)}
-        methods = {*hf_kcu_experiment.REFERENCES, *hf_kcu_experiment.METHODS}
+        methods = {*CONTROLS, *hf_kcu_experiment.METHODS}
         assert {c["seed"] for c in configs if c.get("data") == "diabetes"} == set(hf_kcu_theory.SEEDS)
     elif paper == "fedora":
         assert {(c["dataset"], c["bottom"], c["epochs"]) for c in federated} == {
@@ -129,7 +130,7 @@ def test_every_record_carries_the_overridden_parameters(paper, tiny):
         forms = [c["options"] for c in federated if c.get("method") in fedora_experiment.FORMS]
         forms += [c["methods"]["FedORA"] for c in federated if "methods" in c]
         assert {options["iterations"] for options in forms} == {3}
-        methods = {*fedora_experiment.REFERENCES, *fedora_experiment.METHODS}
+        methods = {*CONTROLS, *fedora_experiment.METHODS}
     else:
         assert {(c["dataset"], c["model"], c["rounds"]) for c in federated} == {
             ("digits", "unit_softmax", 3),
