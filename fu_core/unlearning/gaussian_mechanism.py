@@ -8,12 +8,16 @@ Theorem 8)
 
 It falls with epsilon and with sigma, so either can be solved for. The classical sigma of certified DFL
 (Theorem 1) is `mechanism="classical"`; it is proved for epsilon < 1 only (errata D8).
+
+Only mu = sensitivity / sigma counts. Such a release is mu-GDP: its two worlds are as hard to tell apart as N(0, 1) and
+N(mu, 1). That one number says more than a pair (epsilon, delta), it is every such pair, and it composes exactly: with
+noise drawn anew for each, mu_total^2 = sum mu_i^2 (Dong, Roth and Su 2022, Corollaries 2.13 and 3.3).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from scipy.special import erfcx, ndtr
 
@@ -80,6 +84,51 @@ def gaussian_sigma(sensitivity: float, *, epsilon: float, delta: float, mechanis
     log = -math.log(delta)
     enough = sensitivity * (math.sqrt(log + epsilon) + math.sqrt(log)) / (math.sqrt(2) * epsilon)
     return _smallest(lambda sigma: _delta(sensitivity, sigma, epsilon) <= delta, enough)
+
+
+# --- Gaussian differential privacy -----------------------------------------------------------------------------------
+
+
+def gaussian_mu(sensitivity: float, sigma: float) -> float:
+    """mu of N(0, sigma^2 I) on models at most `sensitivity` apart: sensitivity / sigma; 0 and inf without the one or
+    the other.
+
+    Raises ValueError for a negative or infinite `sensitivity` or `sigma`.
+    """
+    _check_not_negative("sensitivity", sensitivity)
+    _check_not_negative("sigma", sigma)
+    if sensitivity == 0:
+        return 0.0
+    return sensitivity / sigma if sigma else math.inf
+
+
+def gdp_epsilon(mu: float, delta: float) -> float:
+    """The smallest epsilon >= 0 such that every mu-GDP release is (epsilon, delta)-private.
+
+    Deterministic, as exact as `gaussian_epsilon`. Raises ValueError for a negative or infinite `mu`, or a `delta`
+    outside (0, 1).
+    """
+    _check_not_negative("mu", mu)
+    return gaussian_epsilon(mu, 1.0, delta=delta)
+
+
+def gdp_mu(epsilon: float, delta: float) -> float:
+    """The largest mu whose releases are (epsilon, delta)-private: the inverse of `gdp_epsilon`.
+
+    Deterministic. Raises ValueError for an `epsilon` not above 0, or a `delta` outside (0, 1).
+    """
+    return 1 / gaussian_sigma(1.0, epsilon=epsilon, delta=delta)
+
+
+def composed_mu(each: Iterable[float]) -> float:
+    """mu of several releases together, whose noises are independent: the root of the sum of their mu^2.
+
+    Raises ValueError for a negative or infinite mu.
+    """
+    mus = list(each)
+    for mu in mus:
+        _check_not_negative("mu", mu)
+    return math.hypot(*mus)
 
 
 # --- helpers ---------------------------------------------------------------------------------------------------------

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import ndtr
 
-from fu_core.unlearning.gaussian_mechanism import gaussian_delta, gaussian_epsilon, gaussian_sigma
+from fu_core.unlearning.gaussian_mechanism import (
+    composed_mu,
+    gaussian_delta,
+    gaussian_epsilon,
+    gaussian_mu,
+    gaussian_sigma,
+    gdp_epsilon,
+    gdp_mu,
+)
 
 EPSILONS = (0.01, 0.5, 1.0, 3.0, 20.0, 100.0)
 DELTAS = (1e-12, 1e-5, 1e-2, 0.3)
@@ -157,6 +165,41 @@ def test_another_library_agrees(epsilon, delta):
     )
 
 
+# --- Gaussian differential privacy -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("mu", "epsilon"), [(0.1, 0.341), (0.25, 0.926), (0.5, 1.993), (1.0, 4.377), (2.0, 9.997)])
+def test_epsilon_of_mu(mu, epsilon):
+    assert gdp_epsilon(mu, 1e-5) == pytest.approx(epsilon, abs=5e-4)
+    assert gdp_epsilon(mu, 1e-5) == pytest.approx(theirs.get_epsilon_gaussian(1 / mu, 1e-5), rel=1e-8)
+    assert gdp_mu(gdp_epsilon(mu, 1e-5), 1e-5) == pytest.approx(mu, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "mu"), [(1, 1e-5, 0.26805), (1, 1e-4, 0.31390), (0.5, 1e-5, 0.14221), (5, 1e-5, 1.12124)]
+)
+def test_the_mu_that_a_guarantee_allows(epsilon, delta, mu):
+    assert gdp_mu(epsilon, delta) == pytest.approx(mu, abs=5e-6)
+    assert gdp_mu(epsilon, delta) == pytest.approx(1 / theirs.get_sigma_gaussian(epsilon, delta), rel=1e-8)
+
+
+def test_mu_is_sensitivity_over_sigma():
+    assert gaussian_mu(3.0, 2.0) == 1.5
+    assert gaussian_delta(3.0, 3.0, epsilon=1.0) == pytest.approx(0.126937, abs=5e-7)  # mu = 1
+    assert gdp_epsilon(gaussian_mu(3.0, 2.0), 1e-5) == pytest.approx(gaussian_epsilon(3.0, 2.0, delta=1e-5), rel=1e-12)
+    assert (gaussian_mu(0.0, 0.0), gaussian_mu(0.0, 1.0), gaussian_mu(1.0, 0.0)) == (0.0, 0.0, math.inf)
+
+
+def test_releases_compose_as_another_library_composes_them():
+    """Ten at mu = 0.1 are one at 0.3162; dp-accounting convolves their privacy loss distributions instead."""
+    assert composed_mu([0.1] * 10) == pytest.approx(0.3162, abs=5e-5)
+    assert composed_mu([3.0, 4.0]) == 5.0
+    assert composed_mu([]) == 0.0
+    loss = theirs.pld.privacy_loss_distribution.from_gaussian_mechanism(1 / 0.3, value_discretization_interval=1e-4)
+    together = loss.self_compose(4).get_epsilon_for_delta(1e-5)  # an upper bound, by the discretisation
+    assert gdp_epsilon(composed_mu([0.3] * 4), 1e-5) == pytest.approx(together, rel=1e-3)
+
+
 # --- what it says about certified DFL --------------------------------------------------------------------------------
 
 D3 = [  # clients N, claimed epsilon, certified epsilon, delta at the claimed epsilon (None: not in the errata)
@@ -228,6 +271,13 @@ def test_bad_numbers_are_refused_by_name(bad):
         gaussian_delta(1.0, 1.0, epsilon=bad)
     with pytest.raises(ValueError, match="sigma must be a finite number"):
         gaussian_epsilon(1.0, bad, delta=0.1)
+    for call in (lambda: gdp_epsilon(bad, 0.1), lambda: composed_mu([1.0, bad])):
+        with pytest.raises(ValueError, match="mu must be a finite number"):
+            call()
+    with pytest.raises(ValueError, match="sensitivity must be a finite number"):
+        gaussian_mu(bad, 1.0)
+    with pytest.raises(ValueError, match="epsilon must be a finite number"):
+        gdp_mu(bad, 0.1)
 
 
 def test_a_sigma_for_epsilon_zero_is_refused():
