@@ -7,8 +7,28 @@ from typing import TYPE_CHECKING
 from fu_core import lazy
 
 if TYPE_CHECKING:
-    from fu_core.evaluation import accuracy, audit, backdoor, costs, equivalence, membership, relearn
+    from fu_core.evaluation import (
+        accuracy,
+        audit,
+        backdoor,
+        canaries,
+        costs,
+        equivalence,
+        membership,
+        relearn,
+        release_audit,
+    )
 
-__all__ = ["accuracy", "audit", "backdoor", "costs", "equivalence", "membership", "relearn"]
+__all__ = [
+    "accuracy",
+    "audit",
+    "backdoor",
+    "canaries",
+    "costs",
+    "equivalence",
+    "membership",
+    "relearn",
+    "release_audit",
+]
 
 __getattr__ = lazy.parts(__name__, __all__)

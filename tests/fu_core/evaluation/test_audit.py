@@ -7,18 +7,19 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import ndtr
-from scipy.stats import binom
+from scipy.stats import binom, norm
 
 from fu_core.errors import NumericalFailure
 from fu_core.evaluation.audit import (
     clopper_pearson_upper,
     epsilon_lower_bound,
     largest_provable,
+    median_provable,
     model_direction,
     project,
     tuple_direction,
 )
-from fu_core.unlearning.gaussian_mechanism import gaussian_epsilon, gaussian_sigma
+from fu_core.unlearning.gaussian_mechanism import gaussian_epsilon, gaussian_sigma, gdp_epsilon
 
 
 def gaussian_worlds(distance, n, seed, sigma=1.0):
@@ -167,6 +168,84 @@ def test_swapping_the_worlds_or_turning_the_scores_around_changes_nothing():
     assert epsilon_lower_bound(b, a, delta=0.1).epsilon == found.epsilon
 
 
+# --- the bound of Gaussian differential privacy ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n", "mu"), [(50, 2.94), (100, 3.59), (512, 4.90), (1000, 5.36), (10_000, 6.75)])
+def test_the_largest_provable_mu(n, mu):
+    found = epsilon_lower_bound(np.ones(n), np.zeros(n), delta=1e-5, bound="gdp", threshold=0.5)
+    assert found.mu == pytest.approx(mu, abs=0.006)
+    assert found.epsilon == found.largest == largest_provable(n, delta=1e-5, bound="gdp")
+    assert found.epsilon == pytest.approx(gdp_epsilon(found.mu, 1e-5))
+
+
+def test_the_gdp_bound_by_hand():
+    """Two of eight in world B taken for A, one of eight in A for B: mu >= Phi^-1(1 - FPR+) - Phi^-1(FNR+)."""
+    a, b = np.array([1.0, 1, 1, 1, 1, 1, 1, 0]), np.array([1.0, 1, 0, 0, 0, 0, 0, 0])
+    found = epsilon_lower_bound(a, b, delta=0.01, alpha=0.5, bound="gdp", threshold=0.5)
+    fpr, fnr = clopper_pearson_upper(2, 8, alpha=0.25), clopper_pearson_upper(1, 8, alpha=0.25)
+    assert found.mu == pytest.approx(norm.ppf(1 - fpr) - norm.ppf(fnr), rel=1e-12)
+    assert found.mu > 0
+    assert found.epsilon == pytest.approx(gdp_epsilon(found.mu, 0.01), rel=1e-12)
+    assert found[2:5] == (0.25, 0.125, 8)
+    assert epsilon_lower_bound(a, b, delta=0.01).mu is None
+
+
+def audits_of_gaussians(mu, n, audits, **options):
+    """mu proved in each of so many audits of N(mu, 1) against N(0, 1), at delta = 1e-5."""
+    return np.array([epsilon_lower_bound(*gaussian_worlds(mu, n, s), delta=1e-5, bound="gdp", **options).mu
+                     for s in range(audits)])  # fmt: skip
+
+
+@pytest.mark.parametrize(("mu", "half_way", "picked"), [(0.5, 0.34, 0.2), (1.0, 0.83, 0.7), (2.0, 1.81, 1.65)])
+def test_a_thousand_models_prove_most_of_mu_and_too_much_in_one_audit_of_a_hundred(mu, half_way, picked):
+    """Medians guessing half-way, and with thresholds picked by half of the models or out of all scores."""
+    fixed = audits_of_gaussians(mu, 1000, 300, threshold=mu / 2)
+    assert np.median(fixed) == pytest.approx(half_way, abs=0.02)
+    assert gdp_epsilon(half_way, 1e-5) == pytest.approx(median_provable(mu, 1000, delta=1e-5), rel=0.02)
+    for threshold in ("half", "all"):
+        found = audits_of_gaussians(mu, 1000, 300, threshold=threshold)
+        assert np.median(found) > 0.9 * picked
+        assert np.mean(found > mu) <= 0.02
+    assert np.mean(fixed > mu) <= 0.02
+
+
+def test_it_proves_three_times_as_much_as_the_ratio():
+    worlds = [gaussian_worlds(2.0, 1000, s) for s in range(50)]
+    gdp, ratio = (np.median([epsilon_lower_bound(*w, delta=1e-5, bound=bound).epsilon for w in worlds])
+                  for bound in ("gdp", "ratio"))  # fmt: skip
+    assert 2.5 < gdp / ratio < 3.5
+    assert gdp > 0.75 * gdp_epsilon(2.0, 1e-5)
+
+
+@pytest.mark.parametrize("threshold", ["half", "all"])
+def test_few_scores_and_many_thresholds_still_prove_nothing_of_nothing(threshold):
+    """Sixteen models per world, alpha 0.5, no difference: the best of all guesses looks like something."""
+    found = audits_of_gaussians(0.0, 16, 400, threshold=threshold, alpha=0.5)
+    assert np.mean(found > 0) <= 0.5
+
+
+def test_all_thresholds_by_hand():
+    """Four models, sixteen guesses: the best one splits the worlds, and its own score counts against it twice."""
+    a, b = np.array([5.0, 6, 7, 8]), np.array([1.0, 2, 3, 4])
+    found = epsilon_lower_bound(a, b, delta=0.01, alpha=0.9, bound="gdp", threshold="all")
+    assert (found.threshold, found.above, found.n) == (4.0, True, 4)
+    assert (found.false_positive_rate, found.false_negative_rate) == (0.0, 0.0)
+    limit = clopper_pearson_upper(1, 4, alpha=0.9 / 32)
+    assert found.mu == max(0.0, -2 * norm.ppf(limit))
+    ratio = epsilon_lower_bound(np.repeat(a, 100), np.repeat(b, 100), delta=0.01, alpha=0.9, threshold="all")
+    limit = clopper_pearson_upper(1, 400, alpha=0.9 / 3200)
+    assert ratio.epsilon == ratio.largest == pytest.approx(math.log((0.99 - limit) / limit), rel=1e-12)
+
+
+def test_a_fixed_threshold_guesses_a_above_it():
+    a, b = gaussian_worlds(2, 400, 0)
+    right, wrong = (epsilon_lower_bound(*w, delta=1e-5, bound="gdp", threshold=1.0) for w in ((a, b), (b, a)))
+    assert right.epsilon > 5
+    assert wrong.epsilon == 0.0
+    assert (right.threshold, right.above, right.n) == (1.0, True, 400)
+
+
 # --- projections -----------------------------------------------------------------------------------------------------
 
 
@@ -280,6 +359,20 @@ def test_bad_levels_and_counts_are_refused_by_name():
             epsilon_lower_bound(good, good, delta=0.0, alpha=alpha)
         with pytest.raises(ValueError, match=r"alpha must lie in \(0, 1\)"):
             clopper_pearson_upper(1, 2, alpha=alpha)
+    for delta in (0.0, 1.0):
+        with pytest.raises(ValueError, match=r"delta must lie in \(0, 1\)"):
+            epsilon_lower_bound(good, good, delta=delta, bound="gdp")
+        with pytest.raises(ValueError, match=r"delta must lie in \(0, 1\)"):
+            median_provable(1.0, 10, delta=delta)
+    with pytest.raises(ValueError, match="bound must be one of 'ratio', 'gdp', got 'gpd'"):
+        epsilon_lower_bound(good, good, delta=0.1, bound="gpd")
+    for threshold in ("some", math.nan, math.inf):
+        with pytest.raises(ValueError, match="threshold must be 'half', 'all' or a finite number"):
+            epsilon_lower_bound(good, good, delta=0.1, threshold=threshold)
+    with pytest.raises(ValueError, match="mu must be a finite number >= 0"):
+        median_provable(-1.0, 10, delta=0.1)
+    with pytest.raises(ValueError, match="n must be a whole number >= 1"):
+        median_provable(1.0, 0, delta=0.1)
     with pytest.raises(ValueError, match="k must be at most n = 3, got 4"):
         clopper_pearson_upper(4, 3, alpha=0.1)
     with pytest.raises(ValueError, match="k must be a whole number >= 0"):
