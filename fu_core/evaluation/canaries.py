@@ -4,8 +4,8 @@ An audit of two worlds needs a thousand releases, each of a model trained and un
 Here one release is enough: m canaries, each included with probability 1/2 (`included_canaries`), the model is made and
 published once, every canary gets a score that is larger the more the published model looks as if it had been included.
 The k_plus largest are guessed in, the k_minus smallest out, the others not at all. Of r = k_plus + k_minus guesses v
-are right. If the release is (epsilon, delta)-private, a guess is right with probability at most q = 1 / (1 + e^-epsilon)
-or little more, whatever the others were, and (their main theorem)
+are right. If the release is (epsilon, delta)-private, a guess is right with probability q = 1 / (1 + e^-epsilon) or
+little more, whatever the others were, and (their main theorem)
 
     P(v or more right) <= F(v) + 2 m delta max over 1 <= i <= v of (F(v - i) - F(v)) / i,     F(x) = P(Bin(r, q) >= x)
 

@@ -44,10 +44,11 @@ PLANS: dict[RunFunction, list[dict[str, Any]]] = {  # what is checked, by run fu
     calibration: [{"l2": l2, "m": 4, "draws": 200, "budget": 0.01, **CERTIFIED} for l2 in (0.001, 0.01, 0.1, 0.3, 1.0)],
     noise_scale: [{"clients": n, "epsilons": [0.5, 1.0, 3.0], "delta": DELTA} for n in (10, 100)],
     audit: [
-        {"l2": l2, "m": m, "budget": budget, "models": models, "gamma": gamma, "split": "dirichlet",
-         "draws": 4000, "accuracy_draws": 200, **CERTIFIED}
-        for l2, m, budget in ((0.001, 8, 0.3), (0.01, 4, 0.01))
-        for models, gamma in (("consensus", 0.0), ("dpsgd", 0.1), ("dpsgd", 1.0))
+        {"l2": 0.1, "m": 4, "request": request, "split": split, "models": models, "gamma": gamma, "draws": 2000,
+         "together": 156, "accuracy_draws": 200, **CERTIFIED, "epsilon": 5.0}
+        for split in SPLITS
+        for request in ("samples", "client")
+        for models, gamma in (("consensus", 0.0), ("dpsgd", 0.1))
     ],
     risk: [
         {"l2": l2, "who": who, "subsets": subsets, "deleted": list(range(1, 9)), "draws": 100, **CERTIFIED}
