@@ -61,7 +61,7 @@ def tables_1_to_4(experiment: Experiment, runs: pd.DataFrame, out: Path, source:
 def audit(theory: Theory, out: Path) -> None:
     """What was claimed, and what a distinguisher could prove: figure and table."""
     display(keep_figure(out / "audit.png", BREAST_CANCER, theory_figures.audit_figure, theory["audit"]))
-    caption = "Claimed epsilon, audited lower bound, true epsilon"
+    caption = "Claimed epsilon, what an audit of the releases proves, and the true epsilon"
     display(keep_table(out / "audit.csv", BREAST_CANCER, theory_tables.audit_table(theory["audit"]), caption))
 
 

@@ -27,7 +27,7 @@ from fu_papers.lab.record import RunFunction
 EPSILON, DELTA = 1.0, 1e-5
 TOPOLOGIES = {"ring": 10, "erdos_renyi": 10, "complete": 10, "star": 10, "torus": 12}
 CERTIFIED = {"epsilon": EPSILON, "delta": DELTA, "seed": 0}
-PLANS: dict[RunFunction, list[dict[str, Any]]] = {  # what is checked, by run function; about 20 seconds on one core
+PLANS: dict[RunFunction, list[dict[str, Any]]] = {  # what is checked, by run function; about a minute on one core
     mixing: [
         {"topology": name, "clients": n, "p": 0.4, "steps": 100, "seed": 0} for name, n in TOPOLOGIES.items()
     ],
@@ -44,7 +44,7 @@ PLANS: dict[RunFunction, list[dict[str, Any]]] = {  # what is checked, by run fu
     calibration: [{"l2": l2, "m": 4, "draws": 200, "budget": 0.01, **CERTIFIED} for l2 in (0.001, 0.01, 0.1, 0.3, 1.0)],
     noise_scale: [{"clients": n, "epsilons": [0.5, 1.0, 3.0], "delta": DELTA} for n in (10, 100)],
     audit: [
-        {"l2": 0.1, "m": 4, "request": request, "split": split, "models": models, "gamma": gamma, "draws": 2000,
+        {"l2": 0.1, "m": 4, "request": request, "split": split, "models": models, "gamma": gamma, "draws": 1000,
          "together": 156, "accuracy_draws": 200, **CERTIFIED, "epsilon": 5.0}
         for split in SPLITS
         for request in ("samples", "client")

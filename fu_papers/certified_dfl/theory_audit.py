@@ -133,7 +133,7 @@ def audit(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
     """
     here, ridge = twins(config, "logistic"), twins(config, "ridge")
     noise = standard_normal(config["accuracy_draws"], here.X.shape[1], "audit accuracy")
-    rows = []
+    rows: list[dict[str, Any]] = []
     for claim in (*_printed_claims(config, here, ridge, noise), *_corrected_claims(config, here)):
         worlds = claim.worlds
         accuracy = noisy_accuracy(worlds.a, worlds.sigma, claim.twins.problem.test, noise)

@@ -167,15 +167,13 @@ def _dots(ax: Axes, frame: pd.DataFrame, values: Any, hue: str, shift: float) ->
 
 # --- audit -----------------------------------------------------------------------------------------------------------
 
-NEVER = 7.3  # where an infinite epsilon is drawn, right of all that an audit can prove
-
 
 def audit_figure(records: Sequence[Record]) -> Figure:
     """Claimed epsilon (bar), audited lower bound (filled) and true epsilon (hollow), per mechanism and output."""
-    columns = min(3, len(records))
+    columns = min(2, len(records))
     lines = math.ceil(len(records) / columns)
     names = list(dict.fromkeys(_audit_label(row) for r in records for row in r.metrics["rows"]))
-    size = (3.0 + 3.6 * columns, 0.9 + 0.62 * len(names) * lines)
+    size = (3.0 + 4.6 * columns, 1.2 + 0.55 * len(names) * lines)
     fig, grid = plt.subplots(lines, columns, figsize=size, squeeze=False, sharex=True, sharey=True)
     for ax, record in zip(grid.flat, records, strict=False):
         _draw_audit(ax, record, names)
@@ -202,35 +200,29 @@ def _audit_label(row: dict[str, Any]) -> str:
 
 def _draw_audit(ax: Axes, record: Record, names: list[str]) -> None:
     m = record.metrics
+    beyond = 1.12 * m["largest"]  # where every true epsilon is drawn that no audit could prove
     ax.axvline(m["largest"], color=LINE, linestyle=":", linewidth=1.2)
     for place in range(1, len(names), 2):
         ax.axhspan(place - 0.5, place + 0.5, color="#000000", alpha=0.035, linewidth=0)
     for row in m["rows"]:
         place = names.index(_audit_label(row))
-        y = place + 0.26 * (OUTPUTS.index(row["output"]) - 1)
+        y = place + 0.26 * (list(OUTPUTS).index(row["output"]) - 1)
         hue = CORRECTED if row["mechanism"].startswith("corrected") else STRONG
-        mark = OUTPUT_MARKERS[row["output"]]
-        ax.scatter(
-            NEVER if row["true"] is None else row["true"], y, s=46, marker=mark, facecolors="none", edgecolors=hue
-        )
+        mark, true = OUTPUT_MARKERS[row["output"]], beyond if row["true"] is None else min(row["true"], beyond)
+        ax.scatter(true, y, s=46, marker=mark, facecolors="none", edgecolors=hue)
         ax.scatter(row["audited"], y, s=40, marker=mark, color=hue, linewidth=0, zorder=3)
-        if row["claimed"] <= m["largest"]:
+        if row["counted"]:
             ax.plot([row["claimed"]] * 2, [place - 0.42, place + 0.42], color="black", linewidth=2.5)
-        elif row["output"] == OUTPUTS[0]:
-            note = f"claims ε = {row['claimed']:.0e}".replace("e+0", "e").replace("e+", "e")
-            ax.text(4.4, place, note, fontsize=8.5, va="center")
-    for refused in m["refused"]:
-        place = names.index(refused["mechanism"].replace(", ", ",\n", 1))
-        note = f"not published: radius {refused['radius']:.2g},\nbudget {refused['budget']:.2g}"
-        ax.text(1.3, place, note, fontsize=8.5, va="center", color=CORRECTED)
-    absent = set(names) - {_audit_label(row) for row in m["rows"]} - {
-        r["mechanism"].replace(", ", ",\n", 1) for r in m["refused"]
-    }  # fmt: skip
-    for name in absent:
-        ax.text(1.3, names.index(name), "the same: retraining is exact", fontsize=8.5, va="center", color=LINE)
-    ax.set(title=audit_title(record), xlim=(-0.35, NEVER + 0.4), ylim=(len(names) - 0.5, -0.5))
+        elif row["output"] == "mean model":
+            note = f"claims ε = {row['claimed']:.0e}: not counted".replace("e+0", "e").replace("e+", "e")
+            ax.text(m["largest"] / 4, place, note, fontsize=8.5, va="center")
+    for name in set(names) - {_audit_label(row) for row in m["rows"]}:
+        ax.text(m["largest"] / 4, names.index(name), "the same: retraining is exact", fontsize=8.5, va="center",
+                color=LINE)  # fmt: skip
+    ax.set(title=audit_title(record), xlim=(-1, beyond + 1.5), ylim=(len(names) - 0.5, -0.5))
     ax.title.set_fontsize(10)
-    ax.set_xticks([0, 1, 2, 3, 4, 5, 6, NEVER], labels=["0", "1", "2", "3", "4", "5", "6", "∞"])
+    ticks = range(0, math.ceil(m["largest"]), 5)
+    ax.set_xticks([*ticks, beyond], labels=[*map(str, ticks), "more"])
     ax.set_yticks(range(len(names)), labels=names, fontsize=9)
     ax.grid(axis="y", visible=False)
 

@@ -454,9 +454,9 @@ def test_d9_asks_for_no_violation_of_either_lemma_reading_by_reading(counts, ver
 MEAN, ALL = "mean model", "all models"
 
 
-def audited(form, reference, epsilon, output=MEAN, broken=False):
+def audited(form, reference, epsilon, output=MEAN, broken=False, counted=True):
     """A row of an audit that claims epsilon = 1."""
-    about = {"mechanism": f"{form}, anyhow", "reference": reference, "output": output}
+    about = {"mechanism": f"{form}, anyhow", "reference": reference, "output": output, "counted": counted}
     return {**about, "audited": epsilon, "refuted": epsilon > 1, "broken": epsilon > 1 or broken}
 
 
@@ -479,6 +479,7 @@ CLEAN = [
         ([audited("printed", EXACT, 1.01)], (PART, HOLDS)),
         ([audited("printed", SAME, 1.01), audited("printed", SAME, 1.01, ALL)], (NOT, HOLDS)),
         ([audited("corrected", EXACT, 0.3, broken=True)], (HOLDS, PART)),  # no audit saw it, the exact epsilon does
+        ([audited("printed", SAME, 9.0, counted=False)], (HOLDS, HOLDS)),  # it claimed so much that it is no promise
     ],
 )
 def test_d10_judges_the_printed_form_on_all_its_rows_and_the_corrected_one_where_it_certifies(rows, verdicts):
@@ -492,6 +493,10 @@ def test_d10_says_how_many_rows_were_refuted_and_how_far():
     rows = [*CLEAN, audited("printed", SAME, 3.0), audited("printed", EXACT, 7.0), audited("corrected", SAME, 9.0)]
     result = judged("D10", theory={"audit": [record({"rows": rows}, config={"draws": 4000})]})
     assert result.ours == "printed: 2 of 4 refuted (up to 7.0), 2 broken; corrected: 0 of 2 refuted, 0 broken"
+    rows.append(audited("printed", SAME, 3.0, counted=False))
+    result = judged("D10", theory={"audit": [record({"rows": rows}, config={"draws": 4000})]})
+    assert result.ours.startswith("printed: 2 of 4 refuted (up to 7.0), 2 broken; corrected")
+    assert result.ours.endswith("; not counted: 1 that claim more than 100")
 
 
 def test_d10_does_not_count_a_mechanism_that_never_released_as_certified():
