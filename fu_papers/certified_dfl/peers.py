@@ -88,7 +88,7 @@ def made(config: Mapping[str, Any], samples: int) -> Made:
     options, training = config["options"], {"training": config["full_steps"]}
     match config["peer"]:
         case "Certified removal":
-            return certified_removal, certified_removal.Removal(**shared, **options, tol=1e-8, most=2000)
+            return certified_removal, certified_removal.Removal(**shared, **options, tol=1e-8, most=300)
         case "Descent-to-delete":
             return descent_to_delete, descent_to_delete.DescentToDelete(**shared, **options, samples=samples)
         case "Langevin":
