@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_array
 from scipy.sparse.csgraph import shortest_path
 from torch import Tensor
 
 from fu_core.errors import TopologyError
+from fu_core.federation.graphs import sparse_entries
 
 
 class Flood(NamedTuple):
@@ -40,8 +40,8 @@ def flood(Q: Tensor, sources: Sequence[int], *, lost: Iterable[tuple[int, int]] 
     return Flood(hops.astype(np.int64), len(sources) * (linked.nnz - (len(Q) - 1)))
 
 
-def _linked(Q: Tensor) -> csr_matrix:
+def _linked(Q: Tensor) -> csr_array:
     """The graph under a mixing matrix, without self-loops."""
-    adjacency = Q.to_dense() if Q.layout != torch.strided else Q
-    found = (adjacency != 0).fill_diagonal_(False)
-    return csr_matrix(found.cpu().numpy().astype(np.int8))
+    i, j = sparse_entries(Q).nonzero()
+    others = i != j
+    return csr_array((np.ones(others.sum(), dtype=np.int8), (i[others], j[others])), shape=tuple(Q.shape))

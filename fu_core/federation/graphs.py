@@ -6,6 +6,14 @@ Metropolis and Hastings' weights on a connected graph, for models X (N, d) as ro
 
 Q (N, N) is symmetric and doubly stochastic, zero where there is no link. Mixing X <- Q X converges at the rate
 rho = max(|rho_2|, |rho_N|)^2 < 1 (Wu et al., Assumption 1) of Q's eigenvalues: |Q^k - 11'/N|_2^2 <= rho^k (Lemma 1).
+
+For a Q that is symmetric, >= 0 and whose rows sum to 1, rho < 1 is a matter of structure (Perron and Frobenius):
+
+    rho_2 < 1     if and only if Q's graph is connected
+    rho_N > -1    if and only if moreover some Q_ii > 0, or the graph is not bipartite
+
+Fewer than `DENSE_BELOW` clients have all eigenvalues computed; for more, structure says whether rho < 1, and Lanczos
+on the links, whose last digits may be wrong, only by how much.
 """
 
 from __future__ import annotations
@@ -20,6 +28,9 @@ from itertools import pairwise
 import networkx as nx
 import numpy as np
 import torch
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components, shortest_path
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from torch import Tensor
 
 from fu_core.errors import InvalidRequest, TopologyError, check_choice, check_count, listed
@@ -27,6 +38,9 @@ from fu_core.streams import numpy_stream
 
 ORDERS = ("cta", "atc")
 ATTEMPTS = 1000  # draws of a random graph before giving up
+DENSE_BELOW = 200  # clients; for more, Q is read link by link: all eigenvalues cost N^3
+RESTARTS = 25  # of Lanczos, 40 products each, before a factorisation is tried
+FEW_LINKS = 0.1  # of all N^2 entries: a product with a fuller Q is faster if it is dense
 
 
 # Graphs, with the clients 0, ..., n - 1 as nodes
@@ -162,31 +176,55 @@ def metropolis(graph: nx.Graph, *, sparse: bool = False) -> Tensor:
 
 
 def check_mixing(Q: Tensor) -> None:
-    """Raise `TopologyError` unless Q (N, N) is symmetric, >= 0, its rows sum to 1 and rho < 1 (Assumption 1)."""
+    """Raise `TopologyError` unless Q (N, N) is symmetric, >= 0, its rows sum to 1 and rho < 1 (Assumption 1).
+
+    From `DENSE_BELOW` clients on, rho < 1 is decided by Q's structure, to which a weight within rounding of 0, 1e-9 (in
+    float32 1e-6), is no link.
+    """
     if Q.dim() != 2 or Q.shape[0] != Q.shape[1] or not len(Q):
         raise TopologyError(f"Q must have shape (N, N), got {tuple(Q.shape)}")
     slack = 1e-9 if Q.dtype == torch.float64 else 1e-6
-    dense = _dense(Q)
-    if not bool(dense.isfinite().all()):
+    entries = sparse_entries(Q)
+    if not np.isfinite(entries.data).all():
         raise TopologyError("Q must be finite, but has NaN or infinity")
-    if (dense < 0).any():
-        i, j = (dense < 0).nonzero()[0].tolist()
-        raise TopologyError(f"Q must not be negative, but Q[{i}, {j}] is {dense[i, j]:.6g}")
-    apart = (dense - dense.T).abs()
-    if apart.max() > slack:
-        i, j = divmod(int(apart.argmax()), len(dense))
+    if (entries.data < 0).any():
+        i, j, value = _first(entries, entries.data < 0)
+        raise TopologyError(f"Q must not be negative, but Q[{i}, {j}] is {value:.6g}")
+    apart = abs(entries - entries.T).tocsr()
+    if apart.nnz and apart.data.max() > slack:
+        i, j, _ = _first(apart, apart.data == apart.data.max())
         raise TopologyError(
-            f"Q must be symmetric, but Q[{i}, {j}] is {dense[i, j]:.6g} and Q[{j}, {i}] is {dense[j, i]:.6g}"
+            f"Q must be symmetric, but Q[{i}, {j}] is {entries[i, j]:.6g} and Q[{j}, {i}] is {entries[j, i]:.6g}"
         )
-    sums = dense.sum(dim=1)
-    if (sums - 1).abs().max() > slack:
-        i = int((sums - 1).abs().argmax())
-        raise TopologyError(f"the rows of Q must sum to 1, but row {i} sums to {sums[i]:.9g}")
-    rate = rho(dense)
+    off = np.abs(entries.sum(axis=1) - 1)
+    if off.max() > slack:
+        i = int(off.argmax())
+        raise TopologyError(f"the rows of Q must sum to 1, but row {i} sums to {entries[[i]].sum():.9g}")
+    if len(Q) < DENSE_BELOW:
+        rate = rho(Q)
+    else:
+        entries.data[entries.data <= slack] = 0
+        rate = 0.0 if _mixes(entries) else 1.0
     if rate >= 1 - slack:
         raise TopologyError(
             f"rho must be < 1, but is {rate:.9g}: repeated mixing with Q does not reach everybody alike"
         )
+
+
+def sparse_entries(Q: Tensor) -> csr_array:
+    """The nonzero entries of Q (N, N), dense or CSR, in float64: a copy, rows and columns in order."""
+    Q = Q.detach().cpu()
+    if Q.layout == torch.strided:
+        i, j = Q.nonzero(as_tuple=True)
+        return csr_array((Q[i, j].double().numpy(), (i.numpy(), j.numpy())), shape=tuple(Q.shape))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse")  # as in `metropolis`
+        Q = Q.to_sparse_csr()
+    parts = (Q.values().double().numpy(), Q.col_indices().numpy(), Q.crow_indices().numpy())
+    entries = csr_array(parts, shape=tuple(Q.shape), copy=True)
+    entries.sum_duplicates()
+    entries.eliminate_zeros()
+    return entries
 
 
 def eigenvalues(Q: Tensor) -> Tensor:
@@ -195,23 +233,45 @@ def eigenvalues(Q: Tensor) -> Tensor:
 
 
 def rho(Q: Tensor) -> float:
-    """`max(|rho_2|, |rho_N|)^2` of Q (N, N) (Assumption 1); 0 for a single client."""
-    return float(eigenvalues(Q)[1:].abs().max()) ** 2 if len(Q) > 1 else 0.0
+    """`max(|rho_2|, |rho_N|)^2` of a symmetric Q (N, N) whose rows sum to 1 (Assumption 1); 0 for a single client.
+
+    From `DENSE_BELOW` clients on by Lanczos, from a fixed start: to about ten digits. Below 1 if, by its structure, it
+    is.
+    """
+    if len(Q) == 1:
+        return 0.0
+    if len(Q) < DENSE_BELOW:
+        return float(eigenvalues(Q)[1:].abs().max()) ** 2
+    entries = sparse_entries(Q)
+    if not _mixes(entries):
+        return 1.0
+    return min(_farthest_from_zero(entries) ** 2, math.nextafter(1.0, 0.0))
+
+
+def smallest_eigenvalue(Q: Tensor) -> float:
+    """rho_N of a symmetric Q (N, N); from `DENSE_BELOW` clients on by Lanczos, to about three digits."""
+    if len(Q) < DENSE_BELOW:
+        return float(eigenvalues(Q)[-1])
+    return float(_lanczos(sparse_entries(Q), which="SA", tol=1e-3)[0])
 
 
 def mixing_error(Q: Tensor, k: int) -> float:
     """`|Q^k - 11'/N|_2^2`, the left side of Lemma 1 (k >= 1): how far k rounds of mixing are from averaging.
 
-    Taken as `|(Q - 11'/N)^k|_2^2`, the same for a doubly stochastic Q, without the cancellation at large k.
+    Taken as `|(Q - 11'/N)^k|_2^2`, the same for a doubly stochastic Q, without the cancellation at large k; from
+    `DENSE_BELOW` clients on as rho^k, which it equals for a symmetric Q.
     """
+    if len(Q) >= DENSE_BELOW:
+        return rho(Q) ** k
     return float(torch.linalg.matrix_norm(torch.linalg.matrix_power(_dense(Q) - 1 / len(Q), k), ord=2)) ** 2
 
 
 def links(Q: Tensor) -> int:
     """Nonzero entries of Q off its diagonal, 2|E| of its graph: the vectors sent in one round."""
-    entries = Q.to_sparse_coo().coalesce()
-    i, j = entries.indices()
-    return int(((i != j) & (entries.values() != 0)).sum())
+    if Q.layout == torch.strided:
+        return int((Q != 0).sum() - (Q.diagonal() != 0).sum())
+    entries = sparse_entries(Q)
+    return int(entries.nnz - np.count_nonzero(entries.diagonal()))
 
 
 @dataclass(frozen=True)
@@ -232,8 +292,16 @@ class Peers:
 
     @cached_property
     def Q(self) -> Tensor:
-        """The mixing matrix (N, N), float64."""
-        return metropolis(self.graph) if self.mixing is None else self.mixing
+        """The mixing matrix (N, N), float64; Metropolis' weights are CSR from `DENSE_BELOW` clients with few links."""
+        if self.mixing is not None:
+            return self.mixing
+        n, entries = len(self.graph), len(self.graph) + 2 * self.graph.number_of_edges()
+        return metropolis(self.graph, sparse=n >= DENSE_BELOW and entries <= FEW_LINKS * n * n)
+
+    @cached_property
+    def links(self) -> int:
+        """2|E| of Q's graph, see `links`; counted once for all rounds."""
+        return links(self.Q)
 
     def without(self, gone: Collection[int]) -> Peers:
         """Those who stay once the clients `gone` have left, on a graph that is still connected; see `without`."""
@@ -250,6 +318,50 @@ def _unlinked(n: int) -> nx.Graph:
 
 def _dense(Q: Tensor) -> Tensor:
     return Q.to_dense().double()
+
+
+def _first(entries: csr_array, chosen: np.ndarray) -> tuple[int, int, float]:
+    """Row, column and value of the first of the `chosen` entries."""
+    found = entries.tocoo()
+    k = int(chosen.argmax())
+    return int(found.row[k]), int(found.col[k]), float(found.data[k])
+
+
+def _mixes(entries: csr_array) -> bool:
+    """Is rho < 1 by structure: connected, and with a closed walk of odd length? For entries >= 0."""
+    linked = entries.copy()
+    linked.eliminate_zeros()
+    if connected_components(linked, directed=False, return_labels=False) > 1:
+        return False
+    if linked.diagonal().any():
+        return True
+    hops = shortest_path(linked, unweighted=True, indices=0)  # even and odd are the two sides, if there are two
+    i, j = linked.nonzero()
+    return bool((hops[i] % 2 == hops[j] % 2).any())
+
+
+def _farthest_from_zero(entries: csr_array) -> float:
+    """max(|rho_2|, |rho_N|): the largest |eigenvalue| of Q - 11'/N, for Q whose rows sum to 1.
+
+    Lanczos is quick where that eigenvalue stands apart, as in a random graph. On a long ring hundreds crowd at the end;
+    there Q -+ 1 has few entries to factorise, and the inverse sets them apart.
+    """
+    averaged = LinearOperator(entries.shape, matvec=lambda x: entries @ x - x.mean(), dtype=np.float64)
+    try:
+        return float(abs(_lanczos(averaged, which="LM", tol=1e-12, maxiter=RESTARTS)[0]))
+    except ArpackNoConvergence:
+        second = _lanczos(entries.tocsc(), k=2, sigma=1 + 1e-6, which="LM")[0]  # the other one is 1
+        last = _lanczos(entries, which="SA", tol=1e-3)[0]  # a long ring's, crowded, are far from -1: three digits do
+        if abs(last) > 0.9 * abs(second):
+            last = _lanczos(entries.tocsc(), sigma=-1 - 1e-6, which="LM")[0]
+        return float(max(abs(second), abs(last)))
+
+
+def _lanczos(matrix: csr_array | LinearOperator, k: int = 1, **how: object) -> np.ndarray:
+    """`k` eigenvalues, smallest first; random start, the same for each size: from the stream (0, "lanczos", N)."""
+    n = matrix.shape[0]
+    start = numpy_stream(0, "lanczos", n).standard_normal(n)
+    return eigsh(matrix, k=k, v0=start, ncv=40, return_eigenvectors=False, **how)
 
 
 def _check_connected(graph: nx.Graph) -> None:

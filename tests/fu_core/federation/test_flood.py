@@ -53,3 +53,17 @@ def test_sparse_mixing_matrices_flood_alike():
     dense, sparse = (flood(metropolis(graph, sparse=s), [3]) for s in (False, True))
     assert np.array_equal(dense.hops, sparse.hops)
     assert dense.messages == sparse.messages
+
+
+def test_flooding_reads_links_alone(monkeypatch):
+    """On a ring of 2000 the last to hear is 1000 links away; nothing of N x N is made."""
+    monkeypatch.setattr("torch.Tensor.to_dense", None)
+    spread = flood(metropolis(ring(2000), sparse=True), [5])
+    assert (int(spread.hops.max()), spread.messages) == (1000, 2 * 2000 - 1999)
+
+
+def test_whoever_keeps_nothing_floods_all_the_same():
+    """A ring of four without a diagonal has the links of one with it."""
+    Q = metropolis(ring(4))
+    swapping = Q - 1 / 3 * Q.new_ones(4).diag()
+    assert flood(swapping, [0]).messages == flood(Q, [0]).messages == 2 * 4 - 3

@@ -22,6 +22,8 @@ from fu_core.federation.graphs import (
     mixing_error,
     rho,
     ring,
+    smallest_eigenvalue,
+    sparse_entries,
     star,
     topology,
     torus,
@@ -243,6 +245,120 @@ def test_a_sparse_mixing_matrix_is_the_dense_one(name):
 def test_what_is_wrong_with_a_mixing_matrix_is_said(Q, message):
     with pytest.raises(TopologyError, match=message):
         check_mixing(torch.tensor(Q, dtype=torch.float64))
+
+
+# Many clients: link by link
+
+
+def lazy_ring(n, kept, *, sparse=True):
+    """Everybody keeps `kept` and gives half of the rest to either side: eigenvalues kept + (1 - kept) cos(2 pi k/n)."""
+    i = torch.arange(n)
+    rows, columns = torch.cat([i, i, i]), torch.cat([i, (i + 1) % n, (i - 1) % n])
+    weights = torch.tensor([kept, (1 - kept) / 2, (1 - kept) / 2], dtype=torch.float64).repeat_interleave(n)
+    Q = torch.sparse_coo_tensor(torch.stack([rows, columns]), weights, (n, n))
+    return Q.to_sparse_csr() if sparse else Q.to_dense()
+
+
+def unread(*_):
+    raise AssertionError("Q was read entry by entry")
+
+
+@every_topology
+def test_many_clients_have_the_numbers_of_few(name):
+    """225 clients: rho and the smallest eigenvalue by Lanczos are those of the dense matrix."""
+    graph = topology(name, 225, p=0.05)
+    Q, S = metropolis(graph), metropolis(graph, sparse=True)
+    exact = torch.linalg.eigvalsh(Q)
+    farthest = float(exact[:-1].abs().max())
+    for mixing in (Q, S):
+        check_mixing(mixing)
+        assert rho(mixing) == pytest.approx(farthest**2, rel=1e-9, abs=1e-12)
+        assert smallest_eigenvalue(mixing) == pytest.approx(float(exact[0]), abs=2e-3)
+        assert mixing_error(mixing, 3) == pytest.approx(farthest**6, rel=1e-8, abs=1e-28)
+        assert links(mixing) == 2 * graph.number_of_edges()
+    assert np.array_equal(sparse_entries(Q).toarray(), Q.numpy())
+    assert np.array_equal(sparse_entries(S).toarray(), Q.numpy())
+
+
+@pytest.mark.parametrize("kept", [1 / 3, 0.5, 1e-6])
+def test_a_long_ring_has_its_closed_form(kept):
+    """2000 clients whose eigenvalues crowd at both ends; who keeps next to nothing has the farthest at -1."""
+    second, last = kept + (1 - kept) * math.cos(2 * math.pi / 2000), 2 * kept - 1
+    Q = lazy_ring(2000, kept)
+    assert rho(Q) == pytest.approx(max(second, -last) ** 2, rel=1e-9)
+    assert smallest_eigenvalue(Q) == pytest.approx(last, abs=2e-3)
+    check_mixing(Q)
+
+
+@pytest.mark.parametrize("name", ["ring", "erdos_renyi", "torus"])
+def test_mixing_among_thousands_is_checked_on_the_links_alone(name, monkeypatch):
+    """No N x N matrix, no eigenvalues of one: neither in the check nor on the way of a federation there."""
+    graph = topology(name, 2000, p=0.005)
+    monkeypatch.setattr(torch.linalg, "eigvalsh", unread)
+    monkeypatch.setattr(torch.Tensor, "to_dense", unread)
+    peers = Peers(graph)
+    check_mixing(peers.Q)
+    assert peers.Q.layout == torch.sparse_csr
+    assert peers.links == links(peers.Q) == 2 * graph.number_of_edges()
+
+
+def test_peers_with_many_links_mix_densely():
+    assert Peers(complete(200)).Q.layout == torch.strided
+    assert Peers(ring(199)).Q.layout == torch.strided
+    assert Peers(ring(200)).Q.layout == torch.sparse_csr
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({(0, 1): 0.4}, r"symmetric, but Q\[0, 1\] is 0.4 and Q\[1, 0\] is 0.333333"),
+        ({(0, 0): 0.25}, "rows of Q must sum to 1, but row 0 sums to 0.916666667"),
+        ({(0, 1): -0.5, (1, 0): -0.5}, r"negative, but Q\[0, 1\] is -0.5"),
+        ({(7, 7): float("nan")}, "finite"),
+        ({(7, 8): float("inf")}, "finite"),
+    ],
+)
+def test_what_is_wrong_among_many_is_said_alike(sparse, changed, message):
+    Q = lazy_ring(300, 1 / 3, sparse=False)
+    for (i, j), value in changed.items():
+        Q[i, j] = value
+    with pytest.raises(TopologyError, match=message):
+        check_mixing(Q.to_sparse_csr() if sparse else Q)
+
+
+def test_whether_many_mix_is_a_matter_of_structure():
+    """Two halves, or two sides that swap for ever, do not; an odd ring does, and one client that keeps a little."""
+    halves = torch.block_diag(lazy_ring(150, 1 / 3, sparse=False), lazy_ring(150, 1 / 3, sparse=False))
+    swapping, odd = lazy_ring(300, 0.0), lazy_ring(301, 0.0)
+    for Q in (halves, swapping):
+        assert rho(Q) == 1.0
+        with pytest.raises(TopologyError, match="rho must be < 1, but is 1: repeated mixing"):
+            check_mixing(Q)
+    check_mixing(odd)
+    assert rho(odd) == pytest.approx(math.cos(math.pi / 301) ** 2, rel=1e-9)
+    keeps = swapping.to_dense()
+    keeps[:2, :2] = torch.tensor([[0.25, 0.25], [0.25, 0.25]])  # of the half that they gave each other
+    check_mixing(keeps)
+    assert rho(keeps) < 1
+
+
+def test_a_weight_that_is_rounding_is_no_link():
+    """Two halves joined by 1e-12: numbers could not tell rho from 1, and structure must not."""
+    Q = torch.block_diag(lazy_ring(150, 1 / 3, sparse=False), lazy_ring(150, 1 / 3, sparse=False))
+    Q[0, 150] = Q[150, 0] = 1e-12
+    with pytest.raises(TopologyError, match="rho must be < 1"):
+        check_mixing(Q)
+    Q[0, 150] = Q[150, 0] = 1e-3
+    Q[0, 0] -= 1e-3
+    Q[150, 150] -= 1e-3
+    check_mixing(Q)
+
+
+def test_what_lanczos_finds_is_the_same_every_time():
+    Q = metropolis(topology("torus", 400), sparse=True)
+    assert rho(Q) == rho(Q)
+    assert smallest_eigenvalue(Q) == smallest_eigenvalue(Q)
 
 
 def test_graphs_that_cannot_mix_are_refused():
