@@ -27,6 +27,10 @@ class NumericalFailure(RuntimeError):
     """NaN or infinity in a parameter vector, a loss or an update."""
 
 
+class ConsensusFailure(NumericalFailure):
+    """Peers whose models drift apart: mixing amplifies what it should even out."""
+
+
 class TopologyError(ValueError):
     """A graph that is not connected, a mixing matrix that is not symmetric and doubly stochastic, a message that
     did not arrive."""

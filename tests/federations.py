@@ -43,7 +43,7 @@ def among_peers(how="auto"):
     """Five clients on a ring with a strongly convex loss and full batches, as certificates and histories ask for."""
     model = FlatModel(softmax_regression(5, 3), l2=0.1)
     local = ClientOpt(lr=0.1, batch_size=1000)
-    f = Federation(model, dealt([18, 24, 30, 21, 27]), local, exchange=Peers(ring(5)), how=how)
+    f = Federation(model, dealt([18, 24, 30, 21, 27]), local, exchange=Peers(ring(5), "cta"), how=how)
     w_0, memory = model.init(0), PeerHistory(gamma=local.lr)
     W = dpsgd(f, w_0, ROUNDS, on_updates=memory.record)
     return Trained(f, W, ROUNDS, w_0, memory)

@@ -278,13 +278,13 @@ def links(Q: Tensor) -> int:
 class Peers:
     """An exchange without a server: who is linked to whom, and when models are mixed.
 
-    graph: connected, with client ids as nodes; order: "cta" takes the local step before mixing, which leaves it out of
-    the mixture, "atc" mixes it, too; mixing: Q (N, N), dense or CSR, rows in the order of the sorted ids, in place of
-    Metropolis' weights.
+    graph: connected, with client ids as nodes; order: "atc" mixes what everybody has just learnt, too, "cta", Wu et
+    al.'s, leaves it out of the mixture, and may drift apart (see `decentralised`); mixing: Q (N, N), dense or CSR, rows
+    in the order of the sorted ids, in place of Metropolis' weights.
     """
 
     graph: nx.Graph
-    order: str = "cta"
+    order: str = "atc"
     mixing: Tensor | None = None
 
     def __post_init__(self) -> None:

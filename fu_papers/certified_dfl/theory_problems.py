@@ -47,7 +47,7 @@ def data_of(config: Mapping[str, Any]) -> str:
 def on_a_ring(model: FlatModel, clients: Sequence[Client], gamma: float = 0.1) -> Federation:
     """Clients on a ring, each with one gradient step of length `gamma` per round, over all of its samples."""
     local = ClientOpt(lr=gamma, batch_size=10**6)
-    return Federation(model, dict(enumerate(clients)), local, exchange=Peers(ring(len(clients))))
+    return Federation(model, dict(enumerate(clients)), local, exchange=Peers(ring(len(clients)), "cta"))
 
 
 def first(m: int, clients: Sequence[Client], who: Sequence[int] | None = None) -> Deletion:

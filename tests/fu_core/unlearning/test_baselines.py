@@ -54,7 +54,7 @@ def test_who_forgets_samples_keeps_training_on_the_others(quadratics):
 def test_peers_are_retrained_on_the_ring_that_closes_again(quadratics):
     """Client 1 of four leaves: 0, 2 and 3 in a ring, Q = 1/3; X <- Q X + Delta with Delta_i = -M_i (x_i - a_i)."""
     q = quadratics
-    ours = retrain(q.federation(exchange=Peers(ring(4))), W_0, q.without(1), 3)
+    ours = retrain(q.federation(exchange=Peers(ring(4), "cta")), W_0, q.without(1), 3)
     X = torch.zeros(3, 3, dtype=torch.float64)
     for _ in range(3):
         X = X.mean(dim=0) + torch.stack([-q.M[i] @ (x - q.a[i]) for i, x in zip((0, 2, 3), X, strict=True)])

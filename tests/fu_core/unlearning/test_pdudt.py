@@ -26,8 +26,8 @@ SIX = (8, 12, 20, 10, 9, 15)
 
 
 def peers(q, graph, mixing=None, **fields):
-    """The quadratics `q` on a graph, with Metropolis' weights or `mixing`."""
-    return Federation(q.model, q.clients, q.local, 0, Peers(graph, mixing=mixing)).having(**fields)
+    """The quadratics `q` on a graph, with Metropolis' weights or `mixing`, in the order that a replay needs."""
+    return Federation(q.model, q.clients, q.local, 0, Peers(graph, "cta", mixing)).having(**fields)
 
 
 def anybody(graph, **fields):
