@@ -155,17 +155,22 @@ def test_a_run_is_the_same_twice_although_noise_is_never_drawn_twice(store, reco
     assert (record.metrics, record.rounds) == (records[SAMPLE].metrics, records[SAMPLE].rounds)
 
 
-def test_noise_is_fresh_for_every_epsilon(store):
-    """Were it the same draw, scaled, the smaller sigma's accuracy would follow from the larger one's model."""
-    config = CONFIGS[SAMPLE] | {"epsilons": [1.0, 1.0], "budget": 1.0}
-    with pytest.MonkeyPatch.context() as patch:
-        drawn = []
-        real = heads.du_release
-        patch.setattr(heads, "du_release", lambda *args: drawn.append(real(*args)) or drawn[-1])
-        with single_threaded():
-            store.run(heads.certify_head, config)
-    _, first_release, second = drawn
-    assert not torch.equal(first_release.models, second.models)
+def test_noise_is_fresh_for_every_release_and_the_same_in_both_worlds(store, monkeypatch):
+    """Of two releases at one epsilon: what differs is noise, and it differs as much for Retrain's head."""
+    evaluated = []
+
+    def remembered(model, v, x, y):
+        evaluated.append(v)
+        return 0.0
+
+    monkeypatch.setattr(heads, "accuracy", remembered)
+    with single_threaded():
+        store.run(heads.certify_head, CONFIGS[SAMPLE] | {"epsilons": [1.0, 1.0], "budget": 1.0})
+    first_release, first_retrained, second, second_retrained = evaluated[:4]
+    moved = second - first_release
+    assert float(moved.norm()) > 1
+    assert torch.allclose(second_retrained - first_retrained, moved, rtol=0, atol=1e-12)
+    assert 0 < float((first_retrained - first_release).norm()) < 0.02  # both near the best head
 
 
 def test_beyond_its_budget_no_head_is_released(store):
