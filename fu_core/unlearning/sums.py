@@ -215,6 +215,18 @@ def descend(gradient: Callable[[Tensor], Tensor], w: Tensor, steps: int, *, lr: 
     return w
 
 
+def rounding(bounds: Bounds, *, l2: float, n: int, d: int, lr: float) -> float:
+    """How far float64 can carry descent from exact arithmetic: contraction forgives, but noise must cover what is left.
+
+    A sum of k terms errs by k u of their size, u half the gap between 1 and the next float: the gradient by
+    u (n G + d R |w|), the step by u |w|, with |w| <= G / lambda; and 1 + (1 - lr lambda) + ... = 1 / (lr lambda) of
+    them add up. lr: at most 2 / (L + lambda), which contracts by 1 - lr lambda.
+    """
+    unit, reach = 2.0**-53, bounds.gradient / l2
+    per_step = unit * (lr * (n * bounds.gradient + d * bounds.radius * reach) + 2 * reach)
+    return per_step / (lr * l2)
+
+
 def minimise(
     gradient: Callable[[Tensor], Tensor], w: Tensor, *, smoothness: float, convexity: float, tol: float, most: int
 ) -> tuple[Tensor, float]:

@@ -36,7 +36,7 @@ from fu_core.request import Deletion
 from fu_core.unlearning.gaussian_mechanism import gaussian_sigma
 from fu_core.unlearning.noise import Noise
 from fu_core.unlearning.released import Clock, Released, caveats, check_guarantee, draw_of
-from fu_core.unlearning.sums import Bounds, Sums, as_linear, descend, loss_bounds
+from fu_core.unlearning.sums import Bounds, Sums, as_linear, descend, loss_bounds, rounding
 
 STATES = ("secret", "published")
 CALIBRATIONS = ("analytic", "printed")
@@ -68,7 +68,10 @@ class DescentToDelete:
 
 @dataclass(frozen=True)
 class Descent:
-    """What a configuration comes to for a loss. n: samples at first; d: parameters; l2: lambda."""
+    """What a configuration comes to for a loss. n: samples at first; d: parameters; l2: lambda.
+
+    Distances contain what float64 may add to them: after many steps the exact ones fall below it.
+    """
 
     config: DescentToDelete
     bounds: Bounds
@@ -100,14 +103,30 @@ class Descent:
             raise CertificateViolation(
                 f"requests and samples: {config.requests} requests of {config.samples} leave nothing of {self.n}"
             )
-        return 4 * self.bounds.gradient * config.samples * shrunk / (self.l2 * fewest * (1 - shrunk))
+        exact = 4 * self.bounds.gradient * config.samples * shrunk / (self.l2 * fewest * (1 - shrunk))
+        return exact + 2 * self.rounding
+
+    @property
+    def rounding(self) -> float:
+        """Of either path, in float64."""
+        return rounding(self.bounds, l2=self.l2, n=self.n, d=self.d, lr=self.lr)
 
     @property
     def sigma(self) -> float:
-        """Of the noise in every release. Raises ValueError naming steps where "published" needs more of them."""
+        """Of the noise in every release, enough for rounding, too.
+
+        Raises ValueError naming steps where "published" needs more of them.
+        """
+        if self.config.calibration == "analytic":
+            return self._covering(self.apart)
+        return max(self._printed, self._covering(2 * self.rounding))
+
+    def _covering(self, distance: float) -> float:
+        return gaussian_sigma(distance, epsilon=self.config.epsilon, delta=self.config.delta)
+
+    @property
+    def _printed(self) -> float:
         config, shrunk = self.config, self.contraction**self.config.steps
-        if config.calibration == "analytic":
-            return gaussian_sigma(self.apart, epsilon=config.epsilon, delta=config.delta)
         moved = self.bounds.gradient * config.samples * shrunk / (self.l2 * self.n * (1 - shrunk))
         if config.state == "secret":
             log = math.log(1 / config.delta)

@@ -37,7 +37,7 @@ from fu_core.unlearning.needs import Needs
 from fu_core.unlearning.noise import Noise
 from fu_core.unlearning.ranges import Range
 from fu_core.unlearning.released import Clock, Released, caveats, check_guarantee, draw_of
-from fu_core.unlearning.sums import Bounds, Sums, as_linear, descend, loss_bounds
+from fu_core.unlearning.sums import Bounds, Sums, as_linear, descend, loss_bounds, rounding
 
 GROWTHS = ("paper", "mean", "contraction")
 
@@ -107,7 +107,9 @@ def prepare(f: Federation, config: Rewind, noise: Noise | None = None) -> Checkp
     bounds = config.bounds or loss_bounds(linear, f.model)
     sums, T = Sums(linear), config.training
     lr = config.lr or 1 / (bounds.curvature + linear.model.l2)
-    _radius(config, bounds, lr=lr, l2=linear.model.l2, n=sums.n, m=1)  # refused before anything is computed
+    _radius(
+        config, bounds, lr=lr, l2=linear.model.l2, n=sums.n, d=linear.model.d, m=1
+    )  # refused before anything is computed
     start = torch.zeros(linear.model.d, dtype=torch.float64)
     w = descend(sums.gradient, start, T - config.back(T), lr=lr)
     model = descend(sums.gradient, w, config.back(T), lr=lr)
@@ -123,7 +125,7 @@ def release(f: Federation, prepared: Checkpoint, deletion: Deletion, noise: Nois
     """
     config, bounds, clock = prepared.config, prepared.bounds, Clock.start(f.meter)
     K, m = config.back(config.training), prepared.gone + deletion.m
-    radius = _radius(config, bounds, lr=prepared.lr, l2=f.model.l2, n=prepared.n, m=m)
+    radius = _radius(config, bounds, lr=prepared.lr, l2=f.model.l2, n=prepared.n, d=f.model.d, m=m)
     sums = Sums(as_linear(f.after(deletion)))
     w = descend(sums.gradient, prepared.w, K, lr=prepared.lr)
     sigma = gaussian_sigma(radius, epsilon=config.epsilon, delta=config.delta)
@@ -134,11 +136,13 @@ def release(f: Federation, prepared: Checkpoint, deletion: Deletion, noise: Nois
     )  # fmt: skip
 
 
-def _radius(config: Rewind, bounds: Bounds, *, lr: float, l2: float, n: int, m: int) -> float:
-    """Delta = 2 m G h / (L n)."""
+def _radius(config: Rewind, bounds: Bounds, *, lr: float, l2: float, n: int, d: int, m: int) -> float:
+    """Delta = 2 m G h / (L n), and what float64 may add to it."""
     T, L = config.training, bounds.curvature + l2
     h = growth(config.growth, T, config.back(T), step=lr * L, convexity=lr * l2, gone=m / n)
-    radius = 2 * m * bounds.gradient * h / (L * n)
+    if config.back(T) == T:
+        return 0.0  # retraining, bit for bit
+    radius = 2 * m * bounds.gradient * h / (L * n) + 2 * rounding(bounds, l2=l2, n=n, d=d, lr=lr)
     if not math.isfinite(radius):
         raise CertificateViolation(
             f"growth={config.growth!r}: the bound on the distance to retraining is infinite after {T} steps; lower "

@@ -9,7 +9,7 @@ import torch
 from fu_core.errors import CertificateViolation
 from fu_core.federation.federation import Federation
 from fu_core.unlearning.baselines.descent_to_delete import Descent, DescentToDelete, prepare, release
-from fu_core.unlearning.gaussian_mechanism import gaussian_delta
+from fu_core.unlearning.gaussian_mechanism import gaussian_delta, gaussian_sigma
 from fu_core.unlearning.noise import Noise, rehearsal
 from fu_core.unlearning.sums import Bounds, Sums, as_linear
 from tests.certified_peers_lab import logistic, minimum, softmax, without
@@ -43,6 +43,20 @@ def test_the_noise_is_just_enough_for_the_distance():
     descent = mnist(steps=3)
     assert gaussian_delta(descent.apart, descent.sigma, epsilon=1.0) == pytest.approx(1 / N_MNIST, rel=1e-6)
     assert gaussian_delta(descent.apart, 0.99 * descent.sigma, epsilon=1.0) > 1 / N_MNIST
+
+
+@pytest.mark.parametrize("calibration", ["analytic", "printed"])
+def test_noise_never_falls_below_what_rounding_does_to_both_paths(calibration):
+    """gamma^I alone would ask for sigma = 1e-40; the paths still differ, in their last digits."""
+    f = softmax(l2=0.5)
+    deletion = without(f, {0: torch.arange(3)})
+    config = DescentToDelete(steps=200, samples=3, calibration=calibration)
+    done = release(f, prepare(f, config), deletion)
+    retrained = prepare(f.after(deletion), config).w
+    assert float((done.noiseless - retrained).norm()) <= 2 * prepare(f, config).descent.rounding
+    assert done.sigma >= gaussian_sigma(2 * prepare(f, config).descent.rounding, epsilon=1.0, delta=1e-5)
+    assert not torch.equal(done.model, done.noiseless)
+    assert done.sigma < 1e-10
 
 
 def test_noise_falls_with_steps_and_epsilon_and_grows_with_what_is_asked():

@@ -91,6 +91,18 @@ def test_everything_rewound_is_retraining_without_noise():
     assert (done.passes, done.vectors) == (15, 15 * 6)
 
 
+def test_noise_never_falls_below_what_rounding_does():
+    """(1 - eta lambda)^K of 2,000 steps is 1e-200; rewound and retrained models still differ by rounding."""
+    f = logistic(l2=0.3)
+    deletion = without(f, {0: torch.arange(2)})
+    config = Rewind(share=0.9, training=2000, growth="contraction")
+    done = release(f, prepare(f, config), deletion)
+    apart = float((done.noiseless - prepare(f.after(deletion), config).model).norm())
+    assert apart <= done.radius < 1e-10
+    assert done.radius > 1e-16
+    assert not torch.equal(done.model, done.noiseless)
+
+
 def test_noise_falls_with_epsilon_and_with_the_share_that_is_rewound():
     f = logistic(l2=0.1)
     deletion = without(f, {0: torch.arange(4)})
