@@ -173,7 +173,7 @@ def audit_figure(records: Sequence[Record]) -> Figure:
     columns = min(2, len(records))
     lines = math.ceil(len(records) / columns)
     names = list(dict.fromkeys(_audit_label(row) for r in records for row in r.metrics["rows"]))
-    size = (3.0 + 4.6 * columns, 1.2 + 0.55 * len(names) * lines)
+    size = (3.0 + 4.6 * columns, 0.9 + 0.62 * len(names) * lines)
     fig, grid = plt.subplots(lines, columns, figsize=size, squeeze=False, sharex=True, sharey=True)
     for ax, record in zip(grid.flat, records, strict=False):
         _draw_audit(ax, record, names)
