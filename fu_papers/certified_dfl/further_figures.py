@@ -33,8 +33,7 @@ from fu_papers.study import Cell
 PEER_MARKERS = "osD^v<>PX*"
 PEER_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#555555")  # Okabe and Ito's
 LEAST_PASSES = 0.5  # what takes none is drawn here: the axis is logarithmic
-LEAST_RANGE = 6.0  # points of accuracy that an axis spans
-NET: dict[str, Any] = {"marker": "D", "markersize": 8, "color": LINE, "linestyle": "none"}
+LEAST_RANGE = 3.0  # points of accuracy on either side: a chance difference is to look small
 UNTOUCHED: dict[str, Any] = {"marker": "s", "markersize": 7, "color": colour("Original"), "linestyle": "none"}
 RETRAINED: dict[str, Any] = {"marker": "o", "markersize": 13, "fillstyle": "none", "markeredgewidth": 1.8,
                              "color": colour("Retrain"), "linestyle": "none"}  # fmt: skip
@@ -47,7 +46,7 @@ CERTIFIED: dict[str, Any] = {"marker": "o", "markersize": 7, "color": colour("DU
 
 
 def heads_figure(e: Experiment, heads: Heads) -> Figure:
-    """A line per net and kind of request, first split, means over seeds: accuracy, and distance to retraining.
+    """A row per net and kind of request, first split, means over seeds: accuracy, and distance to retraining.
 
     Left: the certified head beside the one that it may be told apart from, without noise, and beside the whole net
     retrained. Right: why so little noise is enough.
@@ -56,21 +55,22 @@ def heads_figure(e: Experiment, heads: Heads) -> Figure:
     runs, releases = heads_frame(heads), heads_releases(heads)
     lines = [(dataset, kind) for dataset in nets(e) for kind in REQUESTS]
     fig, (left, right) = axes_row(2, height=1.9 + 0.36 * len(lines), width=5.6, sharey=True)
-    accuracies = []
+    names, farthest = [], LEAST_RANGE
     for height, (dataset, kind) in enumerate(lines):
         r = runs[(runs.place == e.main(dataset)) & (runs.kind == kind)]
         here = (releases.place == e.main(dataset)) & (releases.kind == kind) & (releases.epsilon == epsilon)
-        certified = releases[here].test.mean()
-        accuracies += (along := [r.net.mean(), r.test_retrained.mean(), certified])
-        left.plot(along, [height] * 3, color="#cccccc", zorder=1)
-        for x, look in zip(along, (NET, RETRAINED, CERTIFIED), strict=True):
+        net = r.net.mean()
+        best, certified = r.test_retrained.mean() - net, releases[here].test.mean() - net
+        for x, look in ((best, RETRAINED), (certified, CERTIFIED)):
             left.plot(x, height, **look)
+            farthest = max(farthest, 1.2 * abs(x))
         for name, look in (("radius_original", UNTOUCHED), ("radius_again", AGAIN), ("radius", CERTIFIED)):
             right.plot(r[name].mean(), height, **look)
-    middle = (min(accuracies) + max(accuracies)) / 2
-    half = max(LEAST_RANGE, 1.2 * (max(accuracies) - min(accuracies))) / 2  # a seed's chance is to look small
-    left.set(xlim=(middle - half, middle + half), xlabel="test accuracy (%)", title="(a) what the certificate costs")
-    left.set_yticks(range(len(lines)), labels=[f"{dataset_title(d)}, {kind}" for d, kind in lines])
+        names.append(f"{dataset_title(dataset)}, {kind}: {net:.1f} %")
+    left.axvline(0, color=LINE, linewidth=1.2)
+    left.set(xlim=(-farthest, farthest), title="(a) what certified heads cost")
+    left.set_xlabel("points of accuracy beside the whole net, retrained (named)")
+    left.set_yticks(range(len(lines)), labels=names)
     left.set_ylim(len(lines) - 0.5, -0.5)
     right.axvline(e.close_budget, color=colour("DU"), linestyle=":")
     right.set(xscale="log", xlabel="at most, as measured (log scale); dotted: what the noise covers")
@@ -78,7 +78,6 @@ def heads_figure(e: Experiment, heads: Heads) -> Figure:
     for ax in (left, right):
         ax.grid(axis="y", visible=False)
     shown = {
-        "whole net, retrained": NET,
         "best head on retained data": RETRAINED,
         "do nothing": UNTOUCHED,
         "Retrain, D-PSGD": AGAIN,

@@ -94,8 +94,10 @@ def heads_table(e: Experiment, heads: Heads) -> pd.DataFrame:
 
 def heads_source(e: Experiment, source: str) -> str:
     """The line under it: where the data comes from, and what all rows share."""
-    seeds = f"{len(e.seeds)} seeds, δ = {e.delta:g}, budget {e.close_budget:g}"
-    return f"{source}; heads: softmax regression on features of length 1; {seeds}; nets: {', '.join(nets(e)) or 'none'}"
+    shared = f"{len(e.seeds)} seed(s), δ = {e.delta:g}, budget {e.close_budget:g}"
+    return (
+        f"{source}; heads: softmax regression on features of length 1; {shared}; nets: {', '.join(nets(e)) or 'none'}"
+    )
 
 
 # --- scale -----------------------------------------------------------------------------------------------------------

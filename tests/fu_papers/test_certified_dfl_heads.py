@@ -213,9 +213,10 @@ def test_the_figure_shows_what_the_records_say(found, records):
     with style():
         fig = further_figures.heads_figure(TINY, found)
     left, right = fig.axes
-    points = {line.get_marker(): float(line.get_xdata()[0]) for line in left.lines[:4] if line.get_marker() != "None"}
-    m = records[SAMPLE].metrics
-    assert points["D"] == m["net"]
+    m, shown = records[SAMPLE].metrics, next(r for r in records[SAMPLE].rounds if r["epsilon"] == 0.5)
+    beside = [line.get_xdata()[0] for line in left.lines[:2]]
+    assert beside == pytest.approx([m["test_retrained"] - m["net"], shown["test"] - m["net"]])
+    assert left.get_yticklabels()[0].get_text() == f"Digits, MLP, sample: {m['net']:.1f} %"
     assert [line.get_xdata()[0] for line in right.lines[:3]] == [m["radius_original"], m["radius_again"], m["radius"]]
     assert right.get_xscale() == "log"
 
