@@ -26,7 +26,7 @@ SIX = (8, 12, 20, 10, 9, 15)
 
 
 def peers(q, graph, mixing=None, **fields):
-    """The quadratics `q` on a graph, with Metropolis' weights or `mixing`, in the order that a replay needs."""
+    """The quadratics `q` on a graph, with Metropolis' weights or `mixing`, in the paper's order."""
     return Federation(q.model, q.clients, q.local, 0, Peers(graph, "cta", mixing)).having(**fields)
 
 
@@ -188,7 +188,7 @@ def test_sparse_and_dense_matrix_are_the_same_to_it(quadratics):
     graph = ring(4)
     f = peers(quadratics, graph)
     _, history = trained(f)
-    sparse = f.having(exchange=Peers(graph, mixing=metropolis(graph, sparse=True)))
+    sparse = f.having(exchange=Peers(graph, "cta", metropolis(graph, sparse=True)))
     torch.testing.assert_close(replayed(sparse, history, [3]), replayed(f, history, [3]), **EXACT)
 
 
