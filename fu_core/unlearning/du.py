@@ -208,8 +208,7 @@ def du_release(
         certificate = _certificate(f, plain, deletion, config, privacy)
         sigma = certificate.sigma
     if sigma and config.form == "corrected" and config.noise != "independent":
-        asked = [f.ids.index(c) for c in deletion.forgotten]
-        f.meter.send(W[0], up=flood(Q, asked).messages)  # the noise; as printed it rides on the messages
+        Network(f, config.sums, W[0]).everywhere()  # the requesters' noise; as printed it rides on the messages
     noise = _noise(plain, sigma, deletion, config, privacy.draw(f.seed)) if sigma else torch.zeros_like(plain.noiseless)
     return replace(plain, models=plain.noiseless + noise, sigma=sigma, certificate=certificate)
 

@@ -69,11 +69,11 @@ def heads_figure(e: Experiment, heads: Heads) -> Figure:
         names.append(f"{dataset_title(dataset)}, {kind}: {net:.1f} %")
     left.axvline(0, color=LINE, linewidth=1.2)
     left.set(xlim=(-farthest, farthest), title="(a) what certified heads cost")
-    left.set_xlabel("points of accuracy beside the whole net, retrained (named)")
+    left.set_xlabel("points beside the whole net, retrained (named)")
     left.set_yticks(range(len(lines)), labels=names)
     left.set_ylim(len(lines) - 0.5, -0.5)
     right.axvline(e.close_budget, color=colour("DU"), linestyle=":")
-    right.set(xscale="log", xlabel="at most, as measured (log scale); dotted: what the noise covers")
+    right.set(xscale="log", xlabel="at most (log scale); dotted: what the noise covers")
     right.set_title("(b) distance to the best head on retained data")
     for ax in (left, right):
         ax.grid(axis="y", visible=False)

@@ -258,7 +258,7 @@ def test_the_printed_form_collects_the_hessians_of_all_others_for_a_client_that_
     assert f.meter.bytes == ((N - 1) * D + 2 * N - (N - 1)) * nbytes(w)
 
 
-def test_noise_for_all_floods_once_more_unless_it_rides_on_the_messages_or_is_everybodys_own(ridge):
+def test_noise_for_all_is_one_more_sum_unless_it_rides_on_the_messages_or_is_everybodys_own(ridge):
     w, _ = ridge.worlds(ONE)
     more = {}
     for options in ({}, {"noise": "independent"}, {"form": "printed"}):
@@ -266,7 +266,7 @@ def test_noise_for_all_floods_once_more_unless_it_rides_on_the_messages_or_is_ev
         for f, privacy in ((without, None), (noisy, Privacy(sigma=0.1))):
             du(f, ridge.consensus(w), ridge.deletion(ONE), DU(**options), privacy)
         more[str(options)] = noisy.meter.bytes - without.meter.bytes
-    assert list(more.values()) == [(N + 1) * nbytes(w), 0, 0]
+    assert list(more.values()) == [2 * (N - 1) * nbytes(w), 0, 0]
 
 
 # --- as a registered method ------------------------------------------------------------------------------------------
