@@ -276,7 +276,7 @@ def _variant_row(label: str, r: pd.DataFrame) -> dict[str, Any]:
         "KL": spread_or_dash(r.kl, 3),
         "step / |w|": _step(r),
     }
-    if "residual" in r and r.residual.notna().all():
+    if len(r) and "residual" in r and r.residual.notna().all():
         row |= {"CG residual": f"{r.residual.mean():.2g}", "passes": f"{r.passes.mean():.3g}"}
     return row
 
