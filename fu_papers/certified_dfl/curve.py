@@ -17,7 +17,7 @@ from fu_core.unlearning.method import Trained
 from fu_core.unlearning.method import method as registered
 from fu_core.unlearning.method import unlearn as serve_request
 from fu_papers.certified_dfl import runs
-from fu_papers.certified_dfl.runs import DRIFT, federation, glance, recorded_training
+from fu_papers.certified_dfl.runs import federation, glance, recorded_training
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.device import device
 from fu_papers.lab.record import Needs, run_function
@@ -56,7 +56,7 @@ def curve(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
             context.log(phase=phase, round=t - before, test=glance(f.model, W_t, test))
 
         follow(before, W)
-        W = dpsgd(rest, W, rounds, first_round=before + 1, after_round=follow, growth=DRIFT)
+        W = dpsgd(rest, W, rounds, first_round=before + 1, after_round=follow)
         present = rest
     return {"test": accuracy(f.model, W.mean(dim=0), *test)}, None
 

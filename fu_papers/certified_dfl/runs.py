@@ -7,7 +7,6 @@ Everything shown in tables and figures is read from their records.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -38,7 +37,6 @@ from fu_papers.lab.device import device
 from fu_papers.lab.record import Needs, run_function
 from fu_papers.problems import PROBLEM_KEYS, TRAINING_FIELDS, data_hash, initial_model, problem
 
-DRIFT = math.inf  # models that drift apart are a finding: the paper's order is shown as it is, with its consensus
 GLANCE = 2000  # test images behind the accuracies that are followed round by round
 EXACT_KEYS = (*PROBLEM_KEYS, "l2", "request")
 TRAINING_KEYS = (*PROBLEM_KEYS, "l2", "topology", "edge_probability", "order", "rounds", *TRAINING_FIELDS, "seed",
@@ -85,7 +83,7 @@ def train(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
         context.log(round=t, test=glance(f.model, W_t, test), consensus=consensus_distance(W_t))
         context.checkpoint({"W": W_t}, {"round": t, "meter": asdict(f.meter)})
 
-    W = dpsgd(f, W, config["rounds"] - done, first_round=done + 1, after_round=after_round, growth=DRIFT)
+    W = dpsgd(f, W, config["rounds"] - done, first_round=done + 1, after_round=after_round)
     return {"test": accuracy(f.model, W.mean(dim=0), *test), "bytes": f.meter.bytes}, {"W": W}
 
 
@@ -130,7 +128,7 @@ def recorded_training(
     """The training once more, with what peers keep of it for a replay: too much to be kept with every training."""
     history = PeerHistory(gamma=config["lr"], decay=config["lr_decay"])
     w_0 = initial_model(config, f.model)
-    return dpsgd(f, w_0, rounds, after_round=after_round, on_updates=history.record, growth=DRIFT), history
+    return dpsgd(f, w_0, rounds, after_round=after_round, on_updates=history.record), history
 
 
 # --- unlearning ------------------------------------------------------------------------------------------------------
