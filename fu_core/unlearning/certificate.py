@@ -34,17 +34,21 @@ from fu_core.unlearning.noise import Draw, Noise
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is guaranteed about the released models, against retraining and then adding the same noise (errata D7).
+    """What is guaranteed about the released models, given that there was a release.
 
-    sigma: standard deviation of the noise in each released model; radius: distance to the retrained model, as
-    bounded by the residual (corrected) or by Lemma 3 (printed); budget: the distance that sigma covers; covers: "all
-    models" together, or each "model" by itself; against: who may see them. `form="printed"` is the paper's claim, not
-    a guarantee.
+    Compared with retraining *to the minimiser of the retained loss* and then adding the same noise (errata D7): a
+    training that stops earlier can be told apart. sigma: standard deviation of the noise in each released model;
+    budget: the distance that sigma covers; covers: "all models" together, or each "model" by itself; against: who may
+    see them; rehearsed: can whoever knows a number draw the noise again? Then it is for figures. radius: distance to
+    retraining, as bounded by the residual (corrected) or by Lemma 3 (printed); of the corrected form a diagnostic, as
+    secret as the model without noise, since world B has 0 there. `form="printed"` is the paper's claim, no guarantee.
 
-    against="outsiders": whoever sees all that is published from now on, and nothing else. Clients are not covered:
-    they compute with sums that carry no noise, and hold the model of before, which nothing can take back.
-    against="messages": whoever sees every message after the noisy start, too, any one client among them, as long as
-    it has thrown its old model away. That the budget held is one more bit for both: a refusal depends on the data.
+    against="outsiders": whoever sees all models that are published from now on, and nothing else. Clients are not
+    covered: they compute with sums that carry no noise, and hold the model of before, which nothing can take back; nor
+    is a client that leaves with its own part of the noise. against="messages": whoever sees every message after the
+    noisy start, too, any one client among them, as long as it has thrown its old model away, the start was summed under
+    masks (`fu_core.federation.spanning.masked_tree_sum`), and somebody trusted has checked the budget. Not covered in
+    either case: whether there was a release at all, and how many steps it took, which depend on the data.
     """
 
     epsilon: float
@@ -55,6 +59,7 @@ class Certificate:
     form: str = "corrected"
     budget: float | None = None
     against: str = "outsiders"
+    rehearsed: bool = False
 
     @property
     def mu(self) -> float:
@@ -67,8 +72,11 @@ def composed(certificates: Sequence[Certificate], delta: float) -> float:
     """The epsilon of several releases together, at `delta`, each with fresh noise: mu^2 = sum of their mu^2.
 
     A release per request, or several of one. It is exact for Gaussian noise, and less than the sum of their epsilons
-    (Dong, Roth and Su 2022, Corollary 3.3). Raises CertificateViolation for the printed form, whose sigma is a claim.
+    (Dong, Roth and Su 2022, Corollary 3.3). Raises CertificateViolation for the printed form, whose sigma is a claim,
+    and where the certificates do not cover the same against the same.
     """
+    if len({(one.covers, one.against) for one in certificates}) > 1:
+        raise CertificateViolation("certificates must cover the same outputs against the same observers to be composed")
     if any(one.form == "printed" for one in certificates):
         raise CertificateViolation("certificates must be measured to be composed, but one is the printed form's claim")
     return gaussian_epsilon(math.hypot(*(one.mu for one in certificates)), 1.0, delta=delta)
@@ -181,12 +189,13 @@ def measured(privacy: Privacy, radius: float, covers: str, against: str = "outsi
     assert epsilon is not None
     assert budget is not None
     sigma = gaussian_sigma(budget, epsilon=epsilon, delta=delta)
-    if radius > budget:
+    if not radius <= budget:  # nor if it is NaN
         raise CertificateViolation(
             f"the unlearned model may be {radius:.3g} from retraining, budget allows {budget:.3g}, "
             f"so ({epsilon:g}, {delta:g}) cannot be certified at sigma {sigma:.3g}: retrain, or raise budget"
         )
-    return Certificate(epsilon, delta, sigma, radius, covers, budget=budget, against=against)
+    rehearsed = privacy.noise is not None and privacy.noise.rehearsed is not None
+    return Certificate(epsilon, delta, sigma, radius, covers, budget=budget, against=against, rehearsed=rehearsed)
 
 
 def claimed(privacy: Privacy, deletion: Deletion, weight: float) -> Certificate:
@@ -207,7 +216,9 @@ def claimed(privacy: Privacy, deletion: Deletion, weight: float) -> Certificate:
 
 def strong_convexity(model: FlatModel) -> float:
     """lambda: the model's l2, if its loss is convex. Raises UnsupportedModel where there is nothing to certify."""
-    if not isinstance(model.only_layer(), nn.Linear) or model.task not in ("classification", "regression"):
+    linear, modules = model.only_layer(), [one for one in model.module.modules() if not list(one.children())]
+    last = isinstance(linear, nn.Linear) and modules[-1] is linear  # what follows it need not be convex
+    if not last or model.task not in ("classification", "regression"):
         raise UnsupportedModel("a certificate needs a convex loss: one linear layer, classification or regression")
     if model.l2 <= 0:
         raise UnsupportedModel(f"a certificate needs strong convexity: l2 must be > 0, got {model.l2}")

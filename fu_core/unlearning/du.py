@@ -284,6 +284,9 @@ def _certificate(f: Federation, plain: Release, deletion: Deletion, config: DU, 
     """The printed form is taken at its word; the corrected one is measured, at every model that is different."""
     if config.form == "printed":
         return claimed(privacy, deletion, config.factor(len(f.ids)))
+    same = bool((plain.noiseless == plain.noiseless[:1]).all())
+    if not config.own_models and not same:
+        raise ValueError("plain must be of the same config: its models differ, but everybody is to publish one")
     different = plain.noiseless if config.own_models else plain.noiseless[:1]
     radii = [residual_radius(f.model, w.double(), deletion, objective=config.objective) for w in different]
     if config.noise == "independent":  # the tuple of models is one vector with noise in every coordinate
@@ -310,8 +313,9 @@ def _after_noise(f: Federation, W: Tensor, deletion: Deletion, config: DU, priva
     x, n = W.mean(dim=0), len(f.ids)
     certificate, sigma = None, privacy.sigma
     if privacy.epsilon is not None:
-        radius = residual_radius(f.model, x.double(), deletion, objective=config.objective)
-        certificate = measured(privacy, radius, "all models", against="messages")
+        # the mean of squares bounds the mean's own, and what the parts of its sum could tell where models differ
+        radii = [residual_radius(f.model, w.double(), deletion, objective=config.objective) for w in W]
+        certificate = measured(privacy, math.hypot(*radii) / math.sqrt(n), "all models", against="messages")
         sigma = certificate.sigma
     draw, share = privacy.draw(f.seed), sigma / math.sqrt(max(n - 1, 1))
     noise = share * torch.stack([draw.normal("start", i, x) for i in f.ids]).sum(dim=0)

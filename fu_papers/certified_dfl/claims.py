@@ -335,7 +335,9 @@ def _fisher(theory: Theory) -> ClaimResult:
     for record in records:
         cosines = record.metrics["steps"][name]["cosine"]
         errors = record.metrics["steps"][name]["error"]
-        parts[record.config["problem"]] = exact(min(cosines) >= 0.9)
-        shown.append(f"{record.config['problem']}: cosine {min(cosines):.2f}, error {max(errors):.2g}")
+        scale = record.config.get("scale")
+        problem = record.config["problem"] + (f" at scale {scale:g}" if scale else "")
+        parts[problem] = exact(min(cosines) >= 0.9)
+        shown.append(f"{problem}: cosine {min(cosines):.2f}, error {max(errors):.2g}")
     reason = "cosine >= 0.9 at the optimum, well- and mis-specified; the error is relative to Newton's step"
     return judged("D13", parts, "; ".join(shown), "", [r.key for r in records], reason)

@@ -159,7 +159,7 @@ def peers_table(peers: Mapping[Cell, Record]) -> pd.DataFrame:
         m = record.metrics
         row = {"method": PEER_TITLES.get(cell.method, cell.method), "with": cell.label or "–"}
         if m["refused"]:
-            rows.append({**row, "released": "refused"})
+            rows.append({**row, "released": m["outcome"]})
             continue
         rows.append(
             {
@@ -171,7 +171,7 @@ def peers_table(peers: Mapping[Cell, Record]) -> pd.DataFrame:
                 "distance / |exact retraining|": f"{m['distance']:.3g}",
                 "passes over the retained data": f"{m['passes']:.3g}",
                 "vectors sent": f"{m['vectors']:,.0f}",
-                "guarantee": f"nominal: {m['nominal']}" if m["nominal"] else "proved",
+                "guarantee": f"nominal: {m['nominal']}" if m["nominal"] else "proved, given a release",
             }
         )
     return pd.DataFrame(rows).fillna("–")

@@ -88,7 +88,7 @@ def made(config: Mapping[str, Any], samples: int) -> Made:
     options, training = config["options"], {"training": config["full_steps"]}
     match config["peer"]:
         case "Certified removal":
-            return certified_removal, certified_removal.Removal(**shared, **options, tol=1e-8, most=300)
+            return certified_removal, certified_removal.Removal(**shared, **options, tol=1e-8, most=5000)
         case "Descent-to-delete":
             return descent_to_delete, descent_to_delete.DescentToDelete(**shared, **options, samples=samples)
         case "Langevin":
@@ -147,8 +147,10 @@ def peer(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any]
                 model, bare, sigma, radius = found.model, found.noiseless, found.sigma, found.radius
                 nominal = "; ".join(part for part in found.nominal.split("; ") if not part.startswith("rehearsed"))
                 passes, vectors = found.passes, found.vectors
-        except (CertificateViolation, NumericalFailure) as refused:
-            return {"refused": str(refused)}, None
+        except CertificateViolation as refused:
+            return {"refused": str(refused), "outcome": "refused"}, None
+        except NumericalFailure as gave_up:
+            return {"refused": str(gave_up), "outcome": "did not converge"}, None
 
     def away(w: Tensor | None) -> float | None:
         return None if w is None else float((w.double() - exact.double()).norm() / exact.double().norm())

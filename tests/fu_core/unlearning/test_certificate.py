@@ -1,6 +1,7 @@
 """Certificates: what is measured, what is claimed, what is refused, and that a bound bounds (T5)."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,14 +17,16 @@ from fu_core.unlearning.certificate import (
     Privacy,
     after_fine_tuning,
     composed,
+    measured,
     residual_radius,
     retained_gradient,
     softmax_constants,
+    strong_convexity,
 )
 from fu_core.unlearning.curvature import dense_curvature
 from fu_core.unlearning.du import DU, du, du_release
 from fu_core.unlearning.gaussian_mechanism import gaussian_epsilon, gaussian_sigma
-from fu_core.unlearning.noise import Noise, rehearsal
+from fu_core.unlearning.noise import Draw, Noise, rehearsal
 from tests.ridge import EVERYBODY, L2, ONE, D, N, Ridge, among_peers, relative
 
 
@@ -118,6 +121,27 @@ def test_models_of_their_own_are_covered_one_by_one_unless_their_noise_is_indepe
     radii = [residual_radius(ridge.model, w_i, ridge.deletion(ONE)) for w_i in found.noiseless]
     expected = math.hypot(*radii) if covers == "all models" else max(radii)
     assert found.certificate.radius == pytest.approx(expected)
+
+
+def test_a_radius_that_is_no_number_is_refused():
+    with pytest.raises(CertificateViolation, match="may be nan from retraining"):
+        measured(Privacy(epsilon=1.0, budget=0.1), math.nan, "all models")
+
+
+@pytest.mark.parametrize("after", [nn.Tanh(), nn.ReLU()])
+def test_a_layer_after_the_linear_one_is_not_convex(after):
+    model = FlatModel(nn.Sequential(nn.Linear(3, 2), after), l2=0.1)
+    with pytest.raises(UnsupportedModel, match="convex loss"):
+        strong_convexity(model)
+    assert strong_convexity(FlatModel(nn.Sequential(nn.Flatten(), nn.Linear(3, 2)), l2=0.1)) == 0.1
+
+
+def test_a_plain_release_of_another_config_is_refused(ridge):
+    w, _ = ridge.worlds(ONE)
+    W = ridge.consensus(w) + torch.arange(N).double()[:, None]
+    differing = du_release(ridge.federation(), W, ridge.deletion(ONE), DU(noise="shared"))
+    with pytest.raises(ValueError, match="plain must be of the same config"):
+        du_release(ridge.federation(), W, ridge.deletion(ONE), DU(), Privacy(epsilon=1.0, budget=9.0), differing)
 
 
 class Logistic:
@@ -219,6 +243,26 @@ def test_two_releases_never_share_their_noise(ridge):
     assert torch.equal(first.noiseless, second.noiseless)
 
 
+def test_fresh_noise_has_more_than_a_generators_32_bits():
+    """Entropy that is equal in its low 32 bits, which is all that torch's generators keep of a seed."""
+    like = torch.zeros(50, dtype=torch.float64)
+    first, second = (Draw(0, 1, entropy=7 + k * 2**32).normal("message", 3, like) for k in (0, 1))
+    assert not torch.equal(first, second)
+    assert torch.equal(first, Draw(0, 1, entropy=7).normal("message", 3, like))
+    assert not torch.equal(first, Draw(0, 1, entropy=7).normal("message", 4, like))
+    many = Draw(0, 1, entropy=9).normal("message", 0, torch.zeros(100_000, dtype=torch.float64))
+    assert float(many.std()) == pytest.approx(1, abs=0.02)
+    assert Noise().draw().entropy.bit_length() > 128
+
+
+def test_a_certificate_says_that_its_noise_was_rehearsed(ridge):
+    w, _ = ridge.worlds(ONE)
+    with rehearsal():
+        known = release(ridge, ridge.consensus(w), ONE, Privacy(epsilon=1.0, budget=0.01, noise=Noise(rehearsed=11)))
+    assert known.certificate.rehearsed
+    assert not release(ridge, ridge.consensus(w), ONE, Privacy(epsilon=1.0, budget=0.01)).certificate.rehearsed
+
+
 def test_rehearsed_noise_counts_its_releases_and_refuses_to_repeat_one(ridge):
     w, _ = ridge.worlds(ONE)
 
@@ -253,6 +297,9 @@ def test_releases_compose_as_gaussians_do(logistic):
     assert composed([one] * 10, delta) < 10 * epsilon
     found = logistic.release(Privacy(epsilon=1.0, budget=0.1)).certificate
     assert found.mu == pytest.approx(0.26805, abs=1e-5)
+    other = replace(one, against="messages")
+    with pytest.raises(CertificateViolation, match="same observers"):
+        composed([one, other], delta)
     with pytest.raises(CertificateViolation, match="printed form's claim"):
         composed([one, Certificate(1.0, delta, 1.0, 0.1, "all models", "printed")], delta)
 
