@@ -217,8 +217,13 @@ def claimed(privacy: Privacy, deletion: Deletion, weight: float) -> Certificate:
 def strong_convexity(model: FlatModel) -> float:
     """lambda: the model's l2, if its loss is convex. Raises UnsupportedModel where there is nothing to certify."""
     linear, modules = model.only_layer(), [one for one in model.module.modules() if not list(one.children())]
-    last = isinstance(linear, nn.Linear) and modules[-1] is linear  # what follows it need not be convex
-    if not last or model.task not in ("classification", "regression"):
+    convex = (
+        isinstance(linear, nn.Linear)
+        and all(  # what follows it says that it keeps the loss convex
+            getattr(one, "affine", False) is True for one in modules[modules.index(linear) + 1 :]
+        )
+    )
+    if not convex or model.task not in ("classification", "regression"):
         raise UnsupportedModel("a certificate needs a convex loss: one linear layer, classification or regression")
     if model.l2 <= 0:
         raise UnsupportedModel(f"a certificate needs strong convexity: l2 must be > 0, got {model.l2}")

@@ -103,6 +103,8 @@ class Sums:
 class BesideZero(nn.Module):
     """A single logit z beside a constant one: (0, z), which makes softmax the logistic function of z."""
 
+    affine = True  # in z, so that the loss stays convex
+
     def forward(self, z: Tensor) -> Tensor:
         """(n, 1) to (n, 2)."""
         return torch.cat([torch.zeros_like(z), z], dim=1)

@@ -43,8 +43,8 @@ def test_the_printed_noise_destroys_the_model_and_the_measured_does_not(records)
     assert mild["accuracy_message"] == pytest.approx(0.895, abs=0.03)
     assert middle["accuracy_message"] == pytest.approx(0.62, abs=0.05)
     assert strong["sigma_message"] == pytest.approx(36, rel=0.05)
-    assert weak["delta_f"] > 1e9 * 0.01
-    assert weak["steps"] > mild["steps"] >= 1
+    assert weak["delta_f"] > 1e8 * weak["budget"]
+    assert weak["steps"] > mild["steps"]  # at lambda = 1 doing nothing is within the budget
 
 
 def test_lemma_3_is_the_formula_of_line_0(records):

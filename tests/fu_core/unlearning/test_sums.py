@@ -74,7 +74,7 @@ def test_what_is_not_convex_or_not_linear_is_refused():
     with pytest.raises(UnsupportedModel, match="l2 must be > 0"):
         as_linear(Federation(FlatModel(nn.Linear(4, 2)), data))
     squashed = nn.Sequential(nn.Linear(4, 2), nn.Tanh())
-    with pytest.raises(UnsupportedModel, match="model must return what its linear layer does"):
+    with pytest.raises(UnsupportedModel, match="convex"):
         as_linear(Federation(FlatModel(squashed, l2=0.1), data))
 
 
