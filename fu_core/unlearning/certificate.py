@@ -26,7 +26,7 @@ from fu_core.federation.meter import Meter
 from fu_core.models.flat import FlatModel
 from fu_core.request import Deletion
 from fu_core.unlearning.curvature import mean_gradient
-from fu_core.unlearning.gaussian_mechanism import check_probability, gaussian_epsilon, gaussian_sigma
+from fu_core.unlearning.gaussian_mechanism import check_probability, composed_mu, gaussian_sigma, gdp_epsilon
 from fu_core.unlearning.noise import Draw, Noise
 
 # --- what holds ------------------------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ def composed(certificates: Sequence[Certificate], delta: float) -> float:
         raise CertificateViolation("certificates must cover the same outputs against the same observers to be composed")
     if any(one.form == "printed" for one in certificates):
         raise CertificateViolation("certificates must be measured to be composed, but one is the printed form's claim")
-    return gaussian_epsilon(math.hypot(*(one.mu for one in certificates)), 1.0, delta=delta)
+    return gdp_epsilon(composed_mu(one.mu for one in certificates), delta)
 
 
 def after_fine_tuning(certificate: Certificate | None) -> Certificate | None:
@@ -240,15 +240,8 @@ def retained_gradient(
     model: FlatModel, w: Tensor, deletion: Deletion, *, objective: str = "clients", meter: Meter | None = None
 ) -> Tensor:
     """grad f_r(w) (d,), summed over the retaining clients with their weights a_i."""
-    return weighted_gradient(model, w, deletion.kept, objective, meter=meter)
-
-
-def weighted_gradient(
-    model: FlatModel, w: Tensor, clients: Mapping[int, Client], objective: str, *, meter: Meter | None = None
-) -> Tensor:
-    """sum_i a_i grad f_i(w) (d,) over `clients`, with the weights of `retained_weights`."""
-    weights, count = retained_weights(clients, objective), (meter or Meter()).train
-    shares = [weights[i] * mean_gradient(model, w, data, count=count) for i, data in clients.items()]
+    weights, count = retained_weights(deletion.kept, objective), (meter or Meter()).train
+    shares = [weights[i] * mean_gradient(model, w, data, count=count) for i, data in deletion.kept.items()]
     return torch.stack(shares).sum(dim=0)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ from fu_core.request import Deletion
 from fu_core.unlearning.certificate import retained_gradient, retained_weights, strong_convexity
 from fu_core.unlearning.curvature import Part, mean_gradient, sampled
 from fu_core.unlearning.newton import Newton, Solve, newton_solver
+from fu_core.unlearning.sums import sum_cost
 
 if TYPE_CHECKING:
     from fu_core.unlearning.du import DU
@@ -40,12 +42,15 @@ class Network:
     like: Tensor
     sums: int = 0
 
+    @cached_property
+    def each(self) -> int:
+        """Vectors that a sum takes if everybody is to know it."""
+        return sum_cost(self.f).up if self.how == "tree" else len(self.f.ids) * flood(self.f.peers.Q, [0]).messages
+
     def everywhere(self, vectors: int = 1) -> None:
         """So many sums, which everybody is to know."""
-        n = len(self.f.ids)
-        each = 2 * (n - 1) if self.how == "tree" else n * flood(self.f.peers.Q, [0]).messages
         self.sums += vectors
-        self.f.meter.send(self.like, up=vectors * each)
+        self.f.meter.send(self.like, up=vectors * self.each)
 
     def to_one(self, vectors: int) -> None:
         """So many sums, which one client is to know: up the tree alone."""

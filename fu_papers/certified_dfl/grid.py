@@ -21,13 +21,10 @@ from fu_core.request import Request
 from fu_core.unlearning.du import DU, GRADIENTS
 from fu_core.unlearning.method import method as registered
 from fu_papers.certified_dfl.parameters import CertifiedDflParameters
+from fu_papers.controls import AGAIN, CONTROLS, other_seed
 from fu_papers.problems import Setting, plain_fields
 from fu_papers.study import Cell
 
-AGAIN = "Retrain again"  # another seed's: what a difference to Retrain is worth
-DESTROYED = "Destroyed"  # random weights: what has forgotten, and is of no use
-REFERENCES = ("Original", "Retrain")
-CONTROLS = (*REFERENCES, AGAIN, DESTROYED)  # in every table: must fail, is the yardstick, must pass, must fail
 DU_FORMS = ("DU printed", "DU")
 METHODS = ("Fine-tune", *DU_FORMS)
 WHOLE_CLIENTS = "PDUDT"  # the baseline that forgets nothing else
@@ -222,13 +219,8 @@ class Experiment(CertifiedDflParameters):
         if name == WHOLE_CLIENTS:
             config["pdudt_rounds"] = self.pdudt_rounds
         if name == AGAIN:
-            return {**config, "other_seed": self.other_seed(seed), "options": {}}
+            return {**config, "other_seed": other_seed(seed, self.seeds), "options": {}}
         return {**config, "options": self.options(place.dataset, name, **change)}
-
-    def other_seed(self, seed: int) -> int:
-        """Of the second retraining: the next of the seeds, or one more."""
-        seeds = [*self.seeds]
-        return seeds[(seeds.index(seed) + 1) % len(seeds)] if len(seeds) > 1 else seed + 1
 
     # --- all of them ---
 

@@ -11,7 +11,8 @@ import pandas as pd
 
 from fu_core.unlearning.du import DU
 from fu_core.unlearning.method import method as registered
-from fu_papers.certified_dfl.grid import AGAIN, REFERENCES, Experiment, Place, granularity
+from fu_papers.certified_dfl.grid import Experiment, Place, granularity
+from fu_papers.controls import AGAIN, REFERENCES
 from fu_papers.lab.record import Record
 from fu_papers.study import Cell, tidy
 

@@ -31,7 +31,7 @@ from fu_core.unlearning.method import Trained, Unlearned
 from fu_core.unlearning.method import method as registered
 from fu_core.unlearning.method import unlearn as serve_request
 from fu_papers.certified_dfl.exact import retrained_minimiser
-from fu_papers.certified_dfl.grid import AGAIN, DESTROYED, REFERENCES
+from fu_papers.controls import AGAIN, CONTROLS
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.device import device
 from fu_papers.lab.record import Needs, run_function
@@ -180,8 +180,7 @@ def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, A
     else:
         W, cost, notes = case.served(config)
     before = evaluate(case, W)
-    as_it_is = method in (*REFERENCES, AGAIN, DESTROYED)
-    more = 0 if as_it_is else config.get("pdudt_rounds", 1)  # Remark 1: one round on retained data
+    more = 0 if method in CONTROLS else config.get("pdudt_rounds", 1)  # Remark 1: one round on retained data
     W = dpsgd(case.rest.having(meter=cost), W, more, first_round=config["rounds"] + 1)
     metrics = evaluate(case, W) if more else before
     costs = {"images": cost.images, "products": cost.products, "bytes": cost.bytes, "kept": cost.storage}

@@ -13,15 +13,7 @@ import numpy as np
 import pandas as pd
 
 from fu_papers import problem_figures
-from fu_papers.certified_dfl.grid import (
-    AGAIN,
-    CONTROLS,
-    DESTROYED,
-    DU_FORMS,
-    REFERENCES,
-    WHOLE_CLIENTS,
-    Experiment,
-)
+from fu_papers.certified_dfl.grid import DU_FORMS, WHOLE_CLIENTS, Experiment
 from fu_papers.certified_dfl.results import (
     Certificates,
     Curves,
@@ -37,6 +29,7 @@ from fu_papers.certified_dfl.results import (
     served,
 )
 from fu_papers.certified_dfl.titles import REQUESTS, SERVED, SHOWN, dataset_title, timed_title, topology_title
+from fu_papers.controls import CONTROLS, REFERENCES
 from fu_papers.look import published, published_row
 from fu_papers.problem_figures import spread_or_dash
 
@@ -172,7 +165,7 @@ def _test_heading(request: str) -> str:
 
 def _outcome(r: pd.DataFrame, request: str) -> dict[str, str]:
     """What a method achieved, in the columns of Tables I to IV. References have no round of fine-tuning after them."""
-    reference = bool(r.method.isin((*REFERENCES, AGAIN, DESTROYED)).all())
+    reference = bool(r.method.isin(CONTROLS).all())
     row = {_test_heading(request): spread_or_dash(r.test)}
     row["before fine-tuning"] = "–" if reference else spread_or_dash(r.before_test)
     if request == "class":

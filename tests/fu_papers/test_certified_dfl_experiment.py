@@ -10,9 +10,7 @@ from fu_core.federation.local import ClientOpt
 from fu_core.unlearning.baselines.pdudt import PDUDT
 from fu_papers.certified_dfl import certify, curve, runs, stages
 from fu_papers.certified_dfl.grid import (
-    AGAIN,
     CHOICES,
-    CONTROLS,
     DU_FORMS,
     METHODS,
     NET_CHOICES,
@@ -22,6 +20,7 @@ from fu_papers.certified_dfl.grid import (
     granularity,
 )
 from fu_papers.certified_dfl.runs import TRAINING_KEYS
+from fu_papers.controls import AGAIN, CONTROLS
 from fu_papers.lab.record import config_key
 from fu_papers.problems import PROBLEM_KEYS, client_opt, plain_fields
 from tests.certified_dfl_lab import CONVEX, NET, cell, experiment
@@ -221,7 +220,8 @@ def test_the_second_retraining_is_that_of_the_next_seed():
             again = runs.needs(config)["again"][1]
             other = {3: 5, 5: 3}[found.seed]
             assert again == E.training(Place.of(found), other, found.request)
-    assert E.changed(seeds=[3]).other_seed(3) == 4
+    alone = E.changed(seeds=[3]).unlearning(MAINS[NET], 3, REQUESTS["sample"], AGAIN)
+    assert alone["other_seed"] == 4
 
 
 # --- trainings -------------------------------------------------------------------------------------------------------

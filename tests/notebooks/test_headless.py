@@ -140,7 +140,7 @@ def test_every_record_carries_the_overridden_parameters(paper, tiny):
         }
         assert {(c["edge_probability"], c["epochs"]) for c in federated} == {(0.9, 1.0)}
         assert {tuple(c["epsilons"]) for c in federated if "epsilons" in c} == {tuple(wanted["epsilons"])}
-        methods = {*certified_dfl_experiment.CONTROLS, *certified_dfl_experiment.METHODS, "PDUDT"}
+        methods = {*CONTROLS, *certified_dfl_experiment.METHODS, "PDUDT"}
     assert {config["method"] for config in federated if "method" in config} == methods
 
 
