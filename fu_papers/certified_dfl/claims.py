@@ -198,7 +198,7 @@ def _one_round(e: Experiment, curves: Curves) -> ClaimResult:
     )
     ours += f"; doing nothing is within 1 point on {sum(untouched)} of {len(untouched)} data sets"
     keys = [record.key for (_, granularity, _), record in curves.items() if granularity == "client"]
-    reason = f"rounds per data set until within 1 point, of at most {e.pdudt_rounds}; DU <= 1 and PDUDT > 1"
+    reason = f"rounds per data set until within 1 point, of at most {max(e.pdudt_rounds)}; DU <= 1 and PDUDT > 1"
     parts = {"rounds": unknown(CURVES)}
     return judged("D5", parts, ours, "one seed", keys, reason, parts)
 

@@ -5,6 +5,7 @@ Every function takes the experiment and what the stages' runs returned; nothing 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,18 +20,19 @@ from fu_papers.certified_dfl.further_tables import (
     Scales,
     heads_frame,
     heads_releases,
+    peers_frame,
     scale_rows,
 )
 from fu_papers.certified_dfl.grid import Experiment
 from fu_papers.certified_dfl.heads import nets
-from fu_papers.certified_dfl.peers import DU_ROWS, reported_epsilon
+from fu_papers.certified_dfl.peers import DU_ROWS, ROUNDS_ROWS, reported_epsilon
 from fu_papers.certified_dfl.titles import REQUESTS, SHOWN, dataset_title
 from fu_papers.lab.record import Record
 from fu_papers.look import LINE, colour
 from fu_papers.problem_figures import axes_row
 from fu_papers.study import Cell
 
-PEER_MARKERS = "osD^v<>PX*"
+PEER_MARKERS = "osD^v<>PX*dh"
 PEER_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#555555")  # Okabe and Ito's
 LEAST_PASSES = 0.5  # what takes none is drawn here: the axis is logarithmic
 LEAST_RANGE = 3.0  # points of accuracy on either side: a chance difference is to look small
@@ -126,25 +128,52 @@ def scale_figure(scales: Scales) -> Figure:
 
 
 def peers_figure(e: Experiment, peers: Mapping[Cell, Record]) -> Figure:
-    """Accuracy against price of every certified release at one epsilon; a line joins one method's values."""
-    fig, ax = plt.subplots(figsize=(8.6, 4.4))
-    shown = {cell: record.metrics for cell, record in peers.items() if not record.metrics["refused"]}
-    for k, method in enumerate(dict.fromkeys(cell.method for cell in shown)):
-        points = sorted((m["passes"], m["test"]) for cell, m in shown.items() if cell.method == method)
-        ours = method in DU_ROWS
-        passes, accuracies = zip(*points, strict=True)
-        ax.plot(
-            [max(p, LEAST_PASSES) for p in passes],
-            accuracies,
-            label=PEER_TITLES.get(method, method),
-            marker=PEER_MARKERS[k % len(PEER_MARKERS)],
-            color=colour("DU") if ours else PEER_COLOURS[k % len(PEER_COLOURS)],
-            linestyle="none" if ours else "-",
-        )
-    exact = next(iter(shown.values()))["test_exact"]
-    ax.axhline(exact, color=colour("Retrain"), linestyle="--", label="exact retraining, no noise")
-    ax.set(xscale="log", ylim=(0, 102), ylabel="test accuracy (%)")
-    ax.set_xlabel("passes over the retained data to serve the request (log scale)")
-    ax.set_title(f"every model here is (ε, δ) = ({reported_epsilon(e):g}, {e.delta:g}) certified")
-    fig.legend(loc="outside right upper", frameon=False)
+    """Accuracy against price of every certified release at one epsilon; a panel per lambda and share of samples.
+
+    A line joins one method's values; a point is the mean over seeds, and is missing where one seed was refused.
+    """
+    frame = peers_frame(peers)
+    whole = frame.groupby(["l2", "request", "method", "with"]).filter(lambda runs: (runs.refused == "").all())
+    methods = list(dict.fromkeys(cell.method for cell in peers))
+    columns, lines = e.peer_fractions, e.peer_l2
+    fig, axes = plt.subplots(
+        len(lines),
+        len(columns),
+        figsize=(5.2 * len(columns), 3.1 * len(lines) + 1),
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+    )
+    shown: dict[str, Any] = {}
+    for (line, l2), (column, share) in itertools.product(enumerate(lines), enumerate(columns)):
+        ax, here = axes[line][column], whole[(whole.l2 == l2) & (whole.request == f"sample-{share:g}")]
+        for method in dict.fromkeys(here.method.astype(str)):
+            runs = here[here.method == method]
+            points = runs.groupby("with")[["passes", "test"]].mean().sort_values("passes")
+            k, ours = methods.index(method), method in (*DU_ROWS, *ROUNDS_ROWS)
+            shown[method] = ax.plot(
+                points.passes.clip(lower=LEAST_PASSES),
+                points.test,
+                label=PEER_TITLES.get(method, method),
+                marker=PEER_MARKERS[k % len(PEER_MARKERS)],
+                color=_peer_colour(method, k),
+                linestyle="none" if ours else "-",
+            )[0]
+        exact = here.test_exact.mean()
+        shown["exact"] = ax.axhline(exact, color=LINE, linestyle="--", label="exact retraining, no noise")
+        ax.set(xscale="log", ylim=(0, 102))
+        ax.set_title(f"λ = {l2:g}, {100 * share:g} % of the samples go", fontsize=11)
+    for ax in axes[-1]:
+        ax.set_xlabel("passes over the retained data (log scale)")
+    for ax in axes[:, 0]:
+        ax.set_ylabel("test accuracy (%)")
+    fig.suptitle(f"every model here is (ε, δ) = ({reported_epsilon(e):g}, {e.delta:g}) certified", fontsize=12)
+    order = [shown[name] for name in (*methods, "exact") if name in shown]
+    fig.legend(handles=order, loc="outside right upper", frameon=False)
     return fig
+
+
+def _peer_colour(method: str, k: int) -> str:
+    if method in ROUNDS_ROWS:
+        return colour(method)
+    return colour("DU") if method in DU_ROWS else PEER_COLOURS[k % len(PEER_COLOURS)]

@@ -13,16 +13,24 @@ import pandas as pd
 
 from fu_papers.certified_dfl.grid import Experiment, Place, granularity
 from fu_papers.certified_dfl.heads import nets
-from fu_papers.certified_dfl.peers import DU_ROWS, reported_epsilon
+from fu_papers.certified_dfl.noisy_nets import NEW, NOISY
+from fu_papers.certified_dfl.peers import DU_ROWS, ROUNDS_ROWS, reported_epsilon
 from fu_papers.certified_dfl.tables import MEASURED, few
-from fu_papers.certified_dfl.titles import REQUESTS, dataset_title
+from fu_papers.certified_dfl.titles import REQUESTS, SHOWN, dataset_title
 from fu_papers.lab.record import Record
 from fu_papers.problem_figures import spread_or_dash
 from fu_papers.study import Cell
 
 Heads = Mapping[Cell, Record]
 Scales = Mapping[int, Record]  # by N
-PEER_TITLES = {"Newton from zero": "Newton's method from zero: exact retraining", "DU": "DU, corrected"}
+PEER_TITLES = {
+    "Newton from zero": "Newton's method from zero: exact retraining",
+    "DU": "DU, corrected",
+    "Retrain": "Retrain's rounds, the same rule",
+    "Fine-tune": "as many rounds more, the same rule",
+}
+CLIP_OF = {"gradient": "start_clip", "model": "model_clip"}
+NET_ROWS = {"Original": SHOWN["Original"], "Retrain": SHOWN["Retrain"], NEW: "new weights, trained so long"}
 
 
 # --- certified heads -------------------------------------------------------------------------------------------------
@@ -152,26 +160,57 @@ def scale_table(scales: Scales) -> pd.DataFrame:
 # --- peers at the same guarantee -------------------------------------------------------------------------------------
 
 
+def peers_frame(peers: Mapping[Cell, Record]) -> pd.DataFrame:
+    """A row per run: lambda, request, method, its values ("with"), seed, and its metrics."""
+    return pd.DataFrame(
+        [
+            {
+                "l2": record.config["l2"],
+                "request": cell.request,
+                "method": cell.method,
+                "with": cell.label or "–",
+                "seed": cell.seed,
+                **record.metrics,
+            }
+            for cell, record in peers.items()
+        ]
+    )
+
+
 def peers_table(peers: Mapping[Cell, Record]) -> pd.DataFrame:
-    """Certified methods side by side: what each released, what it took, or why nothing came out."""
-    rows = []
-    for cell, record in peers.items():
-        m = record.metrics
-        row = {"method": PEER_TITLES.get(cell.method, cell.method), "with": cell.label or "–"}
-        if m["refused"]:
-            rows.append({**row, "released": m["outcome"]})
+    """Certified methods side by side: what each released, what it took, or why nothing came out. Over seeds."""
+    frame, rows = peers_frame(peers), []
+    for l2, request, method, values in dict.fromkeys(
+        zip(frame.l2, frame.request, frame.method, frame["with"], strict=True)
+    ):
+        same = (frame.l2 == l2) & (frame.request == request) & (frame.method == method) & (frame["with"] == values)
+        runs = frame[same]
+        out = runs[runs.refused == ""]
+        row = {
+            "λ": f"{l2:g}",
+            "of everybody's samples": request.removeprefix("sample-"),
+            "method": PEER_TITLES.get(method, method),
+            "with": values,
+            "released": f"{len(out)} of {len(runs)}",
+        }
+        if len(out) < len(runs):
+            row["released"] += f", {runs[runs.refused != ''].outcome.iloc[0]}"
+        if out.empty:
+            rows.append(row)
             continue
+        bare = out.test_noiseless.dropna()
+        nominal = out.nominal.iloc[0]
         rows.append(
             {
                 **row,
-                "released": "yes",
-                "noise σ": f"{m['sigma']:.3g}",
-                "test acc. %": f"{m['test']:.1f}",
-                "without noise %": "–" if m["test_noiseless"] is None else f"{m['test_noiseless']:.1f}",
-                "distance / |exact retraining|": f"{m['distance']:.3g}",
-                "passes over the retained data": f"{m['passes']:.3g}",
-                "vectors sent": f"{m['vectors']:,.0f}",
-                "guarantee": f"nominal: {m['nominal']}" if m["nominal"] else _proved(cell.method),
+                "noise σ": f"{out.sigma.mean():.3g}",
+                "test acc. %": spread_or_dash(out.test),
+                "without noise %": "–" if bare.empty else f"{bare.mean():.1f}",
+                "exact retraining %": f"{out.test_exact.mean():.1f}",
+                "distance / |exact retraining|": f"{out.distance.mean():.3g}",
+                "passes over the retained data": f"{out.passes.mean():.3g}",
+                "vectors sent": f"{out.vectors.mean():,.0f}",
+                "guarantee": f"nominal: {nominal}" if nominal else _proved(method),
             }
         )
     return pd.DataFrame(rows).fillna("–")
@@ -179,4 +218,38 @@ def peers_table(peers: Mapping[Cell, Record]) -> pd.DataFrame:
 
 def _proved(method: str) -> str:
     """What measures its radius may refuse, and whether it did depends on the data."""
-    return "proved, given a release" if method in (*DU_ROWS, "Certified removal") else "proved"
+    measures = (*DU_ROWS, *ROUNDS_ROWS, "Certified removal")
+    return "proved, given a release" if method in measures else "proved"
+
+
+# --- whole nets ------------------------------------------------------------------------------------------------------
+
+
+def noisy_nets_table(nets: Mapping[Cell, Record]) -> pd.DataFrame:
+    """Whole nets released under a certificate, beside Retrain and new weights with as many rounds. One seed."""
+    rows = []
+    for cell, record in nets.items():
+        m, options = record.metrics, record.config["options"]
+        noisy = cell.method in NOISY
+        row = {
+            "data set, net": dataset_title(Place.of(cell).dataset),
+            "method": cell.method if noisy else NET_ROWS[cell.method],
+            "ε": f"{options['epsilon']:g}" if noisy else "–",
+            "clipped to": f"{options[CLIP_OF[options['clip']]]:g}" if noisy else "–",
+            "noiseless rounds": str(options["tuning"]) if noisy else str(record.config["rounds_of_new"] or "–"),
+        }
+        if m["outcome"] == "diverged":
+            rows.append({**row, "test acc. %": "diverged"})
+            continue
+        rows.append(
+            {
+                **row,
+                "noise σ a step": f"{m['sigma']:.3g}" if noisy else "–",
+                "test acc. %": f"{m['test']:.1f}",
+                "forgotten data %": f"{m['forget']:.1f}",
+                "KL to Retrain there": f"{m['kl']:.3g}",
+                "|w|, before": f"{m['length']:.3g}, {m['length_before']:.3g}",
+                "passes over the retained data": f"{m['passes']:.3g}",
+            }
+        )
+    return pd.DataFrame(rows).fillna("–")

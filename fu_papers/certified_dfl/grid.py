@@ -32,7 +32,7 @@ CONVEX = ("unit_softmax", "softmax_regression")
 OPTIONS = {"Fine-tune": {"rounds": 0}}  # what follows every method, a round on retained data (Remark 1), is all of it
 PER_DATASET = (
     "n_train", "n_test", "rounds", "lr", "lr_decay", "momentum", "batch_size", "epochs", "l2",
-    "curvature", "printed_curvature", "damping", "curvature_samples",
+    "curvature", "printed_curvature", "damping", "curvature_samples", "pdudt_rounds",
 )  # fmt: skip
 
 # DU, one choice changed at a time; "corrected" as the tables use it comes first.
@@ -217,7 +217,7 @@ class Experiment(CertifiedDflParameters):
         check_choice("method", name, (*CONTROLS, *METHODS, WHOLE_CLIENTS), ConfigError)
         config = {**self.training(place, seed, request), "method": name, "exact": self.convex(place.dataset)}
         if name == WHOLE_CLIENTS:
-            config["pdudt_rounds"] = self.pdudt_rounds
+            config["pdudt_rounds"] = self.of_dataset("pdudt_rounds", place.dataset)
         if name == AGAIN:
             return {**config, "other_seed": other_seed(seed, self.seeds), "options": {}}
         return {**config, "options": self.options(place.dataset, name, **change)}
@@ -260,7 +260,7 @@ class Experiment(CertifiedDflParameters):
                 **self.training(self.main(dataset), self.seeds[0]),
                 "method": name,
                 "requests": requests,
-                "pdudt_rounds": self.pdudt_rounds,
+                "pdudt_rounds": self.of_dataset("pdudt_rounds", dataset),
                 "options": self.options(dataset, name),
             }
             for dataset, (kind, requests) in itertools.product(self.datasets, asked.items())
@@ -274,7 +274,7 @@ class Experiment(CertifiedDflParameters):
                 **self.training(self.main(dataset), self.seeds[0], request),
                 "timed_rounds": min(self.timed_rounds, self.of_dataset("rounds", dataset)),
                 "variants": {name: self.options(dataset, name) for name in DU_FORMS},
-                "pdudt_rounds": self.pdudt_rounds if kind == "client" else 0,
+                "pdudt_rounds": self.of_dataset("pdudt_rounds", dataset) if kind == "client" else 0,
             }
             for dataset, (kind, request) in itertools.product(self.datasets, self.requests().items())
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fu_papers.certified_dfl import heads, peers, runs, scaling
+from fu_papers.certified_dfl import heads, noisy_nets, peers, runs, scaling
 from fu_papers.certified_dfl.certify import certify
 from fu_papers.certified_dfl.certify import needs as certify_needs
 from fu_papers.certified_dfl.curve import curve
@@ -27,6 +27,10 @@ def trainings(e: Experiment) -> dict[tuple[str, str, int, str], Config]:
         if "again" in needed:
             training = needed["again"][1]
             found[cell.setting, cell.condition, training["seed"], cell.request] = training
+    for cell, config in peers.cells(e).items():
+        original = peers.needs(config).get("original")
+        if original and original[1] not in found.values():  # with another lambda
+            found[cell.setting, cell.condition, cell.seed, "none"] = original[1]
     return found
 
 
@@ -36,6 +40,8 @@ def minimisers(e: Experiment) -> dict[tuple[str, str], Config]:
     for cell, config in e.cells().items():
         if "exact" in (needed := runs.needs(config)):
             found[cell.setting, cell.request] = needed["exact"][1]
+    for cell, config in peers.cells(e).items():
+        found[f"{cell.setting}, {cell.condition}", cell.request] = peers.needs(config)["exact"][1]
     for (place, _, _), config in e.certificates().items():
         found |= {(place.setting, name): one for name, (_, one) in certify_needs(config).items() if name != "original"}
     return found
@@ -52,5 +58,6 @@ STAGES = (
     Stage("certificates", certify, lambda e: e.certificates(), needs=("training", "exact retraining")),
     Stage("certified heads", heads.certify_head, heads.cells, needs=("training",)),
     Stage("certified peers", peers.peer, peers.cells, needs=("training", "exact retraining")),
+    Stage("noisy nets", noisy_nets.noisy_net, noisy_nets.cells, needs=("training",)),
     Stage("scale", scaling.scale, scaling.cells, alone=True),
 )

@@ -53,4 +53,6 @@ def source(descriptions: Mapping[Place, Record], datasets: Sequence[str] | None 
 
 def timed_title(e: Experiment, method: str) -> str:
     """A method's name where seconds are shown: PDUDT's depend on how many rounds follow its replay."""
-    return f"PDUDT (reconstruction), {e.pdudt_rounds} rounds" if method == "PDUDT" else SHOWN[method]
+    if method != "PDUDT":
+        return SHOWN[method]
+    return f"PDUDT (reconstruction), {' / '.join(map(str, dict.fromkeys(e.pdudt_rounds)))} rounds"

@@ -86,8 +86,9 @@ NOTEBOOKS = {
             "n_train": [120], "n_test": [60], "rounds": [3], "lr": [1.0], "lr_decay": [0.9], "momentum": [0.0],
             "batch_size": [20], "epochs": [1.0], "l2": [0.01], "curvature": ["hessian"],
             "printed_curvature": ["hessian"], "damping": [0.0], "curvature_samples": [0], "clients": 4,
-            "pdudt_rounds": 1, "timed_rounds": 1, "epsilons": [1.0], "sequence": 2, "budget": 1.0,
+            "pdudt_rounds": [1], "timed_rounds": 1, "epsilons": [1.0], "sequence": 2, "budget": 1.0,
             "head_rounds": 1, "scale_clients": [3], "scale_rounds": 1,
+            "peer_l2": [0.01], "peer_fractions": [0.1], "peer_seeds": [0],
         },
     ),
 }  # fmt: skip

@@ -16,7 +16,7 @@ from fu_papers.verdicts import claims as rules
 from tests.certified_dfl_lab import experiment
 
 MNIST, CIFAR = "mnist/unit_softmax", "cifar10/tiny_cnn"
-E = experiment(datasets=[MNIST, CIFAR], seeds=[0, 1], pdudt_rounds=5)
+E = experiment(datasets=[MNIST, CIFAR], seeds=[0, 1], pdudt_rounds=[5, 5])
 NOTHING, PRINTED, CORRECTED, PDUDT, TUNED = "Original", "DU printed", "DU", "PDUDT", "Fine-tune"
 HOLDS, PART, NOT, OPEN = "holds", "holds in part", "does not hold", "undetermined"
 JUDGED = (NOTHING, PRINTED, CORRECTED)

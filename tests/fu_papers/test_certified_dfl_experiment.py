@@ -30,11 +30,11 @@ E = experiment(
     seeds=SEEDS, n_train=[200, 210], n_test=[100, 110], lr_decay=[0.9, 0.8], momentum=[0.0, 0.7], batch_size=[20, 25],
     epochs=[1.0, 2.0], printed_curvature=["fisher", "diagonal_fisher"], damping=[0.0, 0.02],
     curvature_samples=[40, 30], edge_probability=0.6, forget_class=2, leaving=1, net_gradient="centred",
-    epsilons=[1, 10], budget=1, timed_rounds=5,
+    epsilons=[1, 10], budget=1, timed_rounds=5, peer_seeds=SEEDS,
 )  # fmt: skip
 REQUESTS = {"sample": "sample-0.1", "class": "class-2", "client": "client-1"}
 MAINS = {dataset: Place(dataset, "iid", "erdos_renyi") for dataset in (CONVEX, NET)}
-OF_DU = {"curvature", "printed_curvature", "damping", "curvature_samples"}
+OWN_TESTS = {"pdudt_rounds", "curvature", "printed_curvature", "damping", "curvature_samples"}
 
 
 def key_of(config):
@@ -93,7 +93,7 @@ def test_places_are_all_combinations_and_the_main_one_has_the_first_split_and_th
     assert Place(NET, "dirichlet-0.3", "ring").setting == "digits/dirichlet-0.3/mlp"
 
 
-@pytest.mark.parametrize("name", sorted(set(PER_DATASET) - OF_DU))
+@pytest.mark.parametrize("name", sorted(set(PER_DATASET) - OWN_TESTS))
 def test_a_value_per_data_set_ends_in_the_configs_of_its_data_set(name):
     first, second = getattr(E, name)
     assert first != second
@@ -279,7 +279,7 @@ def test_the_trainings_are_original_samples_and_class_everywhere_and_clients_at_
         {"epsilons": [3.0]},
         {"budget": 7.0},
         {"delta": 1e-3},
-        {"pdudt_rounds": 9},
+        {"pdudt_rounds": [9, 9]},
         {"timed_rounds": 1},
         {"sequence": 5},
         {"sequence_fraction": 0.5},

@@ -15,7 +15,7 @@ from tests.certified_dfl_lab import CONVEX, NET, experiment
 
 E = experiment()
 SCALES = ("l2", "lr", "lr_decay", "momentum", "epochs", "damping")  # per data set, any finite number in their range
-COUNTS = ("rounds", "batch_size")  # per data set, whole numbers >= 1
+COUNTS = ("rounds", "batch_size", "pdudt_rounds")  # per data set, whole numbers >= 1
 NATURALS = ("n_train", "n_test", "curvature_samples")  # per data set, whole numbers >= 0
 REFUSED = [
     *(({name: []}, f"{name} must list at least one value") for name in ("datasets", "splits", "topologies", "seeds")),
@@ -54,7 +54,7 @@ REFUSED = [
     ({"forget_class": 1.5}, "forget_class must be a valid integer, got 1.5"),
     *(
         ({name: 0}, f"{name} must be greater than or equal to 1, got 0")
-        for name in ("sequence", "pdudt_rounds", "timed_rounds", "head_rounds", "scale_rounds")
+        for name in ("sequence", "timed_rounds", "head_rounds", "scale_rounds")
     ),
     ({"timed_rounds": 1.5}, "timed_rounds must be a valid integer, got 1.5"),
     *(({name: [3, -1]}, f"{name} must be greater than") for name in (*SCALES, *COUNTS, *NATURALS)),
@@ -78,9 +78,10 @@ def test_a_parameter_out_of_range_is_one_error_that_names_it(change, says):
     assert "\n" not in str(info.value)
 
 
-def test_the_lists_per_data_set_are_all_lists_but_six():
+def test_the_lists_per_data_set_are_all_lists_but_nine():
     lists = {name for name in SCHEMA.model_fields if isinstance(getattr(E, name), list)}
-    assert lists - set(PER_DATASET) == {"datasets", "splits", "topologies", "seeds", "epsilons", "scale_clients"}
+    shared = {"datasets", "splits", "topologies", "seeds", "epsilons", "scale_clients"}
+    assert lists - set(PER_DATASET) == {*shared, "peer_l2", "peer_fractions", "peer_seeds"}
     assert set(PER_DATASET) < lists
     starred = {name for name, field in SCHEMA.model_fields.items() if field.description.startswith("*")}
     assert starred == set(PER_DATASET)

@@ -213,7 +213,7 @@ def test_curves_begin_with_the_training_and_serve_one_request_after_the_other(st
         record = run(store, curve, curves[CONVEX, "sample", method])
         begun = [row for row in record.rounds if row["phase"] == 0]
         assert [row["test"] for row in begun] == [row["test"] for row in training.rounds]
-        rounds = 6 if method == "Retrain" else TINY.pdudt_rounds
+        rounds = 6 if method == "Retrain" else TINY.pdudt_rounds[0]
         for phase in (1, 2, 3):
             assert [row["round"] for row in record.rounds if row["phase"] == phase] == list(range(rounds + 1))
     replayed = run(store, curve, curves[CONVEX, "client", "PDUDT"])

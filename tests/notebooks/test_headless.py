@@ -50,7 +50,10 @@ PARAMETERS = {
         "edge_probability": 0.9,
         "epsilons": [1.0],
         "budget": 30.0,
-        "pdudt_rounds": 1,
+        "pdudt_rounds": [1, 1],
+        "peer_l2": [0.01],
+        "peer_fractions": [0.1],
+        "peer_seeds": [0],
         "timed_rounds": 2,
     },
     "fedora": {
