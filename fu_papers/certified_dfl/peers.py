@@ -69,7 +69,7 @@ PEERS: tuple[tuple[str, dict[str, Any]], ...] = (  # with values of the paramete
 def cells(e: Experiment) -> dict[Cell, dict[str, Any]]:
     """Every `peer` run with the place of its result: the main convex place, sample-wise, one epsilon.
 
-    With every lambda and every share of samples, since the others' noise hangs on both; by its budget, a gradient has to
+    With every lambda and share of samples, since the others' noise hangs on both; by its budget, a gradient has to
     be as small everywhere.
     """
     found: dict[Cell, dict[str, Any]] = {}
