@@ -315,6 +315,8 @@ def _after_noise(f: Federation, W: Tensor, deletion: Deletion, config: DU, priva
     if privacy.epsilon is not None:
         # the mean of squares bounds the mean's own, and what the parts of its sum could tell where models differ
         radii = [residual_radius(f.model, w.double(), deletion, objective=config.objective) for w in W]
+        f.meter.images += n * (deletion.n - deletion.m)  # a retained gradient at everybody's model, each summed once
+        Network(f, config.sums, x).everywhere(vectors=n)
         certificate = measured(privacy, math.hypot(*radii) / math.sqrt(n), "all models", against="messages")
         sigma = certificate.sigma
     draw, share = privacy.draw(f.seed), sigma / math.sqrt(max(n - 1, 1))

@@ -9,7 +9,8 @@ epsilon holds. Hence every release draws anew, from the system's entropy unless 
 Fresh noise is drawn by Philox from 256 bits of the system's entropy: torch's generators keep 32 bits of a seed, which
 can be tried one by one. A rehearsal can be repeated by whoever knows its number, so what it releases is for figures and
 tests, not for the world, and its certificate says so. Floating-point noise has low-order bits that tell of what it was
-added to (Mironov 2012); nothing here hides those.
+added to (Mironov 2012); nothing here hides those. That the noisy model is rounded to its own precision costs nothing:
+it happens to what is noisy already, and radii are measured at the very numbers that the noise is added to.
 """
 
 from __future__ import annotations

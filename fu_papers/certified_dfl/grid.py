@@ -47,6 +47,12 @@ CHOICES: dict[str, dict[str, Any]] = {
     "one step, client's own curvature": {**ONE_STEP, "gradient": "forgotten", "whose": "local"},
     "one step, damped Fisher": {**ONE_STEP, "curvature": "fisher", "damping": 0.01, "curvature_samples": 500},
     "one step, damped diagonal Fisher": {**ONE_STEP, "curvature": "diagonal_fisher", "damping": 0.01},
+    "as printed, curvature from all samples": {
+        "form": "printed",
+        "until": None,
+        "curvature_samples": None,
+        "tol": 1e-2,
+    },
 }
 # On nets: which curvature, and how long a step. What is not said is as in the tables.
 NET_CHOICES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -107,7 +107,8 @@ def choices_table(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     ]
     r = runs[runs.group == "choices"]
     for label in r.label.unique():
-        head = SHOWN["DU"] if label == "corrected" else f"corrected, but with {label}"
+        head = label if label.startswith("as printed") else f"corrected, but with {label}"
+        head = SHOWN["DU"] if label == "corrected" else head
         found = r[r.label == label]
         rows.append({"variant": head, **_outcome(found, "sample"), **_price(found)})
     return pd.DataFrame(rows).fillna("–")

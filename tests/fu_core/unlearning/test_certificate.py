@@ -219,6 +219,21 @@ def test_noise_that_comes_first_covers_every_message_after_it(logistic):
         logistic.release(Privacy(epsilon=1.0, budget=0.001), noise="first", until=1e-6)
 
 
+def test_what_noise_first_checks_is_counted(logistic):
+    """A retained gradient at each client's model, and a sum of each: what a certificate takes, and sigma alone does not."""
+
+    def price(privacy):
+        f = among_peers(logistic.model, logistic.clients, 0)
+        options = DU(noise="first", damping=1e12, steps=1, objective="samples")  # as many steps either way
+        du_release(f, logistic.w.repeat(4, 1), logistic.deletion, options, privacy)
+        return f.meter
+
+    certified = price(Privacy(epsilon=1.0, budget=3.0, noise=Noise(rehearsed=3)))
+    bare = price(Privacy(sigma=gaussian_sigma(3.0, epsilon=1.0, delta=1e-5)))
+    assert certified.images - bare.images == 4 * (logistic.deletion.n - logistic.deletion.m)
+    assert certified.bytes - bare.bytes == 4 * 2 * 3 * logistic.model.d * 8  # up a tree of four and down again
+
+
 def test_the_start_with_noise_has_it_even_for_who_knows_a_part(logistic):
     """N parts of variance sigma^2 / (N - 1): without any one of them sigma is left."""
     draws = []
