@@ -37,6 +37,7 @@ PER_DATASET = (
 
 # DU, one choice changed at a time; "corrected" as the tables use it comes first.
 ONE_STEP = {"until": None, "gradient": "retained"}
+PRINTED = {"form": "printed", "until": None, "tol": 1e-2}
 CHOICES: dict[str, dict[str, Any]] = {
     "corrected": {},
     "one Newton step": ONE_STEP,
@@ -47,12 +48,7 @@ CHOICES: dict[str, dict[str, Any]] = {
     "one step, client's own curvature": {**ONE_STEP, "gradient": "forgotten", "whose": "local"},
     "one step, damped Fisher": {**ONE_STEP, "curvature": "fisher", "damping": 0.01, "curvature_samples": 500},
     "one step, damped diagonal Fisher": {**ONE_STEP, "curvature": "diagonal_fisher", "damping": 0.01},
-    "as printed, curvature from all samples": {
-        "form": "printed",
-        "until": None,
-        "curvature_samples": None,
-        "tol": 1e-2,
-    },
+    "as printed, curvature from all samples": {**PRINTED, "curvature_samples": None},
 }
 # On nets: which curvature, and how long a step. What is not said is as in the tables.
 NET_CHOICES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -177,7 +177,8 @@ def test_a_cells_config_says_what_the_cell_says():
         assert key_of(config) == config_key(E.training(Place.of(found), found.seed, found.request))
         assert ("pdudt_rounds" in config) == (found.method == WHOLE_CLIENTS)
         if found.method in DU_FORMS:
-            assert config["options"]["form"] == ("corrected" if found.method == "DU" else "printed")
+            printed = found.method == "DU printed" or found.label.startswith("as printed")
+            assert config["options"]["form"] == ("printed" if printed else "corrected")
         elif found.method == "Fine-tune":
             assert config["options"] == {"rounds": 0}  # all it does is the round that follows every method
         else:

@@ -220,7 +220,7 @@ def test_noise_that_comes_first_covers_every_message_after_it(logistic):
 
 
 def test_what_noise_first_checks_is_counted(logistic):
-    """A retained gradient at each client's model, and a sum of each: what a certificate takes, and sigma alone does not."""
+    """A retained gradient at each client's model, and a sum of each: a certificate takes them, sigma alone does not."""
 
     def price(privacy):
         f = among_peers(logistic.model, logistic.clients, 0)
