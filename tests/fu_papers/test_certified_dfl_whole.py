@@ -183,8 +183,9 @@ def test_fresh_noise_is_audited_as_rehearsed_noise_is():
     releases, found = Releases(here, rehearsed=False), {}
     for name in ("corrected, one model", theory_whole.TENTH):
         made = mechanism(here, name)
+        alpha = 0.05 if made.planted else 1e-6
         found[name] = audit_release(lambda knew, k, made=made: releases.of(made, knew, k), True, False,
-                                    claimed=5.0, delta=1e-5, draws=64, alpha=1e-6 if made.planted is False else 0.05)  # fmt: skip
+                                    claimed=5.0, delta=1e-5, draws=64, alpha=alpha)  # fmt: skip
     assert not found["corrected, one model"].refuted
     assert found[theory_whole.TENTH].refuted
     assert not torch.equal(*(Releases(here, rehearsed=False).of(made, True, 0) for _ in range(2)))
@@ -198,7 +199,7 @@ def test_a_run_is_the_same_twice(case):
 
 
 def test_the_truth_by_hand():
-    """One model: the distance. Noise for each: the mean's has 1 / sqrt N of it, the tuple's distance is all clients'."""
+    """Noise for each: the mean's has 1 / sqrt N of it, the tuple's distance is that of all clients together."""
     here = theory_whole.held(config(UNLIKE))
     each = mechanism(here, "corrected, noise for each")
     releases, sigma = Releases(here), theory_whole.mechanism_sigma(each)
