@@ -26,6 +26,6 @@ def quadratics():
 
 @pytest.fixture(scope="session")
 def theory_store(tmp_path_factory):
-    """Records of the papers' numerical checks, which depend on no parameter: one store for all test processes."""
+    """Records of the papers' numerical checks, at the sizes of quick: one store for all test processes."""
     root = tmp_path_factory.getbasetemp()
     return RecordStore((root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "theory")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -41,7 +42,8 @@ def needs(config: Mapping[str, Any]) -> Needs:
 class Asked:
     """A request as it comes: who is there, with a meter for it; everybody's model (K, d); what goes; the exact model.
 
-    exact (d,): the minimiser of what is then retained, world B before its noise (errata D6, D7).
+    exact (d,): the minimiser of what is then retained, world B before its noise (errata D6, D7); draws: of noise in
+    either world, behind every accuracy with noise; named: seed, cell and request, whose noise in world B is their own.
     """
 
     f: Federation
@@ -49,6 +51,8 @@ class Asked:
     deletion: Deletion
     exact: Tensor
     test: Client
+    draws: int
+    named: tuple[int | str, ...]
 
     def measured(self, plain: Release) -> dict[str, Any]:
         """The models without noise: what they are worth, how far they are from exact retraining, what they took."""
@@ -68,23 +72,36 @@ class Asked:
         }
 
     def release(self, config: DU, plain: Release, privacy: Privacy) -> tuple[Certificate | None, dict[str, Any]]:
-        """One release, and what is to be told of it: its noise and accuracy, or why it was refused."""
+        """One release, and what is to be told of it: its noise, or why it was refused; mean accuracy over draws."""
         told: dict[str, Any] = {"epsilon": privacy.epsilon, "form": config.form}
         try:
             found = du_release(self.f, self.W, self.deletion, config, privacy, plain)
         except CertificateViolation as refused:
             return None, {**told, "released": False, "reason": str(refused)}
         assert found.certificate is not None
-        other = torch.randn(len(self.exact), generator=stream(0, "noise of world B"), dtype=torch.float64)
+        same = Privacy(sigma=found.sigma, noise=privacy.noise)  # as much noise, without another certificate
+        more = [du_release(self.f, self.W, self.deletion, config, same, plain) for _ in range(1, self.draws)]
+        seed, *names = self.named
+        others = [
+            stream(int(seed), "noise of world B", *names, config.form, f"{privacy.epsilon:g}", k)
+            for k in range(self.draws)
+        ]
+        retrained = [
+            self.exact + found.sigma * torch.randn(len(self.exact), generator=other, dtype=torch.float64).to(self.exact)
+            for other in others
+        ]
         return found.certificate, {
             **told,
             "released": True,
             "sigma": found.sigma,
             "claimed_radius": found.certificate.radius,
             "mu": found.certificate.mu,
-            "test": accuracy(self.f.model, found.models.mean(dim=0), *self.test),
-            "retrained": accuracy(self.f.model, self.exact + found.sigma * other.to(self.exact), *self.test),
+            "test": self._accuracy([one.models.mean(dim=0) for one in (found, *more)]),
+            "retrained": self._accuracy(retrained),
         }
+
+    def _accuracy(self, models: Sequence[Tensor]) -> float:
+        return fmean(accuracy(self.f.model, w, *self.test) for w in models)
 
 
 @run_function("certified_dfl.certify", data=data_hash, needs=needs)
@@ -101,13 +118,14 @@ def certify(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, A
     du, delta, budget = DU(**config["du"]), config["delta"], config["budget"]
     served, printed = [], []
     certificates: dict[float, list[Certificate | None]] = {epsilon: [] for epsilon in config["epsilons"]}
-    named = [config[key] for key in ("dataset", "split", "topology")]
+    named = [str(config[key]) for key in ("dataset", "split", "alpha", "model", "topology")]
     with rehearsal():  # another for every release of this run, and the same when it is run again
         noise = Noise(rehearsed=stream_seed(config["seed"], "certify", *named, *config["requests"]))
         for request in config["requests"]:
             deletion = Deletion.of(present.clients, newly_asked(request, earlier, f))
             exact = context.needed(request, ["x"])["x"].to(device())
-            asked = Asked(present.having(meter=Meter()), W, deletion, exact, test)
+            about = (config["seed"], *named, request)
+            asked = Asked(present.having(meter=Meter()), W, deletion, exact, test, config["draws"], about)
             plain = du_release(asked.f, W, deletion, within(du, Privacy(epsilon=1.0, delta=delta, budget=budget)))
             served.append({"request": request, **asked.measured(plain)})
             for epsilon, found in certificates.items():
@@ -136,7 +154,7 @@ def _composed(certificates: Sequence[Certificate | None], delta: float) -> float
 
 def _as_printed(config: Mapping[str, Any], asked: Asked, noise: Noise, context: RunContext) -> dict[str, Any]:
     """Algorithm 1 with Theorem 1's noise, whose constants are those of the loss where the models are."""
-    here = Asked(asked.f.having(meter=Meter()), asked.W, asked.deletion, asked.exact, asked.test)
+    here = replace(asked, f=asked.f.having(meter=Meter()))
     du = DU(**config["printed"])
     plain = du_release(here.f, here.W, here.deletion, du)
     constants = softmax_constants(1.0, config["l2"], norm=float(here.W.mean(dim=0).norm()))

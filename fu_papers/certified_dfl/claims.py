@@ -263,36 +263,43 @@ def _lemmas(theory: Theory) -> ClaimResult:
 def _certified(theory: Theory) -> ClaimResult:
     """D10: nothing above the claimed epsilon, be it audited or exact, for what each certificate compares with.
 
-    A certificate is about every case: one that refutes it refutes it for what was released there. Claims so large that
-    they promise nothing are not counted.
+    A certificate is about every case: one that refutes it refutes it for what was released there. Counted are outputs
+    that differ, and the releases that they are of; one model that all publish is one output, and stands for all three.
+    Claims so large that they promise nothing are not counted, nor is what is planted.
     """
-    every = [row for record in theory["audit"] for row in record.metrics["rows"]]
-    rows = [row for row in every if row["counted"]]
+    records = [record for kind in ("audit", "whole", "canaries") for record in theory[kind]]
+    every = [(record.key, row) for record in records for row in record.metrics["rows"] if not row["planted"]]
     forms, shown = [], []
     for form in ("printed", "corrected"):
         # the corrected certificate is about exact retraining x' (errata D6), the printed one about the same training
-        found = [r for r in rows if r["mechanism"].startswith(form) and (form == "printed" or r["reference"] == "x'")]
-        wrong = [row for row in found if row["refuted"] or row["broken"]]
+        found = [
+            (key, row)
+            for key, row in every
+            if row["counted"] and row["mechanism"].startswith(form) and (form == "printed" or row["reference"] == "x'")
+        ]
+        outputs = dict.fromkeys(row["output"] for _, row in found)
+        wrong = [row for _, row in found if row["refuted"] or row["broken"]]
         forms.append(
-            {
-                output: exact(not any(row["output"] == output for row in wrong))
-                for output in (r["output"] for r in found)
-            }
+            {output: exact(not any(row["output"] == output for row in wrong)) for output in outputs}
             or {"any release": exact(False)}
         )
-        refuted = [row["audited"] for row in found if row["refuted"]]
+        releases = {(key, row["mechanism"], row["claimed"]) for key, row in found}
+        refuted = [row["audited"] for _, row in found if row["refuted"] and row["distinct"]]
         most = f" (up to {max(refuted):.1f})" if refuted else ""
-        shown.append(f"{form}: {len(refuted)} of {len(found)} refuted{most}, {len(wrong)} broken")
-    if len(rows) < len(every):
-        shown.append(f"not counted: {len(every) - len(rows)} that claim more than {LARGEST_CLAIM:g}")
-    keys = [record.key for record in theory["audit"]]
-    draws = theory["audit"][0].config["draws"]
+        shown.append(
+            f"{form}: {len(refuted)} of {sum(row['distinct'] for _, row in found)} outputs of {len(releases)} releases "
+            f"refuted{most}, {sum(row['distinct'] for row in wrong)} broken"
+        )
+    if uncounted := sum(row["distinct"] for _, row in every if not row["counted"]):
+        shown.append(f"not counted: {uncounted} that claim more than {LARGEST_CLAIM:g}")
+    draws = sorted({record.config["draws"] for kind in ("audit", "whole") for record in theory[kind]})
     reason = (
         "audited lower bound and exact epsilon <= the claimed one in every case, for the mean model, "
         "one client's, and the tuple of models"
     )
+    spread = f"{' or '.join(map(str, draws))} releases per world" + ", and one with canaries" * bool(theory["canaries"])
     printed, corrected = forms
-    return judged("D10", printed, "; ".join(shown), f"{draws} releases per world", keys, reason, corrected)
+    return judged("D10", printed, "; ".join(shown), spread, [r.key for r in records], reason, corrected)
 
 
 def _risk(theory: Theory) -> ClaimResult:

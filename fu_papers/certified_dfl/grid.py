@@ -29,6 +29,7 @@ DU_FORMS = ("DU printed", "DU")
 METHODS = ("Fine-tune", *DU_FORMS)
 WHOLE_CLIENTS = "PDUDT"  # the baseline that forgets nothing else
 CONVEX = ("unit_softmax", "softmax_regression")
+DRAWS = 5  # of noise in either world, behind every accuracy with noise
 OPTIONS = {"Fine-tune": {"rounds": 0}}  # what follows every method, a round on retained data (Remark 1), is all of it
 PER_DATASET = (
     "n_train", "n_test", "rounds", "lr", "lr_decay", "momentum", "batch_size", "epochs", "l2",
@@ -297,6 +298,7 @@ class Experiment(CertifiedDflParameters):
                 "epsilons": [float(e) for e in self.epsilons],
                 "delta": float(self.delta),
                 "budget": float(self.budget),
+                "draws": DRAWS,
                 "du": self.options(place.dataset, "DU"),
                 "printed": self.options(place.dataset, "DU printed")
                 if (place, kind) == (self.main(self.datasets[0]), "sample")

@@ -59,6 +59,8 @@ class CertifiedDflParameters(Parameters):
     close_budget: Positive = parameter("certified heads and scale: how close to retraining Newton steps come")
     scale_clients: Distinct[Annotated[int, Field(ge=3)]] = parameter("scale: N, convex data set, Erdős-Rényi")
     scale_rounds: Count = parameter("scale: rounds of training and of retraining")
+    audit_draws: Annotated[int, Field(ge=32, multiple_of=32)] = parameter("audits: whole releases per world")
+    audit_cases: Count = parameter("audits: so many of theory_whole.CASES")
 
 
 SCHEMA = CertifiedDflParameters  # as the runner finds it

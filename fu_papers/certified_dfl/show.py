@@ -59,10 +59,14 @@ def tables_1_to_4(experiment: Experiment, runs: pd.DataFrame, out: Path, source:
 
 
 def audit(theory: Theory, out: Path) -> None:
-    """What was claimed, and what a distinguisher could prove: figure and table."""
+    """What was claimed, and what a distinguisher could prove: figures and tables, of noise alone and whole releases."""
     display(keep_figure(out / "audit.png", BREAST_CANCER, theory_figures.audit_figure, theory["audit"]))
     caption = "Claimed epsilon, what an audit of the releases proves, and the true epsilon"
     display(keep_table(out / "audit.csv", BREAST_CANCER, theory_tables.audit_table(theory["audit"]), caption))
+    whole = [*theory["whole"], *theory["canaries"]]
+    display(keep_figure(out / "audit_whole.png", BREAST_CANCER, theory_figures.whole_figure, whole))
+    caption = "The same of whole releases, data in, noisy models out; planted: wrong on purpose"
+    display(keep_table(out / "audit_whole.csv", BREAST_CANCER, theory_tables.whole_table(whole), caption))
 
 
 def explore(name: str, n: int, requester: int, hop: int, what: str) -> None:

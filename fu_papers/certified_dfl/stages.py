@@ -9,6 +9,9 @@ from fu_papers.certified_dfl.curve import curve
 from fu_papers.certified_dfl.grid import Experiment, Place
 from fu_papers.certified_dfl.speed import speed
 from fu_papers.certified_dfl.theory import PLANS
+from fu_papers.certified_dfl.theory_canaries import canaries
+from fu_papers.certified_dfl.theory_whole import canary_cells, whole
+from fu_papers.certified_dfl.theory_whole import cells as whole_cells
 from fu_papers.study import Config, Stage, theory_stages
 
 
@@ -50,6 +53,8 @@ def minimisers(e: Experiment) -> dict[tuple[str, str], Config]:
 STAGES = (
     Stage("settings", runs.describe, descriptions, alone=True),
     *theory_stages(PLANS),
+    Stage("theory: whole", whole, whole_cells),
+    Stage("theory: canaries", canaries, canary_cells),
     Stage("training", runs.train, trainings),
     Stage("exact retraining", runs.exact, minimisers),
     Stage("unlearning", runs.unlearn, lambda e: e.cells(), needs=("training", "exact retraining")),

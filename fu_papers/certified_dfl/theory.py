@@ -8,7 +8,9 @@ stand beside errata D1 to D13.
     theory_mixing       Lemma 1, and where D-PSGD stops
     theory_exactness    how far DU ends from retraining: on quadratics, Lemmas 2 and 3, Theorem 2
     theory_noise        what the printed noise costs and what it certifies
-    theory_audit        what an attacker finds out
+    theory_audit        what an attacker finds out, where the noise is all that is random
+    theory_whole        the same of whole releases, data in, noisy models out; their number is a parameter
+    theory_canaries     the same in one run
     theory_fisher       the Fisher matrix in the Hessian's place
 """
 
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fu_papers.certified_dfl.theory_audit import audit
+from fu_papers.certified_dfl.theory_audit import TABLES, audit
 from fu_papers.certified_dfl.theory_exactness import bounds, exactness, risk
 from fu_papers.certified_dfl.theory_fisher import fisher
 from fu_papers.certified_dfl.theory_mixing import fixed_point, mixing
@@ -45,7 +47,7 @@ PLANS: dict[RunFunction, list[dict[str, Any]]] = {  # what is checked, by run fu
     noise_scale: [{"clients": n, "epsilons": [0.5, 1.0, 3.0], "delta": DELTA} for n in (10, 100)],
     audit: [
         {"l2": 0.1, "m": 4, "request": request, "split": split, "models": models, "gamma": gamma, "draws": 1000,
-         "together": 156, "accuracy_draws": 200, **CERTIFIED, "epsilon": 5.0}
+         "together": TABLES * 100, "accuracy_draws": 200, **CERTIFIED, "epsilon": 5.0}
         for split in SPLITS
         for request in ("samples", "client")
         for models, gamma in (("consensus", 0.0), ("dpsgd", 0.1))

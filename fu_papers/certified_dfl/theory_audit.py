@@ -43,7 +43,9 @@ OUTPUTS: dict[str, Callable[[Tensor], Tensor]] = {  # which part of the publishe
     "one client's model": lambda models: models[:1],
     "all models": lambda models: models,
 }
+FIRST = next(iter(OUTPUTS))  # which stands for all three where all publish one model
 LARGEST_CLAIM = 100.0  # a larger epsilon promises nothing, and that it is kept counts for nothing
+TABLES = 2  # of audits, this one's and that of whole releases, which claim D10 counts together: they share one alpha
 ROUNDING = 1.001  # budgets are this much above what is measured
 
 
@@ -69,6 +71,11 @@ class Worlds(NamedTuple):
         elif output == "all models" and tuple_direction(self.a, self.b) is not None:
             return math.inf
         return gaussian_epsilon(sensitivity, sigma, delta=delta)
+
+    @property
+    def alike(self) -> bool:
+        """Do all publish one model, in both worlds? Then the three outputs are one."""
+        return self.shared and all(bool((models == models[:1]).all()) for models in (self.a, self.b))
 
 
 def _apart(a: Tensor, b: Tensor) -> float:
@@ -125,11 +132,12 @@ def audit(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
     D7). rows: per mechanism and output the claimed epsilon, whether it counts as a promise (LARGEST_CLAIM), what an
     audit of `draws` releases per world proves, by which score, and would prove in the median if the claim were tight
     ("expected"), whether it exceeds the claim ("refuted"), the true epsilon (None: infinite) and whether it does
-    ("broken"), test accuracy, and what world B holds (see Claim). `together` audits share one alpha. largest: more than
-    this no audit can prove.
+    ("broken"), test accuracy, and what world B holds (see Claim). distinct: False where all publish one model and the
+    row repeats the first one's. `together` audits share one alpha. largest: more than this no audit can prove.
 
-    Releases come out of `du_release`, noise and all; Newton's steps and certificates, which draw nothing, are not
-    repeated. Random: the noise, from the seed.
+    Covered is the noise, at high resolution: releases come out of `du_release`, but training, Newton's steps and the
+    certificate, which draw nothing here, are done once. `theory_whole` begins every release with the data.
+    Random: the noise, from the seed.
     """
     here, ridge = twins(config, "logistic"), twins(config, "ridge")
     noise = standard_normal(config["accuracy_draws"], here.X.shape[1], "audit accuracy")
@@ -143,6 +151,8 @@ def audit(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
                 {
                     "mechanism": claim.mechanism,
                     "output": output,
+                    "distinct": not (worlds.alike and output != FIRST),
+                    "planted": False,
                     "reference": claim.reference,
                     "claimed": claim.epsilon,
                     "counted": claim.epsilon <= LARGEST_CLAIM,
@@ -167,7 +177,10 @@ def audit(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
 
 
 def audited(claim: Claim, config: Mapping[str, Any]) -> dict[str, ReleaseAudit]:
-    """An audit of every output, all of the same releases, which are kept: thousands of ten small models."""
+    """An audit of every output, all of the same releases, which are kept: thousands of ten small models.
+
+    Where all publish one model there is one audit, of that model.
+    """
     f, worlds, published = claim.twins.problem.federation, claim.worlds, dict[int, Tensor]()
     number = stream_seed(config["seed"], "audit", claim.mechanism, claim.reference)
 
@@ -182,9 +195,9 @@ def audited(claim: Claim, config: Mapping[str, Any]) -> dict[str, ReleaseAudit]:
                 ).models
             return published[k]
 
-        return {
-            output: audit_release(
-                lambda world, k, seen=seen: seen(release(world, k)),  # type: ignore[misc]
+        def of_output(seen: Callable[[Tensor], Tensor]) -> ReleaseAudit:
+            return audit_release(
+                lambda world, k: seen(release(world, k)),
                 worlds.a,
                 worlds.b,
                 claimed=claim.epsilon,
@@ -193,8 +206,10 @@ def audited(claim: Claim, config: Mapping[str, Any]) -> dict[str, ReleaseAudit]:
                 audits=config["together"],
                 seed=config["seed"],
             )
-            for output, seen in OUTPUTS.items()
-        }
+
+        if worlds.alike:
+            return dict.fromkeys(OUTPUTS, of_output(lambda models: models[:1]))
+        return {output: of_output(seen) for output, seen in OUTPUTS.items()}
 
 
 def _printed_claims(config: Mapping[str, Any], here: Twins, ridge: Twins, noise: Tensor) -> list[Claim]:

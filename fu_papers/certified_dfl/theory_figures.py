@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from torch import Tensor
 
-from fu_papers.certified_dfl.theory_audit import OUTPUTS
+from fu_papers.certified_dfl.theory_audit import FIRST, OUTPUTS
 from fu_papers.certified_dfl.theory_problems import SAMPLES
 from fu_papers.certified_dfl.theory_tables import SPLIT_NAMES, audit_title
 from fu_papers.convex import slope
@@ -204,7 +204,7 @@ def _draw_audit(ax: Axes, record: Record, names: list[str]) -> None:
     ax.axvline(m["largest"], color=LINE, linestyle=":", linewidth=1.2)
     for place in range(1, len(names), 2):
         ax.axhspan(place - 0.5, place + 0.5, color="#000000", alpha=0.035, linewidth=0)
-    for row in m["rows"]:
+    for row in [row for row in m["rows"] if row["distinct"]]:
         place = names.index(_audit_label(row))
         y = place + 0.26 * (list(OUTPUTS).index(row["output"]) - 1)
         hue = CORRECTED if row["mechanism"].startswith("corrected") else STRONG
@@ -225,6 +225,49 @@ def _draw_audit(ax: Axes, record: Record, names: list[str]) -> None:
     ax.set_xticks([*ticks, beyond], labels=[*map(str, ticks), "more"])
     ax.set_yticks(range(len(names)), labels=names, fontsize=9)
     ax.grid(axis="y", visible=False)
+
+
+def whole_figure(records: Sequence[Record]) -> Figure:
+    """Whole releases, a dot per case: claimed epsilon (bar), proved (filled), true (hollow); below, what is planted.
+
+    A grey line is how far the audit with fewest releases could see.
+    """
+    rows = [row for planted in (False, True) for r in records for row in r.metrics["rows"] if row["planted"] == planted]
+    names = list(dict.fromkeys(_whole_label(row) for row in rows))
+    beyond = 1.12 * max(row["largest"] for row in rows)
+    fig, ax = plt.subplots(figsize=(8.6, 1.4 + 0.42 * len(names)))
+    for place, name in enumerate(names):
+        here = [row for row in rows if _whole_label(row) == name]
+        hue = STRONG if here[0]["planted"] else CORRECTED
+        ax.plot([here[0]["claimed"]] * 2, [place - 0.38, place + 0.38], color="black", linewidth=2.5)
+        ax.plot([0, min(row["largest"] for row in here)], [place, place], color=LINE, linewidth=0.8, zorder=0)
+        for row in here:
+            if row["truth"] != "unknown":
+                true = beyond if row["true"] is None else min(row["true"], beyond)
+                ax.scatter(true, place - 0.16, s=34, facecolors="none", edgecolors=hue)
+            ax.scatter(row["audited"], place + 0.16, s=30, color=hue, alpha=0.7, linewidth=0, zorder=3)
+    planted = len({_whole_label(row) for row in rows if row["planted"]})
+    ax.axhspan(len(names) - planted - 0.5, len(names) - 0.5, color=PRINTED, alpha=0.15, linewidth=0)
+    ax.set(xlim=(-0.5, beyond + 1), ylim=(len(names) - 0.5, -0.5), xlabel="ε at δ = 1e-5; shaded: planted")
+    ticks = range(0, math.ceil(beyond / 1.12), 5)
+    ax.set_xticks([*ticks, beyond], labels=[*map(str, ticks), "more"])
+    ax.set_yticks(range(len(names)), labels=names, fontsize=9)
+    ax.grid(axis="y", visible=False)
+    handles = [
+        Line2D([], [], color="black", marker="|", markersize=14, markeredgewidth=2.5, linestyle="", label="claimed ε"),
+        Line2D([], [], color=LINE, marker="o", linestyle="", label="proved by the audit"),
+        Line2D([], [], color=LINE, marker="o", markerfacecolor="none", linestyle="", label="true ε, or at most"),
+        Line2D([], [], color=LINE, linewidth=0.8, label="as far as it could see"),
+    ]
+    fig.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False)
+    return fig
+
+
+def _whole_label(row: Mapping[str, Any]) -> str:
+    way = ", canaries" if row["by"] == "canaries" else "" if row["output"] == FIRST else f", {row['output']}"
+    if row["mechanism"].endswith("each") and row["output"] == FIRST:
+        way = f", {FIRST}"
+    return f"{row['mechanism']}{way}, ε = {row['claimed']:g}"
 
 
 # --- Theorem 2 -------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fu_papers.certified_dfl.theory_audit import FIRST
 from fu_papers.lab.record import Record
 from fu_papers.look import three_digits
 
@@ -17,7 +18,8 @@ SPLIT_NAMES = {"iid": "at random", "dirichlet": "Dirichlet 0.3"}
 def audit_title(record: Record) -> str:
     """Which models and clients, and what is deleted."""
     config = record.config
-    models = "at the optimum" if config["models"] == "consensus" else f"D-PSGD, γ = {config['gamma']:g}"
+    how = f"γ = {config['gamma']:g}" if "gamma" in config else f"{config.get('rounds')} rounds"
+    models = "at the optimum" if config["models"] == "consensus" else f"D-PSGD, {how}"
     deleted = "a client leaves" if config["request"] == "client" else f"{config['m']} of 40 samples of each"
     return f"{models}, {SPLIT_NAMES[config['split']]}; {deleted}"
 
@@ -105,7 +107,7 @@ def noise_scale_table(records: Sequence[Record]) -> pd.DataFrame:
 
 
 def audit_table(records: Sequence[Record]) -> pd.DataFrame:
-    """Every audit: claimed, proved and true epsilon, with the noise and the accuracy it leaves.
+    """Every audit of noise: claimed, proved and true epsilon, with the noise and the accuracy it leaves.
 
     expected: what would be proved in the median if the claim were tight; what is not counted promises nothing.
     """
@@ -113,7 +115,7 @@ def audit_table(records: Sequence[Record]) -> pd.DataFrame:
         {
             "models": audit_title(r),
             "mechanism": row["mechanism"],
-            "published": row["output"],
+            "published": published(record=r, row=row),
             "world B": {"x'": "exact retraining"}.get(row["reference"], row["reference"]),
             "claimed ε": three_digits(row["claimed"]),
             "proved ε ≥": three_digits(row["audited"]),
@@ -127,11 +129,73 @@ def audit_table(records: Sequence[Record]) -> pd.DataFrame:
         }
         for r in records
         for row in r.metrics["rows"]
+        if row["distinct"]
     )
 
 
+def whole_table(records: Sequence[Record]) -> pd.DataFrame:
+    """Audits of whole releases, two worlds and canaries, what is planted among them: claimed, proved and true epsilon.
+
+    releases: per world; largest: no audit could have proved more with so many; expected: see `audit_table`; true: of
+    models of D-PSGD that of the release that was farthest from exact retraining, an upper bound.
+    """
+    rows = []
+    for r in records:
+        for row in r.metrics["rows"]:
+            true = {"infinite": "∞", "unknown": ""}.get(row["truth"], "")
+            if row["true"] is not None:
+                true = ("≤ " if row["truth"] == "at most" else "") + f"{row['true']:.3g}"
+            rows.append(
+                {
+                    "models": whole_title(r),
+                    "λ": r.config["l2"],
+                    "mechanism": row["mechanism"],
+                    "planted": "planted" if row["planted"] else "",
+                    "published": published(record=r, row=row),
+                    "audit": "canaries" if row["by"] == "canaries" else "two worlds",
+                    "releases": r.config.get("draws", 1),
+                    "claimed ε": three_digits(row["claimed"]),
+                    "proved ε ≥": three_digits(row["audited"]),
+                    "by": row["by"] if row["audited"] else "",
+                    "expected at ε": three_digits(row["expected"]),
+                    "largest": three_digits(row["largest"]),
+                    "true ε": true,
+                    "σ": three_digits(row["sigma"]),
+                    "distance": three_digits(row["distance"]),
+                    "accuracy": three_digits(row["accuracy"]),
+                    "world B's": three_digits(row["retrained"]),
+                    "claim": audit_outcome(row),
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def whole_title(record: Record) -> str:
+    """As `audit_title`; of canaries, how many were in, all of which are deleted."""
+    if "included" not in record.metrics:
+        return audit_title(record)
+    config = record.config
+    models = "at the optimum" if config["models"] == "consensus" else f"D-PSGD, {config['rounds']} rounds"
+    return f"{models}, {SPLIT_NAMES[config['split']]}; {record.metrics['included']} canaries"
+
+
+def published(record: Record, row: Mapping[str, Any]) -> str:
+    """The output that is looked at; "one model" where all clients publish the same."""
+    outputs = [
+        other["output"]
+        for other in record.metrics["rows"]
+        if other["distinct"] and all(other[key] == row[key] for key in ("mechanism", "claimed", "reference"))
+    ]
+    return "one model" if outputs == [FIRST] else str(row["output"])
+
+
 def audit_outcome(row: Mapping[str, Any]) -> str:
-    """refuted by the audit; false, which only the true epsilon shows; or it stands. Not counted if it is no promise."""
+    """refuted by the audit; false, which only the true epsilon shows; or it stands. Not counted if it is no promise.
+
+    What is planted was found, or missed.
+    """
+    if row["planted"]:
+        return "found" if row["refuted"] else "missed"
     if not row["counted"]:
         return "not counted"
     return "refuted" if row["refuted"] else "false" if row["broken"] else "stands"

@@ -83,10 +83,25 @@ def audit(records, mechanism, **config):
 
 
 def test_the_cases_are_all_combinations_and_share_one_alpha(records):
+    """The other half of alpha is that of whole releases."""
     cases = {tuple(r.config[key] for key in ("split", "request", "models")) for r in records["audit"]}
     assert cases == set(product(("iid", "dirichlet"), ("samples", "client"), ("consensus", "dpsgd")))
-    rows = sum(len(r.metrics["rows"]) for r in records["audit"])
-    assert {r.config["together"] for r in records["audit"]} == {rows}
+    distinct = [row["distinct"] for r in records["audit"] for row in r.metrics["rows"]]
+    assert {r.config["together"] for r in records["audit"]} == {2 * sum(distinct)}
+
+
+def test_one_model_that_all_publish_is_one_output(records):
+    """Its three rows say the same, and one of them counts; models that differ are three outputs."""
+    for record in records["audit"]:
+        rows = record.metrics["rows"]
+        for mechanism, reference in {(row["mechanism"], row["reference"]): None for row in rows}:
+            three = [row for row in rows if (row["mechanism"], row["reference"]) == (mechanism, reference)]
+            one = mechanism == "corrected, one model"
+            one |= mechanism.startswith("printed") and record.config["models"] == "consensus"
+            assert [row["distinct"] for row in three] == ([True, False, False] if one else [True] * 3)
+            if one:
+                assert len({row["audited"] for row in three}) == 1
+                assert len({row["true"] and round(row["true"], 6) for row in three}) == 1  # infinite in all, or in none
 
 
 def test_the_printed_noise_hides_one_model_and_never_the_tuple(records):

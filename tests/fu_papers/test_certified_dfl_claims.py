@@ -122,6 +122,8 @@ def verdicts(runs=None, kept=None, speeds=None, curves=None, theory=None, e=E):
         "mixing": mixing(ring=0, erdos_renyi=0),
         "bounds": bounds(0, 0, 0),
         "audit": [record({"rows": CLEAN}, config={"draws": 9})],
+        "whole": [],
+        "canaries": [],
         "risk": [record({"slopes": {"noise_free": 1.0, "noise": 2.0}, "violations": 0})],
         "fisher": fisher(well_specified=[1.0]),
     }
@@ -454,9 +456,10 @@ def test_d9_asks_for_no_violation_of_either_lemma_reading_by_reading(counts, ver
 MEAN, ALL = "mean model", "all models"
 
 
-def audited(form, reference, epsilon, output=MEAN, broken=False, counted=True):
+def audited(form, reference, epsilon, output=MEAN, broken=False, counted=True, distinct=True, planted=False, claimed=1):
     """A row of an audit that claims epsilon = 1."""
     about = {"mechanism": f"{form}, anyhow", "reference": reference, "output": output, "counted": counted}
+    about |= {"distinct": distinct, "planted": planted, "claimed": claimed}
     return {**about, "audited": epsilon, "refuted": epsilon > 1, "broken": epsilon > 1 or broken}
 
 
@@ -492,11 +495,43 @@ def test_d10_judges_the_printed_form_on_all_its_rows_and_the_corrected_one_where
 def test_d10_says_how_many_rows_were_refuted_and_how_far():
     rows = [*CLEAN, audited("printed", SAME, 3.0), audited("printed", EXACT, 7.0), audited("corrected", SAME, 9.0)]
     result = judged("D10", theory={"audit": [record({"rows": rows}, config={"draws": 4000})]})
-    assert result.ours == "printed: 2 of 4 refuted (up to 7.0), 2 broken; corrected: 0 of 2 refuted, 0 broken"
+    assert result.ours == (
+        "printed: 2 of 4 outputs of 1 releases refuted (up to 7.0), 2 broken; "
+        "corrected: 0 of 2 outputs of 1 releases refuted, 0 broken"
+    )
     rows.append(audited("printed", SAME, 3.0, counted=False))
     result = judged("D10", theory={"audit": [record({"rows": rows}, config={"draws": 4000})]})
-    assert result.ours.startswith("printed: 2 of 4 refuted (up to 7.0), 2 broken; corrected")
+    assert result.ours.startswith("printed: 2 of 4 outputs of 1 releases refuted (up to 7.0), 2 broken; corrected")
     assert result.ours.endswith("; not counted: 1 that claim more than 100")
+
+
+def test_d10_counts_releases_and_outputs_that_differ():
+    """One model that all publish is one output, whatever is looked at; whole releases and canaries are counted, too."""
+    alike = [audited("corrected", EXACT, 1.5, output, distinct=output == MEAN) for output in (MEAN, ALL)]
+    more = [audited("corrected", EXACT, 0.1), audited("corrected", EXACT, 0.1, claimed=5)]
+    theory = {
+        "audit": [record({"rows": [*CLEAN, *alike]}, "one", {"draws": 9})],
+        "whole": [record({"rows": more}, "two", {"draws": 64})],
+        "canaries": [record({"rows": more[:1]}, "three")],
+    }
+    result = judged("D10", theory=theory)
+    assert "corrected: 1 of 6 outputs of 4 releases refuted (up to 1.5), 1 broken" in result.ours
+    assert both(result) == (HOLDS, NOT)
+    assert result.records == ["one", "two", "three"]
+    assert result.spread == "9 or 64 releases per world, and one with canaries"
+
+
+@pytest.mark.parametrize("kind", ["audit", "whole", "canaries"])
+def test_what_is_planted_enters_no_count_of_d10(kind):
+    """Whatever it is called, whatever is found, and whether or not it says that it counts."""
+    wrong = [audited(form, EXACT, 9.0, output, planted=True, counted=counted)
+             for form in ("printed", "corrected") for output in (MEAN, ALL) for counted in (True, False)]  # fmt: skip
+    clean = {"audit": [record({"rows": CLEAN}, "one", {"draws": 9})], "whole": [], "canaries": []}
+    planted = {**clean, kind: [*clean[kind], record({"rows": wrong}, "two", {"draws": 9})]}
+    without, beside = (judged("D10", theory=theory) for theory in (clean, planted))
+    assert beside.ours == without.ours
+    assert both(beside) == both(without) == (HOLDS, HOLDS)
+    assert beside.reason == without.reason
 
 
 def test_d10_does_not_count_a_mechanism_that_never_released_as_certified():

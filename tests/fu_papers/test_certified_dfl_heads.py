@@ -165,12 +165,34 @@ def test_noise_is_fresh_for_every_release_and_the_same_in_both_worlds(store, mon
 
     monkeypatch.setattr(heads, "accuracy", remembered)
     with single_threaded():
-        store.run(heads.certify_head, CONFIGS[SAMPLE] | {"epsilons": [1.0, 1.0], "budget": 1.0})
+        store.run(heads.certify_head, CONFIGS[SAMPLE] | {"epsilons": [1.0, 1.0], "budget": 1.0, "draws": 1})
     first_release, first_retrained, second, second_retrained = evaluated[:4]
     moved = second - first_release
     assert float(moved.norm()) > 1
     assert torch.allclose(second_retrained - first_retrained, moved, rtol=0, atol=1e-12)
     assert 0 < float((first_retrained - first_release).norm()) < 0.02  # both near the best head
+
+
+def test_heads_of_one_seed_have_noise_of_their_own_and_an_accuracy_is_a_mean_over_several(store, monkeypatch):
+    """Of two requests at one epsilon: five draws each, all different, of one length."""
+    noises = []
+
+    def remembered(model, v, x, y):
+        evaluated.append(v)
+        return float(len(evaluated) % 5)
+
+    monkeypatch.setattr(heads, "accuracy", remembered)
+    for request in (SAMPLE, CLASS):
+        evaluated = []
+        with single_threaded():
+            record = store.run(heads.certify_head, CONFIGS[request] | {"epsilons": [1.0]})
+        centre = torch.stack(evaluated[5:10]).mean(dim=0)
+        noises += [v - centre for v in evaluated[5:10]]
+        assert record.rounds[0]["test"] == 2  # of 1, 2, 3, 4, 0
+    lengths = torch.stack(noises).norm(dim=1)
+    assert float(lengths.max() / lengths.min()) < 1.2
+    near = torch.stack(noises) @ torch.stack(noises).T / lengths.outer(lengths)
+    assert float(near[:5, 5:].abs().max()) < 0.3  # another request, other noise: in 650 dimensions nearly orthogonal
 
 
 def test_beyond_its_budget_no_head_is_released(store):

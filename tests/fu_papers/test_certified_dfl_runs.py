@@ -11,6 +11,7 @@ from fu_core.federation.decentralised import dpsgd
 from fu_core.federation.graphs import Peers, topology, without
 from fu_core.request import Deletion, Request
 from fu_core.unlearning.du import DU, du
+from fu_papers.certified_dfl import certify as certify_module
 from fu_papers.certified_dfl import runs
 from fu_papers.certified_dfl.certify import certify
 from fu_papers.certified_dfl.curve import curve, newly_asked
@@ -250,6 +251,26 @@ def test_certificates_measure_the_radius_and_refuse_what_is_beyond_budget(store)
     assert not refused.rounds[0]["released"]
     assert "retrain" in refused.rounds[0]["reason"]
     assert refused.metrics["composed"]["1"] is None
+
+
+def test_world_b_has_noise_of_its_own_for_every_cell_request_and_epsilon(store, monkeypatch):
+    """Five draws behind every accuracy with noise, in either world; no two of them alike."""
+    noises = []
+    for kind in ("sample", "class"):
+        evaluated = []
+        monkeypatch.setattr(certify_module, "accuracy", lambda model, w, x, y, seen=evaluated: seen.append(w) or 50.0)
+        config = {**TINY.certificates()[HERE, kind, 0], "epsilons": [1.0, 2.0], "printed": {}}
+        record = run(store, certify, config)
+        exact = evaluated[2]
+        assert len(evaluated) == 3 + 2 * 2 * 5
+        sigmas = [row["sigma"] for row in record.rounds]
+        for sigma, world_b in zip(sigmas, (evaluated[8:13], evaluated[18:23]), strict=True):
+            noises += [(w - exact) / sigma for w in world_b]
+    noises = torch.stack(noises)
+    lengths = noises.norm(dim=1)
+    assert lengths.tolist() == pytest.approx([noises.shape[1] ** 0.5] * 20, rel=0.2)
+    near = noises @ noises.T / lengths.outer(lengths) - torch.eye(20)
+    assert float(near.abs().max()) < 0.25  # nearly orthogonal
 
 
 def test_requests_in_a_row_go_on_from_the_models_without_noise(store):

@@ -266,7 +266,7 @@ def test_the_tables_show_what_the_records_hold(records, tmp_path):
 
 def test_only_breast_cancer_runs_depend_on_its_table(records):
     on_it = {kind for kind, held in records.items() for r in held if r.data_hash != "generated"}
-    assert on_it == {"bounds", "calibration", "audit", "risk", "fisher"}
+    assert on_it == {"bounds", "calibration", "audit", "risk", "fisher", "whole", "canaries"}
     assert {r.data_hash == "generated" for r in records["fisher"]} == {True, False}
 
 
@@ -285,7 +285,7 @@ def test_the_run_by_hand_is_drawn_with_every_client_and_every_distance():
 def test_what_the_notebook_shows_together_is_kept_under_its_names(records, tmp_path, monkeypatch):
     for shown in (show.exactness, show.bounds, show.audit):
         shown(records, tmp_path)
-    kept = {f"{name}.{kind}" for name in ("exactness", "bounds", "audit") for kind in ("png", "csv")}
+    kept = {f"{name}.{kind}" for name in ("exactness", "bounds", "audit", "audit_whole") for kind in ("png", "csv")}
     assert {path.name for path in tmp_path.iterdir()} == kept
     monkeypatch.setenv("FU_RUNS", str(tmp_path))
     show.explore("ring", 9, requester=30, hop=1, what=next(iter(show.travel.WHAT)))  # 30 of 9: the last
