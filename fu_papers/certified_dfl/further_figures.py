@@ -139,7 +139,7 @@ def peers_figure(e: Experiment, peers: Mapping[Cell, Record]) -> Figure:
     fig, axes = plt.subplots(
         len(lines),
         len(columns),
-        figsize=(5.2 * len(columns), 3.1 * len(lines) + 1),
+        figsize=(4.2 * len(columns) + 4, 2.9 * len(lines) + 0.8),
         sharex=True,
         sharey=True,
         squeeze=False,
@@ -163,13 +163,11 @@ def peers_figure(e: Experiment, peers: Mapping[Cell, Record]) -> Figure:
         shown["exact"] = ax.axhline(exact, color=LINE, linestyle="--", label="exact retraining, no noise")
         ax.set(xscale="log", ylim=(0, 102))
         ax.set_title(f"λ = {l2:g}, {100 * share:g} % of the samples go", fontsize=11)
-    for ax in axes[-1]:
-        ax.set_xlabel("passes over the retained data (log scale)")
-    for ax in axes[:, 0]:
-        ax.set_ylabel("test accuracy (%)")
-    fig.suptitle(f"every model here is (ε, δ) = ({reported_epsilon(e):g}, {e.delta:g}) certified", fontsize=12)
+    fig.supxlabel("passes over the retained data to serve the request (log scale)", fontsize=11)
+    fig.supylabel("test accuracy (%)", fontsize=11)
     order = [shown[name] for name in (*methods, "exact") if name in shown]
-    fig.legend(handles=order, loc="outside right upper", frameon=False)
+    certified = f"certified, (ε, δ) = ({reported_epsilon(e):g}, {e.delta:g})"
+    fig.legend(handles=order, title=certified, loc="outside right center", frameon=False)
     return fig
 
 
