@@ -16,8 +16,6 @@ ones would have to cross the border; as no party's term is positive then, neithe
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -32,6 +30,7 @@ from fu_core.federation.vertical import (
     Vectors,
     VerticalFederation,
     check_finite,
+    endless_batches,
     epoch_batches,
     forward,
     train,
@@ -113,9 +112,3 @@ def share_of(rows: Tensor, share: float, *, seed: int, epoch: int) -> Tensor:
     """A random `share` of `rows`, at least one, in their order: 1 gives all of them as they are."""
     order = torch.randperm(len(rows), generator=stream(seed, "ico share", epoch))
     return rows[order[: max(1, round_half_up(share * len(rows)))].sort().values]
-
-
-def endless_batches(rows: Tensor, batch_size: int, *, seed: int) -> Iterator[Tensor]:
-    """Batches of `rows` without end, shuffled anew for each pass."""
-    for epoch in itertools.count(1):
-        yield from epoch_batches(rows, batch_size, seed=seed, epoch=epoch)
