@@ -146,9 +146,9 @@ class Boundary:
         self.meter.send(gradient, down=1)
         return gradient.detach()
 
-    def numbers(self, count: int) -> None:
-        """`count` single numbers up and down: of methods that ask for more than embeddings and gradients."""
-        self.meter.send(torch.zeros(1), up=count, down=count)
+    def numbers(self, count: int, *, up: bool = True) -> None:
+        """`count` single numbers down, and as many `up`: of methods that ask for more than embeddings and gradients."""
+        self.meter.send(torch.zeros(1), up=count if up else 0, down=count)
 
 
 @dataclass(frozen=True)
@@ -360,8 +360,10 @@ def endless_batches(rows: Tensor, batch_size: int, *, seed: int, first: int = 1,
 
     Who takes a few batches at a time goes on where the last ones ended, so that each sample is met once per pass.
     """
+    opt = ClientOpt(batch_size=batch_size)
     for epoch in itertools.count(first, step):
-        yield from epoch_batches(rows, batch_size, seed=seed, epoch=epoch)
+        for b in batches(len(rows), opt, seed=seed, round=epoch, client=0):
+            yield rows[b]  # gathered when asked for: of a large pass, few batches may be
 
 
 def check_finite(w: Vectors, when: str) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -58,6 +58,28 @@ __all__ = [  # what the score's and the iteration's modules define is asked for 
 DUALS = ("scalar", "vector")
 FORCES = ("normalised", "printed")
 STEPS = ("guarded", "printed")
+RANGES: dict[str, Range | Choice] = {  # all ours: on small nets, from where nothing happens to where all is lost
+    "threshold": Range(-0.5, 0.95),
+    "score": Choice(("entropy", "reverse")),  # the second forgets what a model is sure of, too
+    "tau": Range(3e-3, 1e-1, "log"),
+    "sigma": Range(1e-2, 1.0, "log"),
+    "iterations": Range(5, 40, "whole"),
+    "adaptive": Choice((True, False)),
+}
+REVERSE: dict[str, Any] = {"score": "reverse", "threshold": 0.3, "tau": 0.02, "sigma": 0.03, "room": 0.1}
+VECTOR_RANGES = {**RANGES, "sigma": Range(1.0, 100.0, "log")}  # it multiplies two gradients
+CALIBRATED_RANGES = {name: RANGES[name] for name in ("tau", "sigma", "iterations", "adaptive")}  # the rest is measured
+REVERSE_RANGES = {name: values for name, values in RANGES.items() if name != "score"}
+PART_OF_A_PASS = 5  # `least_substeps` are no more than a fifth of the batches of D_r
+
+
+class Plan(NamedTuple):
+    """What is passed: u samples of D_u per iteration, J batches of D_r, T iterations, and all samples together."""
+
+    forget: int
+    substeps: int
+    iterations: int
+    samples: int
 
 
 @dataclass(frozen=True)
@@ -73,14 +95,14 @@ class FedORA:
     sigma: float = 0.1  # dual step
     mu: float = 0.001  # proximal weight
     iterations: int = 20  # T, at most
-    passes: float = 0.0  # > 0: no more iterations than pass so many times |D_r| samples
+    passes: float = 2.5  # no more iterations than make so many passes over D_r; 0: no limit. See `planned`
     ratio: float = 0.05  # rho, share of the retained data per iteration
-    substeps: int = 0  # J, steps per iteration; 0: what rho gives, ceil(rho |D_r| / B), some 70 in the paper
+    least_substeps: int = 12  # J where rho gives fewer: 3 of 2,000 samples, some 70 of the paper's; 0: as rho gives
     batch_size: int = 32  # B
-    forget_sample: int = 0  # samples of D_u that an iteration looks at, drawn anew; 0: all of them, as printed
+    forget_sample: int = 64  # samples of D_u that an iteration looks at, drawn anew; 0: all of them, as printed
     part: int = 512  # of D_u, samples whose activations a party holds at a time: memory, not numbers
     adaptive: bool = True  # (29) to (33)
-    steps: str = "guarded"  # or "printed"; see `adjustment`
+    steps: str = "guarded"  # one number down per party; or "printed": by one's own changes alone. See `adjustment`
     shrink_above: float = 1.2  # kappa_hi
     grow_below: float = 0.8  # kappa_lo
     shrink: float = 0.7  # gamma_dec
@@ -102,7 +124,8 @@ class FedORA:
             check_positive(name, getattr(self, name))
         for name in ("mu", "clip", "slack", "room", "passes"):
             check_not_negative(name, getattr(self, name))
-        for name, least in (("iterations", 1), ("batch_size", 1), ("part", 1), ("substeps", 0), ("forget_sample", 0)):
+        for name, least in (("iterations", 1), ("batch_size", 1), ("part", 1), ("least_substeps", 0),
+                            ("forget_sample", 0)):  # fmt: skip
             check_count(name, getattr(self, name), least)
         check_share("ratio", self.ratio)
         if self.largest_steps < 1:
@@ -125,18 +148,27 @@ class FedORA:
         """Does anything depend on L_r(theta^0)?"""
         return self.patience or (self.adaptive and self.steps == "guarded")
 
-    def planned(self, forget: int, retain: int) -> tuple[int, int, int]:
-        """Samples of D_u per iteration, J, and T as `passes` leaves it, for requests of such sizes.
+    def planned(self, forget: int, retain: int) -> Plan:
+        """What requests of such sizes will take at most.
 
-        Retraining passes E |D_r| samples in E epochs, an iteration u + J B: the ratio is E |D_r| / (T (u + J B)), at
-        least E / `passes` where that is set, give or take the batches that L_r(theta^0) and the last score need.
+        J is ceil(rho |D_r| / B) (34), or `least_substeps` if that is more, but then no more than a fifth of a pass.
+        With `passes`, T is lowered until all samples that pass, those for L_r(theta^0) and the last score included, are
+        at most passes |D_r|, or one iteration. Retraining for E epochs passes E |D_r|: E / passes times as many, or
+        more.
         """
         u = min(self.forget_sample or forget, forget)
-        J = (self.substeps or math.ceil(self.ratio * retain / self.batch_size)) if retain else 0
-        if not self.passes:
-            return u, J, self.iterations
-        once = u + min(J * self.batch_size, retain)
-        return u, J, min(self.iterations, max(1, int(self.passes * retain / once)))
+        J, least = (
+            math.ceil(self.ratio * retain / self.batch_size),
+            math.ceil(retain / self.batch_size / PART_OF_A_PASS),
+        )
+        if J:
+            J = max(J, min(self.least_substeps, least))
+        batches = min(J * self.batch_size, max(J, 1) * retain)
+        beside = u + (batches if self.needs_reference else 0) + (forget if self.verify else 0)
+        T = self.iterations
+        if self.passes and retain:
+            T = min(T, max(1, math.floor((self.passes * retain - beside) / (u + batches))))
+        return Plan(u, J, T, beside + T * (u + batches))
 
     def epsilon(self, classes: int) -> float:
         """The threshold on the score. Raises InfeasibleConstraint if no prediction reaches it."""
@@ -203,7 +235,7 @@ def fedora(
     forget, retain = deletion.forget[0], deletion.retain[0]  # row numbers
     classes, told = f.parties.active.classes, notes if notes is not None else {}
     epsilon = config.epsilon(classes)
-    u, substeps, iterations = config.planned(len(forget), len(retain))
+    u, substeps, iterations, _ = config.planned(len(forget), len(retain))
     asked = 0
 
     def score(theta: Vectors, rows: Tensor) -> _Loss:
@@ -226,8 +258,11 @@ def fedora(
         return _Loss(exchange, F.cross_entropy(exchange.logits, exchange.y))  # (26)
 
     def counted(iteration: Iteration) -> None:
-        if config.step_rule and config.unlearn and iteration.t:  # the closing report has none of its own
-            f.boundary.numbers(len(f.parties.passive))  # of the iteration before: gradient norms up, lambda down
+        if iteration.t:  # the closing report has none of its own, and these are of the iteration before
+            if config.step_rule and config.unlearn:
+                f.boundary.numbers(len(f.parties.passive))  # gradient norms up, lambda down
+            if config.adaptive and config.steps == "guarded" and substeps:
+                f.boundary.numbers(len(f.parties.passive), up=False)  # does the retained loss rise?
         if on_iteration is not None:
             on_iteration(iteration)
 
@@ -247,10 +282,29 @@ def some(rows: Tensor, count: int, *, seed: int, draw: int) -> Tensor:
     return rows[torch.randperm(len(rows), generator=stream(seed, "fedora forgotten", draw))[:count].to(rows.device)]
 
 
-@register("FedORA", paper="FedORA", colour="#e3550f", parameters=FedORA, exchanges=("vertical",), recovers=False)
+@register(
+    "FedORA",
+    paper="FedORA",
+    colour="#e3550f",
+    parameters=FedORA,
+    exchanges=("vertical",),
+    recovers=False,
+    ranges=RANGES,
+)
+@register(
+    "FedORA reverse",
+    paper="FedORA, errata F2",
+    colour="#b8860b",
+    dash="-.",
+    parameters=FedORA,
+    preset=REVERSE,
+    exchanges=("vertical",),
+    recovers=False,
+    ranges=REVERSE_RANGES,
+)
 @register(
     "FedORA vector", paper="FedORA", colour="#f2b27b", dash="--", parameters=FedORA,
-    preset={"dual": "vector", "sigma": 10.0}, exchanges=("vertical",), recovers=False,
+    preset={"dual": "vector", "sigma": 10.0}, exchanges=("vertical",), recovers=False, ranges=VECTOR_RANGES,
 )  # fmt: skip
 def serve(trained: Trained, deletion: Deletion, config: FedORA) -> Parties:
     """`trained.watch` hears of every `Iteration`, `trained.notes` of the `Ending`."""
@@ -259,7 +313,7 @@ def serve(trained: Trained, deletion: Deletion, config: FedORA) -> Parties:
 
 @register(
     "FedORA calibrated", paper="FedORA, errata F1", colour="#8c1d40", parameters=Calibrated,
-    needs=Needs(auxiliary_data=True), exchanges=("vertical",), recovers=False,
+    needs=Needs(auxiliary_data=True), exchanges=("vertical",), recovers=False, ranges=CALIBRATED_RANGES,
 )  # fmt: skip
 def serve_calibrated(trained: Trained, deletion: Deletion, config: Calibrated) -> Parties:
     """As `serve`, with the threshold that `config.unseen` asks for, whatever `config.threshold` is."""

@@ -38,6 +38,14 @@ from fu_core.federation.vertical import (
 from fu_core.request import Deletion
 from fu_core.streams import stream, stream_seed
 from fu_core.unlearning.method import Trained, register
+from fu_core.unlearning.ranges import Choice, Range
+
+RANGES = {  # ours, as ICO's own values are unknown
+    "scale": Range(0.5, 16.0, "log"),  # 1 does next to nothing where training has come to rest, 4 forgets
+    "share": Choice((0.1, 0.25, 0.5, 1.0)),
+    "epochs": Range(1, 4, "whole"),
+    "lr": Range(1e-3, 1e-1, "log"),  # around the rates of training
+}
 
 
 @dataclass(frozen=True)
@@ -93,7 +101,10 @@ def ico(f: VerticalFederation, deletion: Deletion, config: ICO) -> Parties:
     return f.parties.having(theta)
 
 
-@register("ICO", paper="FedORA, Sec. V-A4", colour="#0b4a26", parameters=ICO, exchanges=("vertical",), recovers=False)
+@register(
+    "ICO", paper="FedORA, Sec. V-A4", colour="#0b4a26", parameters=ICO, exchanges=("vertical",), recovers=False,
+    ranges=RANGES,
+)  # fmt: skip
 def serve(trained: Trained, deletion: Deletion, config: ICO) -> Parties:
     """All three stages, on the parties as they are after training."""
     return ico(trained.vertical, deletion, config)

@@ -32,9 +32,21 @@ from fu_core.models.flat import FlatModel
 from fu_core.request import Deletion
 from fu_core.streams import stream
 from fu_core.unlearning.method import Trained, register
+from fu_core.unlearning.ranges import Choice, Range
 
 COEFFICIENTS = (0.25, 0.5, 0.75)  # of Gu et al.'s mix-ups
 GU: dict[str, Any] = {"few_shot": True, "epochs": 16, "lr": 2e-7, "momentum": 0.9, "clip": 0.0}  # as they set it
+LABELS_ONLY = "forget: few-shot label unlearning forgets whole classes, not some of their samples"
+RANGES = {
+    "lr": Range(1e-4, 1e-1, "log"),  # on a small net 0.001 does next to nothing, 0.003 forgets, 0.1 destroys
+    "epochs": Range(1, 20, "whole"),
+    "clip": Range(0.5, 10.0, "log"),
+}
+FEW_SHOT_RANGES = {
+    "lr": Range(1e-7, 1e-1, "log"),  # theirs, 2e-7 to 6e-6, are for deep nets and for sums of many mix-ups
+    "epochs": Range(2, 32, "whole"),  # theirs are 4 to 16
+    "shots": Choice((10, 20, 40)),  # theirs are 15 to 40
+}
 
 
 @dataclass(frozen=True)
@@ -116,8 +128,19 @@ def vertical_ga(f: VerticalFederation, deletion: Deletion, config: GA) -> Partie
 
 
 @register(
-    "GA", paper="FedORA, Sec. V-A4", colour="#66b8d4", dash="-.", parameters=GA, exchanges=("vertical",),
+    "GA",
+    paper="FedORA, Sec. V-A4",
+    colour="#66b8d4",
+    dash="-.",
+    parameters=GA,
+    exchanges=("vertical",),
     recovers=False,
+    ranges=RANGES,
+)
+@register(
+    "Few-shot", paper="Gu et al., ICLR 2026; a reconstruction", colour="#2f6f8f", dash=":", parameters=GA,
+    preset={**GU, "repair": True}, refuses={"samples": LABELS_ONLY}, exchanges=("vertical",), recovers=False,
+    ranges=FEW_SHOT_RANGES,
 )  # fmt: skip
 def serve(trained: Trained, deletion: Deletion, config: GA) -> Parties:
     """The ascent, on the parties as they are after training."""

@@ -36,6 +36,7 @@ from fu_core.partition import vertical
 from fu_core.request import Deletion, Request
 from fu_core.streams import stream
 from fu_core.unlearning import fedora as fedora_module
+from fu_core.unlearning import fedora_steps
 from fu_core.unlearning.fedora import FedORA, VectorDual, fedora, uncertainty_loss
 from tests.verticals import CLASSES, WIDTHS, close, federated, forgetting, same, tables
 
@@ -441,7 +442,8 @@ def test_with_normalisation_and_noise_it_is_the_same():
 def watch(monkeypatch):
     """Over FedORA's numbers, too."""
     watching = Watch()
-    monkeypatch.setattr(fedora_module, "float", watching.number, raising=False)
+    for module in (fedora_module, fedora_steps):
+        monkeypatch.setattr(module, "float", watching.number, raising=False)
     from_above = VectorDual.value.fget
 
     def reported(dual):  # a mean over everybody's duals: for whoever runs the experiment, none of the parties
@@ -459,6 +461,8 @@ VARIANTS = {
     "vector": {"dual": "vector"},
     "vector, clipped": {"dual": "vector", "clip": 0.1},
     "reverse": {"score": "reverse"},
+    "guarded steps": {"steps": "guarded"},
+    "in parts": {"part": 2},
 }
 
 
@@ -469,13 +473,15 @@ def test_fedora_sends_embeddings_up_and_their_gradients_down(watch, settings, re
     border = Border()
     f = federated(marked(tables(n=21)), boundary=border)
     request = forgetting(f, FORGET)
-    options = {"ratio": 1.0, "batch_size": 6, "iterations": 4, "patience": False, "refresh": refresh, **settings}
+    options = {"ratio": 1.0, "batch_size": 6, "iterations": 4, "patience": False, "refresh": refresh}
+    options |= {"steps": "printed", "forget_sample": 0, "passes": 0.0, **settings}
     with watch:
         done = fedora(f, request, FedORA(tau=0.1, sigma=1.0, **options))
     assert [w_k.owner for w_k in done.w] == [0, 1, ACTIVE]
     anew = there_and_back(5) if refresh else []
     iteration = [*there_and_back(5), *there_and_back(6), *anew, *there_and_back(6), *anew, *there_and_back(4)]
-    assert border.passed == 4 * iteration + there(5)
+    reference = [*there(6), *there(6), *there(4)] if options["steps"] == "guarded" else []  # L_r(theta^0)
+    assert border.passed == reference + 4 * iteration + there(5)
 
 
 def test_the_step_rule_needs_more_than_that(watch):
