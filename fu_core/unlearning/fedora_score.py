@@ -51,8 +51,11 @@ def largest_score(classes: int, *, weight: float = 1.0, score: str = "entropy") 
 
 
 def slope(weight: float, score: str) -> float:
-    """How much the score rises per nat of entropy: 1 + beta, of which beta is the divergence's; 2 beta if "scaled"."""
-    return 2 * weight if score == "scaled" else 1 + weight
+    """How steep the score is: 1 + beta per nat of entropy, of which beta is the divergence's, 2 beta if "scaled".
+
+    "reverse": that of its larger term, max(1, beta), as its divergence is no function of the entropy.
+    """
+    return {"entropy": 1 + weight, "scaled": 2 * weight, "reverse": max(1.0, weight)}[score]
 
 
 def threshold_of_entropy(share: float, *, weight: float = 1.0, score: str = "entropy") -> float:

@@ -36,8 +36,8 @@ class Ending(NamedTuple):
 
     outcome: one of OUTCOMES. "met": the last score suffices and the retained loss is within its limit; "costly": the
     score suffices, but the retained loss is above its limit; "unmet": the score is too low; "diverged": the retained
-    loss is above that of uniform predictions, so that the model is worse than one that knows nothing. What a run's
-    options leave unmeasured is taken to be within its limit.
+    loss is above its limit and above that of uniform predictions, so that the model is worse than one that knows
+    nothing. What a run's options leave unmeasured is taken to be within its limit.
     """
 
     outcome: str
@@ -147,7 +147,8 @@ def ending(
 ) -> Ending:
     """What to say of a run whose last score and retained loss are these."""
     enough, above = score >= epsilon, mean > limit
-    outcome = "diverged" if mean > uniform else "unmet" if not enough else "costly" if above else "met"
+    hopeless = mean > uniform and not mean <= limit
+    outcome = "diverged" if hopeless else "unmet" if not enough else "costly" if above else "met"
     why = f"score {score:.4g} {'>=' if enough else '<'} {epsilon:.4g}"
     if not math.isnan(mean):
         why += f", retained loss {mean:.4g}" + ("" if math.isnan(limit) else f" {'>' if above else '<='} {limit:.4g}")
