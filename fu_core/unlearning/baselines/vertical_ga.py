@@ -31,12 +31,12 @@ from fu_core.federation.vertical import (
 from fu_core.models.flat import FlatModel
 from fu_core.request import Deletion
 from fu_core.streams import stream
-from fu_core.unlearning.method import Trained, register
+from fu_core.unlearning.method import Trained, refuse, register
 from fu_core.unlearning.ranges import Choice, Range
 
 COEFFICIENTS = (0.25, 0.5, 0.75)  # of Gu et al.'s mix-ups
 GU: dict[str, Any] = {"few_shot": True, "epochs": 16, "lr": 2e-7, "momentum": 0.9, "clip": 0.0}  # as they set it
-LABELS_ONLY = "forget: few-shot label unlearning forgets whole classes, not some of their samples"
+REFUSES = {"samples": "forget: few-shot label unlearning forgets whole classes, not some of their samples"}
 RANGES = {
     "lr": Range(1e-4, 1e-1, "log"),  # on a small net 0.001 does next to nothing, 0.003 forgets, 0.1 destroys
     "epochs": Range(1, 20, "whole"),
@@ -128,22 +128,21 @@ def vertical_ga(f: VerticalFederation, deletion: Deletion, config: GA) -> Partie
 
 
 @register(
-    "GA",
-    paper="FedORA, Sec. V-A4",
-    colour="#66b8d4",
-    dash="-.",
-    parameters=GA,
-    exchanges=("vertical",),
-    recovers=False,
-    ranges=RANGES,
-)
-@register(
-    "Few-shot", paper="Gu et al., ICLR 2026; a reconstruction", colour="#2f6f8f", dash=":", parameters=GA,
-    preset={**GU, "repair": True}, refuses={"samples": LABELS_ONLY}, exchanges=("vertical",), recovers=False,
-    ranges=FEW_SHOT_RANGES,
+    "GA", paper="FedORA, Sec. V-A4", colour="#66b8d4", dash="-.", parameters=GA, exchanges=("vertical",),
+    recovers=False, ranges=RANGES,
 )  # fmt: skip
 def serve(trained: Trained, deletion: Deletion, config: GA) -> Parties:
     """The ascent, on the parties as they are after training."""
+    return vertical_ga(trained.vertical, deletion, config)
+
+
+@register(
+    "Few-shot", paper="Gu et al., ICLR 2026; a reconstruction", colour="#2f6f8f", dash=":", parameters=GA,
+    preset={**GU, "repair": True}, refuses=REFUSES, exchanges=("vertical",), recovers=False, ranges=FEW_SHOT_RANGES,
+)  # fmt: skip
+def serve_few_shot(trained: Trained, deletion: Deletion, config: GA) -> Parties:
+    """The same on few samples' mix-ups, of whole classes only."""
+    refuse(deletion, REFUSES)
     return vertical_ga(trained.vertical, deletion, config)
 
 
