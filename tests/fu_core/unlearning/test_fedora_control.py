@@ -266,9 +266,21 @@ def test_what_passes_is_what_was_planned(change):
 
 
 def test_without_a_limit_all_iterations_take_place():
-    s = FedORA(passes=0.0, iterations=50)
-    assert s.planned(30, 270).iterations == 50
-    assert FedORA(iterations=50).planned(30, 270).iterations < 50
+    notes = {}
+    for passes in (0.0, 2.5):
+        f = federated(tables(n=300))
+        s = FedORA(threshold=1.0, passes=passes, iterations=40, adaptive=False, patience=False)
+        fedora(f, forgetting(f, torch.arange(30)), s, notes=notes)
+        plan = s.planned(30, 270)
+        assert notes["iterations"] == plan.iterations
+        assert ("40 without passes" in notes["why"]) == (passes > 0)
+        assert (plan.iterations == 40) == (passes == 0)
+
+
+def test_a_share_that_is_asked_for_is_no_reason_to_take_fewer_iterations():
+    """rho = 1 is twenty passes by itself ("w/o AB" in the ablation): two iterations fewer, for D_u and L_r(theta^0)."""
+    assert FedORA(ratio=1.0).planned(200, 1800).iterations == 18
+    assert FedORA(ratio=1.0, iterations=20, passes=0.0).planned(200, 1800).iterations == 20
 
 
 def test_an_iteration_looks_at_a_sample_of_what_is_forgotten(monkeypatch):
