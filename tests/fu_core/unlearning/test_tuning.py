@@ -147,7 +147,9 @@ def test_every_process_tries_the_same():
 
 FOUND = [  # what forgets on MNIST and CIFAR-10, where the methods' own values hardly do
     ("GA", {"lr": 0.003}),
+    ("GA", {"lr": 0.2}),
     ("ICO", {"scale": 4.0}),
+    ("ICO", {"scale": 1000.0}),
     ("FedORA", {"threshold": 0.2, "score": "reverse", "adaptive": False}),
     ("FedORA", {"threshold": 0.95, "iterations": 40, "tau": 0.02, "sigma": 0.1}),
 ]
