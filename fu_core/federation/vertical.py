@@ -24,6 +24,7 @@ from torch.nn import functional as F
 
 from fu_core.data import Dataset
 from fu_core.errors import InvalidRequest, NumericalFailure
+from fu_core.federation.embeddings import AtOnce, InParts
 from fu_core.federation.local import Client, ClientOpt, batches
 from fu_core.federation.meter import Meter
 from fu_core.federation.optim import FlatOptimiser
@@ -211,7 +212,7 @@ class Exchange:
         *bottoms, top = (w_k.detach().requires_grad_() for w_k in w)
         self._boundary, self._bottoms, self._top = boundary, bottoms, top
         exchange = boundary.begin()
-        embed = _AtOnce if part is None or len(y) <= part else partial(_InParts, part=part)
+        embed = AtOnce if part is None or len(y) <= part else partial(InParts, part=part)
         self._embeddings = [
             embed(party, w_k, x_k, exchange) for party, w_k, x_k in zip(parties.passive, bottoms, x, strict=True)
         ]
@@ -227,35 +228,6 @@ class Exchange:
             at_k.gradient(self._boundary.down(dh_k)) for at_k, dh_k in zip(self._embeddings, d_embeddings, strict=True)
         ]
         return [*g_bottoms, g_top]
-
-
-class _AtOnce:
-    """A passive party's embeddings h (n, e_k) of all samples, with the graph that made them."""
-
-    def __init__(self, party: PassiveParty, w: Tensor, x: Tensor, exchange: tuple[str, int]) -> None:
-        self.w, self.h = w, party.embed(w, x, exchange)  # h_k = f_k(X_k; w_k)
-
-    def gradient(self, dh: Tensor) -> Tensor:
-        """(dh_k/dw_k)^T dL/dh_k, (d_k,)."""
-        return torch.autograd.grad(self.h, self.w, dh)[0]
-
-
-class _InParts:
-    """The same without the graph, part by part; see `Exchange`."""
-
-    def __init__(self, party: PassiveParty, w: Tensor, x: Tensor, exchange: tuple[str, int], part: int) -> None:
-        self.party, self.w, self.x, self.exchange, self.part = party, w, x, exchange, part
-        with torch.no_grad():
-            h = torch.cat([party.bare(w, x_b) for x_b in x.split(part)])
-            self.h = h if party.noise is None else party.noise(h, exchange)
-
-    def gradient(self, dh: Tensor) -> Tensor:
-        """(dh_k/dw_k)^T dL/dh_k, (d_k,), a sum over parts: noise is added, and so has no part in it."""
-        g = torch.zeros_like(self.w)
-        for x_b, dh_b in zip(self.x.split(self.part), dh.split(self.part), strict=True):
-            h_b = self.party.embed(self.w, x_b, self.exchange)
-            g += torch.autograd.grad(h_b, self.w, dh_b)[0]
-        return g
 
 
 def forward(parties: Parties, w: Vectors, rows: Tensor, boundary: Boundary, part: int | None = None) -> Exchange:

@@ -8,7 +8,11 @@ and relaxes once it is not (20); the primal step uses the price it has set (21),
 its formulas: equations follow its prose, alternatives are options, and notebook 03_fedora shows what depends on them.
 
 The dual certifies neither closeness to retraining nor that the constraint is met (errata F1, F5): the score of the
-final model does the latter, so it is measured, and reported as the last iteration.
+final model does the latter, so it is measured, and reported as the last iteration; on a sample of what is forgotten,
+unless all of it is asked for (`forget_sample`, `verify`).
+
+Entropy's gradient vanishes where a model is sure (errata F2), and a price that grows meanwhile overshoots: "FedORA
+reverse" reads the divergence the other way round, and is the one that forgets what was learnt by heart.
 """
 
 from __future__ import annotations

@@ -52,7 +52,8 @@ class Ending(NamedTuple):
     @property
     def notes(self) -> dict[str, float | int | str]:
         """As the method tells them, without what was not measured."""
-        return {name: value for name, value in self._asdict().items() if value == value}
+        told = self._asdict().items()
+        return {name: value for name, value in told if isinstance(value, str) or not math.isnan(value)}
 
 
 class Answer(Protocol):

@@ -41,8 +41,8 @@ from fu_core.unlearning.method import Trained, register
 from fu_core.unlearning.ranges import Choice, Range
 
 RANGES = {  # ours, as ICO's own values are unknown
-    # What an epoch on D_u changes is the less, the better it is fitted: 4 forgets at 95 % (CIFAR-10), 300 to 1,000 where
-    # nothing is left to learn (MNIST).
+    # An epoch on D_u changes the less, the better it is fitted: 4 forgets at 95 % (CIFAR-10), 300 to 1,000 where no
+    # error is left to learn from (MNIST).
     "scale": Range(0.5, 2000.0, "log"),
     "share": Choice((0.1, 0.25, 0.5, 1.0)),
     "epochs": Range(1, 4, "whole"),
