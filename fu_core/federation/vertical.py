@@ -13,8 +13,10 @@ samples a batch holds is known to all: everyone draws it from the same seed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -22,6 +24,7 @@ from torch.nn import functional as F
 
 from fu_core.data import Dataset
 from fu_core.errors import InvalidRequest, NumericalFailure
+from fu_core.federation.embeddings import AtOnce, InParts
 from fu_core.federation.local import Client, ClientOpt, batches
 from fu_core.federation.meter import Meter
 from fu_core.federation.optim import FlatOptimiser
@@ -65,8 +68,12 @@ class PassiveParty:
 
     def embed(self, w: Tensor, x: Tensor, exchange: tuple[str, int] = ("", 0)) -> Tensor:
         """h_k = f_k(x; w), as it leaves the party in a numbered exchange."""
-        h = self.model.logits(w, self.model.arrange(x))
+        h = self.bare(w, x)
         return h if self.noise is None else self.noise(h, exchange)
+
+    def bare(self, w: Tensor, x: Tensor) -> Tensor:
+        """f_k(x; w), as the party itself has it."""
+        return self.model.logits(w, self.model.arrange(x))
 
 
 @dataclass(frozen=True)
@@ -140,9 +147,9 @@ class Boundary:
         self.meter.send(gradient, down=1)
         return gradient.detach()
 
-    def numbers(self, count: int) -> None:
-        """`count` single numbers up and down: of methods that ask for more than embeddings and gradients."""
-        self.meter.send(torch.zeros(1), up=count, down=count)
+    def numbers(self, count: int, *, up: bool = True) -> None:
+        """`count` single numbers down, and as many `up`: of methods that ask for more than embeddings and gradients."""
+        self.meter.send(torch.zeros(1), up=count if up else 0, down=count)
 
 
 @dataclass(frozen=True)
@@ -187,17 +194,29 @@ class Exchange:
     """One forward pass over some samples: embeddings have gone up, `logits` (n, C) are at the active party.
 
     `backward` sends the gradients down, once.
+
+    part: of more samples than these a passive party does not keep what its net computed on the way: it embeds them
+    part by part, and once more part by part when the gradients arrive. Nothing else crosses, the numbers are the same
+    but for the order of sums, and memory is a part's. None: all at once.
     """
 
-    def __init__(self, parties: Parties, w: Vectors, x: Sequence[Tensor], y: Tensor, boundary: Boundary) -> None:
+    def __init__(
+        self,
+        parties: Parties,
+        w: Vectors,
+        x: Sequence[Tensor],
+        y: Tensor,
+        boundary: Boundary,
+        part: int | None = None,
+    ) -> None:
         *bottoms, top = (w_k.detach().requires_grad_() for w_k in w)
         self._boundary, self._bottoms, self._top = boundary, bottoms, top
         exchange = boundary.begin()
+        embed = AtOnce if part is None or len(y) <= part else partial(InParts, part=part)
         self._embeddings = [
-            party.embed(w_k, x_k, exchange)  # h_k = f_k(X_k; w_k)
-            for party, w_k, x_k in zip(parties.passive, bottoms, x, strict=True)
+            embed(party, w_k, x_k, exchange) for party, w_k, x_k in zip(parties.passive, bottoms, x, strict=True)
         ]
-        self._received = [boundary.up(h_k).requires_grad_() for h_k in self._embeddings]
+        self._received = [boundary.up(at_k.h).requires_grad_() for at_k in self._embeddings]
         self.logits = parties.active.model.logits(top, torch.cat(self._received, dim=1))
         self.y = y
         boundary.meter.train(len(y))
@@ -206,15 +225,17 @@ class Exchange:
         """Every party's gradient of `loss`, a scalar of `logits`."""
         g_top, *d_embeddings = torch.autograd.grad(loss, [self._top, *self._received])
         g_bottoms = [
-            torch.autograd.grad(h_k, w_k, self._boundary.down(dh_k))[0]  # (dh_k/dw_k)^T dL/dh_k
-            for h_k, w_k, dh_k in zip(self._embeddings, self._bottoms, d_embeddings, strict=True)
+            at_k.gradient(self._boundary.down(dh_k)) for at_k, dh_k in zip(self._embeddings, d_embeddings, strict=True)
         ]
         return [*g_bottoms, g_top]
 
 
-def forward(parties: Parties, w: Vectors, rows: Tensor, boundary: Boundary) -> Exchange:
-    """A forward pass with parameters `w` over the samples `rows`, that can be followed by a backward pass."""
-    return Exchange(parties, w, [party.x[rows] for party in parties.passive], parties.active.y[rows], boundary)
+def forward(parties: Parties, w: Vectors, rows: Tensor, boundary: Boundary, part: int | None = None) -> Exchange:
+    """A forward pass with parameters `w` over the samples `rows`, that can be followed by a backward pass.
+
+    part: see `Exchange`.
+    """
+    return Exchange(parties, w, [party.x[rows] for party in parties.passive], parties.active.y[rows], boundary, part)
 
 
 @torch.no_grad()
@@ -304,6 +325,17 @@ def epoch_batches(rows: Tensor, batch_size: int, *, seed: int, epoch: int) -> li
     """The batches of one epoch over the samples `rows`, in order."""
     opt = ClientOpt(batch_size=batch_size)
     return [rows[b] for b in batches(len(rows), opt, seed=seed, round=epoch, client=0)]
+
+
+def endless_batches(rows: Tensor, batch_size: int, *, seed: int, first: int = 1, step: int = 1) -> Iterator[Tensor]:
+    """Batches of `rows` without end, shuffled once per pass; the passes are numbered `first`, `first + step`, ...
+
+    Who takes a few batches at a time goes on where the last ones ended, so that each sample is met once per pass.
+    """
+    opt = ClientOpt(batch_size=batch_size)
+    for epoch in itertools.count(first, step):
+        for b in batches(len(rows), opt, seed=seed, round=epoch, client=0):
+            yield rows[b]  # gathered when asked for: of a large pass, few batches may be
 
 
 def check_finite(w: Vectors, when: str) -> None:

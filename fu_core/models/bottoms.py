@@ -23,12 +23,13 @@ def mlp_bottom(shape: tuple[int, ...]) -> nn.Module:
 
 
 def cnn_bottom(shape: tuple[int, ...]) -> nn.Module:
-    """Two convolutions with GroupNorm, for two CPU cores; embeddings of 64."""
+    """Two convolutions with GroupNorm, for two CPU cores; embeddings of 64. Of stripes under 4 wide, none is pooled."""
     channels, height, width = shape
+    across, columns = (2, width // 4) if width >= 4 else (1, width)
     return nn.Sequential(
-        nn.Conv2d(channels, 16, 3, padding=1), two_groups(16), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1), two_groups(32), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(32 * (height // 4) * (width // 4), 64), nn.ReLU(),
+        nn.Conv2d(channels, 16, 3, padding=1), two_groups(16), nn.ReLU(), nn.MaxPool2d((2, across)),
+        nn.Conv2d(16, 32, 3, padding=1), two_groups(32), nn.ReLU(), nn.MaxPool2d((2, across)),
+        nn.Flatten(), nn.Linear(32 * (height // 4) * columns, 64), nn.ReLU(),
     )  # fmt: skip
 
 

@@ -48,6 +48,14 @@ from fu_core.federation.vertical import (
 from fu_core.models.flat import FlatModel
 from fu_core.request import Deletion
 from fu_core.unlearning.method import Trained, register
+from fu_core.unlearning.ranges import Choice, Range
+
+RANGES = {  # ours
+    "lr": Range(3e-4, 1e-1, "log"),  # up to training's, from where confidences of an epoch ago may diverge
+    "epochs": Range(1, 20, "whole"),  # no more than the default: retraining takes hardly more
+    "ascent": Choice((False, True)),
+    "refresh": Choice((False, True)),
+}
 
 
 @dataclass(frozen=True)
@@ -128,7 +136,10 @@ def cvfu(f: VerticalFederation, deletion: Deletion, config: CVFU) -> Parties:
     return parties.having(w)
 
 
-@register("CVFU", paper="FedORA, Sec. V-A4", colour="#7a52a8", parameters=CVFU, exchanges=("vertical",), recovers=False)
+@register(
+    "CVFU", paper="FedORA, Sec. V-A4", colour="#7a52a8", parameters=CVFU, exchanges=("vertical",), recovers=False,
+    ranges=RANGES,
+)  # fmt: skip
 def serve(trained: Trained, deletion: Deletion, config: CVFU) -> Parties:
     """Training goes on from the confidences of its end."""
     return cvfu(trained.vertical, deletion, config)

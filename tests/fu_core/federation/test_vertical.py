@@ -21,6 +21,7 @@ from fu_core.federation.vertical import (
     Exchange,
     Optimisers,
     Parties,
+    PassiveParty,
     VerticalFederation,
     deal,
     epoch_batches,
@@ -36,8 +37,9 @@ from fu_core.partition import vertical
 from fu_core.request import Deletion, Request
 from fu_core.streams import stream
 from fu_core.unlearning import fedora as fedora_module
+from fu_core.unlearning import fedora_steps
 from fu_core.unlearning.fedora import FedORA, VectorDual, fedora, uncertainty_loss
-from tests.verticals import CLASSES, WIDTHS, close, federated, forgetting, same, tables
+from tests.verticals import CLASSES, WIDTHS, close, federated, forgetting, same, tables, toy
 
 N = 24
 ROWS = torch.arange(N)
@@ -112,6 +114,67 @@ def test_gradients_equal_those_of_the_composed_model(case, loss):
     close([exchange.logits.detach()], [z.detach()], **NEAR)
     close(gradients, whole.vectors(lambda parameter: parameter.grad), **NEAR)
     assert all(float(g_k.norm()) > 1e-3 for g_k in gradients)
+
+
+class Blocks(nn.Module):
+    """One party's bottom that is several: each sees its own columns, and their embeddings stand side by side."""
+
+    def __init__(self, nets, widths):
+        super().__init__()
+        self.nets, self.widths = nn.ModuleList(nets), widths
+
+    def forward(self, x):
+        return torch.cat([net(part) for net, part in zip(self.nets, x.split(self.widths, dim=1), strict=True)], dim=1)
+
+
+def as_one_party(parties):
+    """The same nets and columns in one passive party's hands."""
+    widths = [party.x.shape[1] for party in parties.passive]
+    bottom = FlatModel(Blocks([copy.deepcopy(party.model.module) for party in parties.passive], widths))
+    x = torch.cat([party.x for party in parties.passive], dim=1)
+    return Parties((PassiveParty(bottom, torch.cat([party.w for party in parties.passive]), x),), parties.active)
+
+
+SPLITS = {"2": (4, 4), "4": (2, 2, 2, 2), "8, one column each": (1,) * 8, "little and much": (1, 7)}
+
+
+@pytest.mark.parametrize("columns", SPLITS.values(), ids=SPLITS)
+@pytest.mark.parametrize("what", ["training", "FedORA", "FedORA, sampled, in parts"])
+def test_however_many_parties_hold_the_columns_it_is_what_one_with_all_of_them_would_do(columns, what):
+    """Fixed steps: adaptive ones are each party's own. A party with a single column takes part like any other."""
+    split = toy(columns, (3,) * len(columns), n=60)
+    whole = as_one_party(split)
+
+    def done(parties):
+        f = federated(parties, 4)
+        if what == "training":
+            return train(f, torch.arange(50), Optimisers([MOMENTUM]), 3)
+        how = {"tau": 0.1, "sigma": 0.5, "threshold": 1.0, "adaptive": False, "iterations": 4, "batch_size": 8}
+        how |= {"forget_sample": 7, "part": 3} if "sampled" in what else {"forget_sample": 0}
+        return fedora(f, forgetting(f, torch.arange(12)), FedORA(**how))
+
+    ours, reference = done(split), done(whole)
+    assert not torch.equal(ours.passive[0].w, split.passive[0].w)
+    close([torch.cat(ours.w)], [torch.cat(reference.w)], rtol=1e-9, atol=1e-12)
+    assert len(ours) == len(columns) + 1
+
+
+@pytest.mark.parametrize("parties", [2, 4, 8])
+def test_a_table_is_dealt_out_to_as_many_parties_as_it_has_columns(parties):
+    given, test = deal(table(p=8), bottom="mlp", seed=0, parties=parties)
+    assert [party.x.shape[1] for party in given.passive] == [8 // parties] * parties
+    assert predict(given, test).shape == (5, 4)
+
+
+@pytest.mark.parametrize(("parties", "widths"), [(4, [7] * 4), (8, [4, 4, 4, 4, 3, 3, 3, 3]), (28, [1] * 28)])
+def test_narrow_stripes_of_an_image_have_a_net_of_their_own(parties, widths):
+    """MNIST's 28 columns: under four are too few to be halved twice, and are not."""
+    given, _ = deal(images(shape=(1, 28, 28)), bottom="cnn", seed=0, parties=parties)
+    assert [party.x.shape[-1] for party in given.passive] == widths
+    exchange = forward(given, given.w, torch.arange(5), Boundary())
+    gradients = exchange.backward(F.cross_entropy(exchange.logits, exchange.y))
+    assert all(float(g_k.norm()) > 0 for g_k in gradients)
+    assert exchange.logits.shape == (5, 4)
 
 
 def test_predictions_equal_those_of_the_composed_model():
@@ -441,7 +504,8 @@ def test_with_normalisation_and_noise_it_is_the_same():
 def watch(monkeypatch):
     """Over FedORA's numbers, too."""
     watching = Watch()
-    monkeypatch.setattr(fedora_module, "float", watching.number, raising=False)
+    for module in (fedora_module, fedora_steps):
+        monkeypatch.setattr(module, "float", watching.number, raising=False)
     from_above = VectorDual.value.fget
 
     def reported(dual):  # a mean over everybody's duals: for whoever runs the experiment, none of the parties
@@ -459,6 +523,8 @@ VARIANTS = {
     "vector": {"dual": "vector"},
     "vector, clipped": {"dual": "vector", "clip": 0.1},
     "reverse": {"score": "reverse"},
+    "guarded steps": {"steps": "guarded"},
+    "in parts": {"part": 2},
 }
 
 
@@ -469,13 +535,15 @@ def test_fedora_sends_embeddings_up_and_their_gradients_down(watch, settings, re
     border = Border()
     f = federated(marked(tables(n=21)), boundary=border)
     request = forgetting(f, FORGET)
-    options = {"ratio": 1.0, "batch_size": 6, "iterations": 4, "patience": False, "refresh": refresh, **settings}
+    options = {"ratio": 1.0, "batch_size": 6, "iterations": 4, "patience": False, "refresh": refresh}
+    options |= {"steps": "printed", "forget_sample": 0, "passes": 0.0, **settings}
     with watch:
         done = fedora(f, request, FedORA(tau=0.1, sigma=1.0, **options))
     assert [w_k.owner for w_k in done.w] == [0, 1, ACTIVE]
     anew = there_and_back(5) if refresh else []
     iteration = [*there_and_back(5), *there_and_back(6), *anew, *there_and_back(6), *anew, *there_and_back(4)]
-    assert border.passed == 4 * iteration + there(5)
+    reference = [*there(6), *there(6), *there(4)] if options["steps"] == "guarded" else []  # L_r(theta^0)
+    assert border.passed == reference + 4 * iteration + there(5)
 
 
 def test_the_step_rule_needs_more_than_that(watch):
@@ -483,7 +551,7 @@ def test_the_step_rule_needs_more_than_that(watch):
     f = federated(marked(tables(n=21)), boundary=Border())
     request = forgetting(f, FORGET)
     with watch, pytest.raises(Leak, match="brings together"):
-        fedora(f, request, FedORA(ratio=1.0, iterations=1, step_rule=True))
+        fedora(f, request, FedORA(threshold=0.95, ratio=1.0, iterations=1, step_rule=True))
 
 
 def public(write):
@@ -593,6 +661,16 @@ def test_noise_has_its_deviation_and_belongs_to_seed_and_exchange():
 def noisy(parties, std=0.3, clip=0.2):
     first, second = parties.passive
     return Parties((replace(first, noise=EmbeddingNoise(std, clip)), second), parties.active)
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.2])
+def test_in_parts_noise_is_that_of_the_whole_exchange(clip):
+    """Drawn once for all rows; gradients go through the clipping, to which a part's own noise makes no difference."""
+    parties, rows = noisy(tables(torch.float64), clip=clip), torch.arange(9)
+    whole, parted = (forward(parties, parties.w, rows, Boundary(name="training"), part) for part in (None, 4))
+    close([parted.logits], [whole.logits], **NEAR)
+    ours, expected = (e.backward(F.cross_entropy(e.logits, e.y)) for e in (parted, whole))
+    close(ours, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_gradients_go_through_clipping_and_noise():

@@ -6,9 +6,9 @@ from torch.nn import functional as F
 
 from fu_core.errors import NumericalFailure
 from fu_core.federation.local import ClientOpt
-from fu_core.federation.vertical import epoch_batches, train
+from fu_core.federation.vertical import endless_batches, epoch_batches, train
 from fu_core.streams import stream_seed
-from fu_core.unlearning.baselines.ico import ICO, corrected, endless_batches, ico, share_of
+from fu_core.unlearning.baselines.ico import ICO, corrected, ico, share_of
 from tests.verticals import FORGET, RETAIN, close, federated, forgetting, loss, same, toy
 
 

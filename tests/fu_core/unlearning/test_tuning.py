@@ -143,3 +143,26 @@ def test_every_process_tries_the_same():
         {"lr": 0.03891, "epochs": 7, "batch_size": 32, "stop_distance": 4.4},
         {"lr": 0.003891, "epochs": 4, "batch_size": 512, "stop_distance": 12.62},
     ]
+
+
+FOUND = [  # what forgets on MNIST and CIFAR-10, where the methods' own values hardly do
+    ("GA", {"lr": 0.003}),
+    ("GA", {"lr": 0.2}),
+    ("ICO", {"scale": 4.0}),
+    ("ICO", {"scale": 1000.0}),
+    ("FedORA", {"threshold": 0.2, "score": "reverse", "adaptive": False}),
+    ("FedORA", {"threshold": 0.95, "iterations": 40, "tau": 0.02, "sigma": 0.1}),
+]
+
+
+@pytest.mark.parametrize(("name", "values"), FOUND)
+def test_vertical_methods_can_be_tuned_to_what_is_known_to_forget(name, values):
+    for parameter, value in values.items():
+        allowed = method.method(name).ranges[parameter]
+        inside = value in allowed.values if isinstance(allowed, Choice) else allowed.low <= value <= allowed.high
+        assert inside, parameter
+
+
+def test_all_vertical_methods_have_equally_many_trials():
+    names = ("GA", "ICO", "CVFU", "FedORA", "FedORA reverse", "FedORA vector", "FedORA calibrated", "Few-shot")
+    assert {len(trials(name, 12, seed=0)) for name in names} == {12}

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fu_core.errors import NumericalFailure
+from fu_core.errors import NumericalFailure, UnsupportedTask
 from fu_core.federation.local import ClientOpt
 from fu_core.federation.vertical import ActiveParty, Boundary, Parties, PassiveParty, clipped, epoch_batches
 from fu_core.models.flat import FlatModel
@@ -21,6 +21,7 @@ from fu_core.unlearning.baselines.vertical_ga import (
     vertical_ga,
     within_classes,
 )
+from fu_core.unlearning.method import Trained, unlearn
 from tests.verticals import FORGET, RETAIN, close, federated, forgetting, loss, same, toy
 
 
@@ -244,3 +245,19 @@ def test_what_cannot_be_served_is_refused():
             GA(**{name: 0})
     with pytest.raises(ValueError, match="lr must be a finite number > 0"):
         GA(lr=0.0)
+
+
+# --- few shots, by name ---
+
+
+def test_few_shot_label_unlearning_is_the_ascent_on_mix_ups_with_one_pass_of_repair():
+    """Gu et al.'s settings, and labels only."""
+    f = federated(toy(), 3)
+    whole = (f.parties.active.y == 1).nonzero().flatten()
+    request = forgetting(f, whole)
+    ours, cost, _ = unlearn("Few-shot", Trained(f), request, lr=0.05, epochs=2)
+    direct = federated(toy(), 3)
+    assert same(ours, vertical_ga(direct, request, GA(**{**GU, "lr": 0.05, "epochs": 2}, repair=True)))
+    assert cost.images == direct.meter.images < 3 * len(whole) + 3 * 3
+    with pytest.raises(UnsupportedTask, match="few-shot label unlearning forgets whole classes"):
+        unlearn("Few-shot", Trained(f), forgetting(f, whole[:3]))
