@@ -38,6 +38,7 @@ from fu_papers.lab.record import Needs, Record, run_function
 from fu_papers.lab.timing import Stopwatch
 
 TRAINING_KEYS = (*DATA_KEYS, "bottom", "dp_std", "dp_clip", "epochs", *LOCAL, "seed", "request", "poison")
+ENDING = ("outcome", "iterations", "score", "epsilon")  # of what FedORA notes about how it ended
 TIMED_EPOCHS = 2  # of retraining, from which all of them are projected
 
 
@@ -127,8 +128,8 @@ def trial(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
         result, cost, notes = served(p, f, config["method"], config["options"])
     except NumericalFailure as reason:
         return {"diverged": str(reason)}, None
-    if outcome := diverged(notes):
-        return {"diverged": outcome}, None
+    if lost := diverged(notes):
+        return {"diverged": lost}, None
     gap = abs(_recognised(result, p.forget) - _recognised(retrained, p.forget))
     shortfall = max(0.0, _validated(p, retrained) - _validated(p, result))
     found = {"objective": gap + shortfall, "forget_gap": gap, "shortfall": shortfall}
@@ -170,7 +171,7 @@ def chosen(config: Mapping[str, Any], context: RunContext, name: str = "trial") 
 
 def diverged(notes: Mapping[str, Any]) -> str:
     """What a method's notes say of a run that lost the model although its numbers stayed finite, or ""."""
-    return str(notes.get("reason", "diverged")) if notes.get("outcome") == "diverged" else ""
+    return str(notes.get("why", "diverged")) if notes.get("outcome") == "diverged" else ""
 
 
 # --- unlearning ------------------------------------------------------------------------------------------------------
@@ -205,7 +206,8 @@ def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, A
             result, cost, notes = served(p, f, method, told.get("chosen", config["options"]), log)
         except NumericalFailure as reason:
             return {**told, "diverged": str(reason)}, None
-        told |= {"diverged": outcome} if (outcome := diverged(notes)) else {}
+        told |= {"diverged": lost} if (lost := diverged(notes)) else {}
+        told |= {"ended": {name: notes[name] for name in ENDING if name in notes}} if "outcome" in notes else {}
     costs = {"images": cost.images, "up": cost.bytes_up, "down": cost.bytes_down, "kept": cost.storage}
     return {**evaluate(p, result, original, retrained), **costs, **told}, None
 

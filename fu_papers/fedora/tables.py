@@ -322,28 +322,29 @@ def _block(task: Task) -> str:
 
 
 def violations_table(e: Experiment, unlearnings: Unlearnings) -> pd.DataFrame:
-    """Is the constraint met in the end? Score of the final model, threshold, dual variable; means over seeds."""
+    """Is the constraint met in the end? How runs ended, last score, threshold, dual variable; means over seeds."""
     rows = []
     for dataset in e.datasets:
         for task in (*e.sample_tasks(dataset), *e.label_tasks(dataset)):
             for method in FORMS:
                 cells = [task.cell("main", seed, method) for seed in e.seeds]
-                last = [unlearnings[c].rounds[-1] for c in cells if c in unlearnings and unlearnings[c].rounds]
-                if last:
-                    rows.append(_violation(task, method, last))
+                ended = [unlearnings[c] for c in cells if c in unlearnings and "ended" in unlearnings[c].metrics]
+                if ended:
+                    rows.append(_violation(task, method, ended))
     return pd.DataFrame(rows)
 
 
-def _violation(task: Task, method: str, last: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    scores = pd.Series([row["score"] for row in last])
-    residuals = pd.Series([row["residual"] for row in last])
+def _violation(task: Task, method: str, ended: Sequence[Record]) -> dict[str, Any]:
+    ends = pd.DataFrame([record.metrics["ended"] for record in ended])
+    outcomes = ends.outcome.value_counts()
     return {
         "data set": dataset_title(task.dataset),
         "request": request_title(task.request),
         "method": shown(method),
-        "score": spread_or_dash(scores, 3),
-        "threshold": spread_or_dash(scores + residuals, 3),
-        "met": f"{int((residuals <= 0).sum())} of {len(residuals)}",
-        "iterations": spread_or_dash(pd.Series([float(row["t"]) for row in last]), 0),
-        "dual at the end": spread_or_dash(pd.Series([row["dual"] for row in last]), 3),
+        "score": spread_or_dash(ends.score, 3),
+        "threshold": spread_or_dash(ends.epsilon, 3),
+        "met": f"{int((ends.score >= ends.epsilon).sum())} of {len(ends)}",
+        "ended": ", ".join(f"{outcome} {count}" for outcome, count in outcomes.items()),
+        "iterations": spread_or_dash(ends.iterations.astype(float), 0),
+        "dual at the end": spread_or_dash(pd.Series([float(r.rounds[-1]["dual"]) for r in ended if r.rounds]), 3),
     }
