@@ -44,16 +44,18 @@ OPTIONS = {  # method -> its hyper-parameters that parameters of ours set; the o
 ABLATIONS: dict[str, dict[str, Any]] = {
     "FedORA": {},
     "w/o UL": {"unlearn": False},
-    "w/o AB": {"ratio": 1.0},
+    "w/o AB": {"ratio": 1.0, "passes": 0.0},  # as many iterations as with a part of the retained data
     "w/o AS": {"adaptive": False},
 }
 READINGS: dict[str, dict[str, Any]] = {
-    "scalar dual (default)": {},
+    "scalar dual, as tuned": {},
     "score beta (H - KL)": {"score": "scaled"},
     "score H - beta KL(U||p)": {"score": "reverse"},
+    "steps by a party's own changes alone": {"steps": "printed"},
+    "force that grows with beta": {"force": "printed"},
+    "all of D_u in every iteration": {"forget_sample": 0},
     "gradient of the score anew in each substep": {"refresh": True},
     "proximal weight 0": {"mu": 0.0},
-    "steps large enough to meet the constraint": {"tau": 0.05, "sigma": 1.0},
 }
 
 
@@ -263,7 +265,7 @@ class Experiment(FedoraParameters):
         for weight in self.weights:
             add("weights", main, "FedORA", f"{weight:g}", weight=weight)
         for ratio in self.ratios:
-            add("ratios", main, "FedORA", f"{ratio:g}", ratio=ratio)
+            add("ratios", main, "FedORA", f"{ratio:g}", ratio=ratio, passes=0.0)  # as many iterations for all
         for count, ratio in itertools.product(self.few, self.few_ratios):
             add("small", main._replace(request=f"samples-{count}"), "FedORA", f"{ratio:g}", ratio=ratio)
         for count, method in itertools.product(self.few, (*REFERENCES, AGAIN)):

@@ -1,0 +1,65 @@
+"""What FedORA can and cannot do, in five sentences that are computed from the records at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pandas as pd
+
+from fu_papers.controls import AGAIN, USEFUL
+from fu_papers.fedora.grid import BASELINES, Experiment, Task
+from fu_papers.fedora.results import Unlearnings, forgot, kept_model, rows_of, shown
+
+OURS = "FedORA"  # the default form; tables have the others
+
+
+def five_sentences(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) -> str:
+    """Five sentences in Markdown, over all settings of Tables IV and V, methods as tuned, means over all runs.
+
+    Nothing in them is known beforehand: with other records they say otherwise.
+    """
+    tasks = [*e.tasks(labels=False), *e.tasks(labels=True)]
+    mean = _means(runs, tasks)
+    mine = kept_model(_of(runs, tasks, OURS))
+    ended = [r.metrics["ended"] for c, r in unlearnings.items() if _is_ours(c.group, c.method, c.label, r.metrics)]
+    met = sum(end["score"] >= end["epsilon"] for end in ended)
+    counts = {m: sum(forgot(runs, "main", task, m) for task in tasks) for m in (OURS, *BASELINES)}
+    others = ", ".join(f"{m} {counts[m]}" for m in BASELINES)
+    useful = int(((mine.test_retrain - mine.test) <= USEFUL).sum())
+    gain = mine.retrain_images / mine.images
+    return "\n".join(
+        f"{number}. {sentence}"
+        for number, sentence in enumerate(
+            (
+                f"**Forgetting**: in {counts[OURS]} of {len(tasks)} settings {shown(OURS)}, ends at least half way from "
+                f"doing nothing to Retrain ({others}); its accuracy on what is forgotten is off Retrain's by "
+                f"{mean(OURS, 'delta_forget'):.1f} points, doing nothing's by {mean('Original', 'delta_forget'):.1f}, "
+                f"a second retraining's by {mean(AGAIN, 'delta_forget'):.1f}.",
+                f"**Utility**: its test accuracy is {mean(OURS, 'test'):.1f} %, Retrain's {mean('Retrain', 'test'):.1f} %"
+                f"; it is at most {USEFUL:g} point below Retrain's in {useful} of {len(mine)} runs.",
+                f"**Who pays**: on the classes that lose samples test accuracy is {mean(OURS, 'test_affected'):.1f} %, "
+                f"Retrain's {mean('Retrain', 'test_affected'):.1f} %, doing nothing's "
+                f"{mean('Original', 'test_affected'):.1f} %.",
+                f"**Attacks**: the membership attack is right about {100 * mean(OURS, 'mia'):.1f} % (Retrain "
+                f"{100 * mean('Retrain', 'mia'):.1f} %, doing nothing {100 * mean('Original', 'mia'):.1f} %), a backdoor "
+                f"succeeds in {mean(OURS, 'asr'):.1f} % (Retrain {mean('Retrain', 'asr'):.1f} %, doing nothing "
+                f"{mean('Original', 'asr'):.1f} %).",
+                f"**Price and certificate**: Retrain passes {gain.min():.1f} to {gain.max():.1f} times as many samples; "
+                f"the constraint was met by the last score in {met} of {len(ended)} runs, "
+                "which says nothing about the distance to Retrain.",
+            ),
+            start=1,
+        )
+    )
+
+
+def _of(runs: pd.DataFrame, tasks: list[Task], method: str) -> pd.DataFrame:
+    return pd.concat([rows_of(runs, "main", task, method) for task in tasks])
+
+
+def _means(runs: pd.DataFrame, tasks: list[Task]) -> Callable[[str, str], float]:
+    return lambda method, metric: float(kept_model(_of(runs, tasks, method))[metric].mean())
+
+
+def _is_ours(group: str, method: str, label: str, metrics: dict[str, object]) -> bool:
+    return (group, method, label) == ("main", OURS, "") and "ended" in metrics and not metrics["poison"]
