@@ -20,9 +20,10 @@ from fu_papers.fedora.problem import HALVES
 from fu_papers.problems import plain_fields
 from fu_papers.study import Cell
 
-# The default; the paper's element-wise dual; and a threshold that retraining could meet: what samples of the same
-# classes that were held out already show (errata F1). The last has no meaning where whole classes go.
-FORMS = ("FedORA", "FedORA vector", "FedORA calibrated")
+# The default; with the divergence whose gradient does not vanish where a model is sure (errata F2); the paper's
+# element-wise dual; and a threshold that retraining could meet: what samples of the same classes that were held out
+# already show (errata F1). The last has no meaning where whole classes go.
+FORMS = ("FedORA", "FedORA reverse", "FedORA vector", "FedORA calibrated")
 BASELINES = ("GA", "ICO", "CVFU")
 METHODS = (*BASELINES, *FORMS)
 BINARY = ("breast_cancer", "adult")  # label unlearning would leave one class
@@ -37,6 +38,7 @@ OPTIONS = {  # method -> its hyper-parameters that parameters of ours set; the o
     "ICO": {"scale": "ico_scale", "share": "ico_share"},
     "CVFU": {"epochs": "cvfu_epochs", "lr": "cvfu_lr"},
     "FedORA": {name: name for name in FEDORA},
+    "FedORA reverse": {name: name for name in FEDORA if name not in ("threshold", "tau", "sigma")},
     "FedORA vector": {name: name for name in FEDORA} | {"sigma": "sigma_vector"},
     "FedORA calibrated": {name: name for name in FEDORA},
 }

@@ -23,6 +23,7 @@ SHOWN = {
     "Original": "do nothing (Original)",
     AGAIN: FLOOR,
     "FedORA": "FedORA, scalar dual",
+    "FedORA reverse": "FedORA, reverse divergence",
     "FedORA vector": "FedORA, element-wise dual",
     "FedORA calibrated": "FedORA, threshold of unseen samples",
 }
