@@ -90,7 +90,7 @@ def test_the_last_value_in_range_is_accepted(change):
 # --- profiles --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("profile", ["quick", "laptop", "paper"])
+@pytest.mark.parametrize("profile", ["quick", "laptop", "workstation", "paper"])
 def test_a_profile_gives_every_parameter(profile):
     values = load_profile("fedora", profile)
     assert [*values, "profile"] == [name for name in SCHEMA.model_fields if name != "profile"] + ["profile"]
@@ -98,7 +98,8 @@ def test_a_profile_gives_every_parameter(profile):
     e = Experiment.of(profile)
     assert dict(e) == {"profile": profile, **values}
     assert {dataset.split("/")[0] for dataset in e.datasets} <= set(NAMES)
-    assert {0.05, 1.0} <= set(e.ratios)  # claim F7 compares them
+    assert {0.0, 0.05, 1.0} <= set(e.ratios)  # claim F7 compares them
+    assert e.tuning_trials > 1
     own = {("main", method) for method in (*REFERENCES, *METHODS)}  # a second retraining is another seed's
     keys = [config_key(config) for cell, config in e.cells().items() if (cell.group, cell.method) in own]
     assert len(set(keys)) == len(keys)
