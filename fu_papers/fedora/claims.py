@@ -2,11 +2,11 @@
 
 The paper prints two algorithms, with a scalar dual (7)-(20) and with one dual per parameter (25), (27); both are
 printed, so both are parts of every claim, in every setting, and none is a corrected form. Accuracies and attacks are
-judged by 95 % intervals over seeds, of runs that did not diverge; a part that doing nothing meets as well does not hold.
-Accuracy and speed are compared among methods that forgot comparably (`results.forgot`), since forgetting nothing costs
-neither; and forgetting counts where the model is still of use, at most `USEFUL` points of test accuracy below Retrain.
-What is claimed to be faster is judged on samples passed, which are counted and the same on every machine; the seconds
-are told beside.
+judged by 95 % intervals over seeds, of runs that did not diverge; a part that doing nothing meets as well does not
+hold. Accuracy and speed are compared among methods that forgot comparably (`results.forgot`), since forgetting nothing
+costs neither; and forgetting counts where the model is still of use, at most `USEFUL` points of test accuracy below
+Retrain. What is claimed to be faster is judged on samples passed, which are counted and the same on every machine; the
+seconds are told beside.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _sizes(runs: pd.DataFrame, tasks: Sequence[Task]) -> str:
 
 
 def _forgotten(runs: pd.DataFrame, tasks: Sequence[Task]) -> ClaimResult:
-    """F3: accuracy on the removed data at most Retrain's, by a model of use. How far below is the error (errata F11)."""
+    """F3: accuracy on the removed data at most Retrain's, by a model of use. How far below is the error (F11)."""
 
     def meets(task: Task, method: str) -> Part:
         retrained = rows_of(runs, "main", task, "Retrain")
@@ -198,14 +198,17 @@ def _fast(runs: pd.DataFrame, speeds: Speeds, tasks: Sequence[Task]) -> ClaimRes
     forgetting = sum(forgot(runs, "main", task, "FedORA") for task in tasks)
     taken = [r.metrics["seconds"]["Retrain"] / r.metrics["seconds"]["FedORA"] for r in speeds.values()]
     ours = (
-        f"{min(gains):.1f}x to {max(gains):.1f}x fewer samples than Retrain in {len(tasks)} settings, forgot comparably "
-        f"in {forgetting}; {min(taken):.1f}x to {max(taken):.1f}x in time, on {len(taken)}"
+        f"{min(gains):.1f}x to {max(gains):.1f}x fewer samples than Retrain in {len(tasks)} settings, forgot "
+        f"comparably in {forgetting}; {min(taken):.1f}x to {max(taken):.1f}x in time, on {len(taken)}"
     )
     reason = (
         f"samples passed, counted: Retrain / FedORA >= {TWICE:g}, and FedORA below ICO and CVFU, in every setting, "
         "among those that forgot comparably"
     )
-    keys = [*_keys(runs, "main", tasks, ("Original", AGAIN, "ICO", "CVFU", "FedORA")), *(r.key for r in speeds.values())]
+    keys = [
+        *_keys(runs, "main", tasks, ("Original", AGAIN, "ICO", "CVFU", "FedORA")),
+        *(r.key for r in speeds.values()),
+    ]
     return judged("F5", parts, ours, "time: one process, median", keys, reason)
 
 
@@ -332,7 +335,9 @@ def _private(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
     )
     spread = "over Retrain's: " + "; ".join(f"noise {std:g} {told(over(t, 'FedORA'))}" for std, t in tasks.items())
     keys = _keys(runs, "private", list(tasks.values()), ("Original", "Retrain", "FedORA"))
-    reason = f"unlearning acc. < Retrain's + 5 points at most {USEFUL:g} point of test acc. below Retrain, at every level"
+    reason = (
+        f"unlearning acc. < Retrain's + 5 points at most {USEFUL:g} point of test acc. below Retrain, at every level"
+    )
     return judged("F10", parts, ours, spread, keys, reason)
 
 

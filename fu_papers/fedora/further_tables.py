@@ -89,7 +89,7 @@ def curve_table(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-# --- who pays, and who holds what --------------------------------------------------------------------------------------
+# --- who pays, and who holds what -------------------------------------------------------------------------------------
 
 
 def affected_classes(e: Experiment, unlearnings: Unlearnings, task: Task) -> pd.DataFrame:
@@ -191,9 +191,7 @@ def _said_of(e: Experiment, row: Mapping[str, Any]) -> list[tuple[Task, str, str
     return [(task, "main", "") for task in tasks]
 
 
-def _said_by(
-    runs: pd.DataFrame, row: Mapping[str, Any], task: Task, group: str, label: str
-) -> Iterator[pd.DataFrame]:
+def _said_by(runs: pd.DataFrame, row: Mapping[str, Any], task: Task, group: str, label: str) -> Iterator[pd.DataFrame]:
     """The runs of the methods that a sentence names."""
     named = (*BASELINES, "Retrain", "FedORA") if row["method"] == "all" else row["method"].split(", ")
     for method in named:

@@ -31,21 +31,21 @@ def five_sentences(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) 
         f"{number}. {sentence}"
         for number, sentence in enumerate(
             (
-                f"**Forgetting**: in {counts[OURS]} of {len(tasks)} settings {shown(OURS)}, ends at least half way from "
-                f"doing nothing to Retrain ({others}); its accuracy on what is forgotten is off Retrain's by "
+                f"**Forgetting**: in {counts[OURS]} of {len(tasks)} settings {shown(OURS)}, ends at least half way "
+                f"from doing nothing to Retrain ({others}); its accuracy on what is forgotten is off Retrain's by "
                 f"{mean(OURS, 'delta_forget'):.1f} points, doing nothing's by {mean('Original', 'delta_forget'):.1f}, "
                 f"a second retraining's by {mean(AGAIN, 'delta_forget'):.1f}.",
-                f"**Utility**: its test accuracy is {mean(OURS, 'test'):.1f} %, Retrain's {mean('Retrain', 'test'):.1f} %"
-                f"; it is at most {USEFUL:g} point below Retrain's in {useful} of {len(mine)} runs.",
+                f"**Utility**: its test accuracy is {mean(OURS, 'test'):.1f} %, Retrain's "
+                f"{mean('Retrain', 'test'):.1f} %; it is at most {USEFUL:g} point below Retrain's in {useful} of {len(mine)} runs.",
                 f"**Who pays**: on the classes that lose samples test accuracy is {mean(OURS, 'test_affected'):.1f} %, "
                 f"Retrain's {mean('Retrain', 'test_affected'):.1f} %, doing nothing's "
                 f"{mean('Original', 'test_affected'):.1f} %.",
                 f"**Attacks**: the membership attack is right about {100 * mean(OURS, 'mia'):.1f} % (Retrain "
-                f"{100 * mean('Retrain', 'mia'):.1f} %, doing nothing {100 * mean('Original', 'mia'):.1f} %), a backdoor "
-                f"succeeds in {mean(OURS, 'asr'):.1f} % (Retrain {mean('Retrain', 'asr'):.1f} %, doing nothing "
+                f"{100 * mean('Retrain', 'mia'):.1f} %, doing nothing {100 * mean('Original', 'mia'):.1f} %), a "
+                f"backdoor succeeds in {mean(OURS, 'asr'):.1f} % (Retrain {mean('Retrain', 'asr'):.1f} %, doing nothing "
                 f"{mean('Original', 'asr'):.1f} %).",
-                f"**Price and certificate**: Retrain passes {gain.min():.1f} to {gain.max():.1f} times as many samples; "
-                f"the constraint was met by the last score in {met} of {len(ended)} runs, "
+                f"**Price and certificate**: Retrain passes {gain.min():.1f} to {gain.max():.1f} times as many "
+                f"samples; the constraint was met by the last score in {met} of {len(ended)} runs, "
                 "which says nothing about the distance to Retrain.",
             ),
             start=1,

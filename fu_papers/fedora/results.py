@@ -29,7 +29,15 @@ SHOWN = {
 }
 DISTANCES = ("gap", "kl", "agree")  # to Retrain
 METRICS = ("test", "test_all", "test_affected", "forget", "entropy", "mia", "mia_fraction", "asr", *DISTANCES)
-NOT_COLUMNS = ("asr", "poison", "diverged", "by_class", "trial", "chosen", "ended")  # of a run's metrics: what is not as it is
+NOT_COLUMNS = (
+    "asr",
+    "poison",
+    "diverged",
+    "by_class",
+    "trial",
+    "chosen",
+    "ended",
+)  # of a run's metrics: what is not as it is
 
 
 def of_runs(unlearnings: Unlearnings, floor: Unlearnings) -> pd.DataFrame:

@@ -232,10 +232,10 @@ def evaluate(p: VerticalProblem, parties: Parties, original: Parties, retrained:
     """Utility, forgetting and closeness to retraining.
 
     test: percent over the classes of which something is left (errata F10), test_all over all, test_affected over those
-    that lose samples, by_class of each of these; forget: on the forgotten samples as they were in training; entropy: mean over them, as a share of log C; mia: balanced accuracy
-    of a shadow-model attack against unseen samples of the same classes, mia_fraction: forgotten samples taken for
-    members; asr: triggered test images of other classes taken for the backdoor's target. Where the retrained parties are
-    given, `distances` to them, too.
+    that lose samples, by_class of each of these; forget: on the forgotten samples as they were in training; entropy:
+    mean over them, as a share of log C; mia: balanced accuracy of a shadow-model attack against unseen samples of the
+    same classes, mia_fraction: forgotten samples taken for members; asr: triggered test images of other classes taken
+    for the backdoor's target. Where the retrained parties are given, `distances` to them, too.
     """
     logits, y = predict(parties, p.test), p.y_test
     right = logits.argmax(dim=1) == y
@@ -356,7 +356,9 @@ def speed(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
         return fresh.meter
 
     def serving(label: str) -> Meter:
-        return served(p, p.federation(config, "timing", original), config["methods"][label]["method"], options[label]).cost
+        return served(
+            p, p.federation(config, "timing", original), config["methods"][label]["method"], options[label]
+        ).cost
 
     options = {
         label: chosen(how, context, f"{label} trial").get("chosen", how["options"])

@@ -18,7 +18,9 @@ def descriptions(e: Experiment) -> dict[str, Config]:
 
 def trainings(e: Experiment) -> dict[str, Config]:
     """What trials and the tables' runs need, each once."""
-    needed = (config for run in (*e.tuning().values(), *e.cells().values()) for _, config in runs.references(run).values())
+    needed = (
+        config for run in (*e.tuning().values(), *e.cells().values()) for _, config in runs.references(run).values()
+    )
     return {config_key(config): config for config in needed}
 
 

@@ -154,7 +154,10 @@ def table_2(e: Experiment, speeds: Speeds) -> pd.DataFrame:
         formulas = {
             "Retrain": ("T |D_r|", T["Retrain"] * n_r),
             "GA": ("T |D_u|", T["GA"] * n_u),
-            "ICO": ("T (|D_u| + γ |D_r|)", T["ICO"] * (n_u + share * n_r)),  # ours needs D_u beside every retained batch
+            "ICO": (
+                "T (|D_u| + γ |D_r|)",
+                T["ICO"] * (n_u + share * n_r),
+            ),  # ours needs D_u beside every retained batch
             "CVFU": ("T |D_r| (1 + κ)", T["CVFU"] * n_r),  # κ: passes without gradients, counted in bytes alone
             "FedORA": ("T (|D_u| + ρ |D_r|)", T["FedORA"] * (n_u + ratio * n_r)),
         }

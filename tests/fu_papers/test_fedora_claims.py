@@ -9,8 +9,8 @@ import re
 import pandas as pd
 import pytest
 
-from fu_papers.fedora import claims as claims
 from fu_papers.controls import AGAIN
+from fu_papers.fedora import claims as claims
 from fu_papers.fedora.grid import ABLATIONS, BASELINES, REFERENCES, Task
 from fu_papers.lab.record import Record
 from fu_papers.verdicts import NO_OTHER, claims_table
@@ -31,8 +31,8 @@ USE = "test acc at most 1 point below Retrain's"
 RULES = {
     "F1": (
         "among methods that forgot comparably (accuracy on the removed data off Retrain's by at most half of what "
-        "doing nothing is, or as much as a second retraining): 95% intervals over seeds: |FedORA - Retrain| <= 1 point, "
-        "and above each of GA, ICO and CVFU; for both duals in every setting"
+        "doing nothing is, or as much as a second retraining): 95% intervals over seeds: |FedORA - Retrain| <= 1 "
+        "point, and above each of GA, ICO and CVFU; for both duals in every setting"
     ),
     "F2": "as F1",
     "F3": (
@@ -157,9 +157,7 @@ def test_accuracy_is_within_a_point_of_retrains_and_above_the_baselines_with_bot
     runs = frame({SCALAR: scalar, VECTOR: vector}, tasks=tasks, group=group)
     result = verdict_on(claim, **{group: runs})
     assert (result.id, result.verdict) == (claim, verdict)
-    assert set(result.records) == keys_of(
-        of_tasks(runs, about), (*REFERENCES, AGAIN, *BASELINES, SCALAR, VECTOR)
-    )
+    assert set(result.records) == keys_of(of_tasks(runs, about), (*REFERENCES, AGAIN, *BASELINES, SCALAR, VECTOR))
 
 
 @pytest.mark.parametrize(
@@ -404,9 +402,7 @@ def test_f8_asks_that_both_accuracies_fall_with_the_weight(forget, test, verdict
 
 def test_f8_leaves_out_what_diverged():
     rising = (5.0, 4.0, 3.0, 90.0, 95.0)
-    planted = {
-        f"{w:g}": {"forget": v, "test": v, "diverged": v > 50} for w, v in zip(E.weights, rising, strict=True)
-    }
+    planted = {f"{w:g}": {"forget": v, "test": v, "diverged": v > 50} for w, v in zip(E.weights, rising, strict=True)}
     result = verdict_on("F8", weights=frame(tasks=[E.main], group="weights", labels=planted))
     assert result.verdict == HOLDS
     assert "5.0 -> 3.0" in result.ours

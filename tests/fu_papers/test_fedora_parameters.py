@@ -24,7 +24,19 @@ POSITIVE = (
     "clip", "delta",
 )  # fmt: skip
 NOT_NEGATIVE = ("momentum", "weight_decay", "mu", "ratio")
-LISTS = ("ga_lrs", "ico_scales", "cvfu_rounds", "thresholds", "datasets", "seeds", "weights", "ratios", "few", "few_ratios", "embedding_noise")
+LISTS = (
+    "ga_lrs",
+    "ico_scales",
+    "cvfu_rounds",
+    "thresholds",
+    "datasets",
+    "seeds",
+    "weights",
+    "ratios",
+    "few",
+    "few_ratios",
+    "embedding_noise",
+)
 REFUSED = [
     *(({name: 0}, f"{name} must be greater than or equal to 1, got 0") for name in AT_LEAST_ONE),
     *(({name: 1.5}, f"{name} must be a valid integer, got 1.5") for name in AT_LEAST_ONE),

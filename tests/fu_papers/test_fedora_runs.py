@@ -204,7 +204,9 @@ def test_the_backdoors_target_is_no_majority():
     assert counts[problem.backdoor_target(mostly_0)] == min(counts)
     rows = torch.tensor([0, 150])
     assert set(problem.poisoned(mostly_0, rows).y_train[rows].tolist()) == {problem.backdoor_target(mostly_0)}
-    assert problem.backdoor_target(replace(clean, y_train=torch.where(torch.arange(200) < 100, 0, 1))) == 0  # no majority
+    assert (
+        problem.backdoor_target(replace(clean, y_train=torch.where(torch.arange(200) < 100, 0, 1))) == 0
+    )  # no majority
 
 
 def test_nets_standardise_alike_with_and_without_poison():
