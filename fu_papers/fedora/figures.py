@@ -73,9 +73,10 @@ def curves(e: Experiment, runs: pd.DataFrame) -> Figure:
             points = [(cell.test.mean(), cell.forget.mean()) for cell in cells if len(cell)]
             if points:
                 look: dict[str, Any] = {"color": colour(method), "linestyle": linestyle(method), "label": shown(method)}
-                ax.plot(*zip(*points, strict=True), linewidth=1.4, alpha=0.8, **look)
+                x, y = zip(*points, strict=True)
+                ax.plot(x, y, linewidth=1.4, alpha=0.8, **look)
                 sizes = np.linspace(18, 90, len(points))
-                ax.scatter(*zip(*points, strict=True), s=sizes, color=colour(method), edgecolor="white", zorder=3)
+                ax.scatter(x, y, s=sizes, color=colour(method), edgecolor="white", zorder=3)
         original, retrained, again = (rows_of(runs, "main", task, m) for m in (*REFERENCES, AGAIN))
         ax.plot(original.test.mean(), original.forget.mean(), "s", color=colour("Original"), markersize=9,
                 label=shown("Original"), zorder=4)  # fmt: skip

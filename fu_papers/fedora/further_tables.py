@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pandas as pd
@@ -169,7 +169,7 @@ def said_of_figure_8(e: Experiment) -> Iterator[tuple[str, str, str, float]]:
                 yield group, label, QUANTITIES[row["quantity"]][0], float(row["value_pct"])
 
 
-def _said_of(e: Experiment, row: Mapping[str, Any]) -> list[tuple[Task, str, str]]:
+def _said_of(e: Experiment, row: Mapping[Hashable, Any]) -> list[tuple[Task, str, str]]:
     """Where our numbers for a sentence of the paper's are: tasks, the group of their runs, and the label there."""
     setting, figure = row["setting"], row["figure"]
     if figure.startswith("Fig. 8"):
@@ -191,7 +191,9 @@ def _said_of(e: Experiment, row: Mapping[str, Any]) -> list[tuple[Task, str, str
     return [(task, "main", "") for task in tasks]
 
 
-def _said_by(runs: pd.DataFrame, row: Mapping[str, Any], task: Task, group: str, label: str) -> Iterator[pd.DataFrame]:
+def _said_by(
+    runs: pd.DataFrame, row: Mapping[Hashable, Any], task: Task, group: str, label: str
+) -> Iterator[pd.DataFrame]:
     """The runs of the methods that a sentence names."""
     named = (*BASELINES, "Retrain", "FedORA") if row["method"] == "all" else row["method"].split(", ")
     for method in named:

@@ -335,7 +335,7 @@ def distance(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, 
 
 def speed_needs(config: Mapping[str, Any]) -> Needs:
     """The model that everything is timed on, and the trials of every method that is timed."""
-    found = references(config)
+    found = dict(references(config))
     for label, how in config["methods"].items():
         found |= trial_needs({**how, "tuned_on": config["tuned_on"]}, f"{label} trial")
     return found

@@ -212,7 +212,7 @@ def table_7(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
     seconds = speeds[e.main].metrics["seconds"] if e.main in speeds else {}
     for label in ABLATIONS:
         cell = rows_of(runs, "ablation", e.main, "FedORA", label)
-        row = {"variant": label, **outcome(cell)}
+        row: dict[str, Any] = {"variant": label, **outcome(cell)}
         row["samples passed / FedORA's"] = round(kept_model(cell).images.mean() / base, 2)
         row["seconds"] = round(seconds[label], 3) if label in seconds else None
         row["time / FedORA's"] = round(seconds[label] / seconds["FedORA"], 2) if label in seconds else None

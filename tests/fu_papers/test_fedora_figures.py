@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import norm
 
 from fu_papers.controls import AGAIN, CONTROLS, DESTROYED, FLOOR, REFERENCES
-from fu_papers.fedora import figures, further_tables, results, show, tables
+from fu_papers.fedora import figures, further_tables, page, results, show, tables
 from fu_papers.fedora.grid import ABLATIONS, CURVES, FORMS, METHODS, PUBLISHED, READINGS, Task, has_backdoor, twin
 from fu_papers.fedora.results import SHOWN, shown
 from fu_papers.lab.record import Record
@@ -511,6 +511,16 @@ def test_affected_classes_have_their_own_test_accuracy(tiny):
     metrics = tiny.unlearnings[cell("ICO")].metrics
     assert table.loc["ICO", "class 2 (%)"] == f"{metrics['by_class']['2']:.1f}"
     assert table.loc["ICO", "all classes (%)"] == f"{metrics['test_all']:.1f}"
+
+
+def test_the_five_sentences_are_those_of_the_records(tiny):
+    lines = page.five_sentences(TINY, tiny.runs, tiny.unlearnings).split("\n")
+    assert [line[:2] for line in lines] == ["1.", "2.", "3.", "4.", "5."]
+    tasks = [*TINY.tasks(labels=False), *TINY.tasks(labels=True)]
+    retrained = [tiny.unlearnings[cell("Retrain", task=task)].metrics["test"] for task in tasks]
+    assert f"Retrain's {np.mean(retrained):.1f} %;" in lines[1]
+    better = tiny.runs.assign(test=tiny.runs.test.where(tiny.runs.method != "FedORA", 99.0))
+    assert "its test accuracy is 99.0 %" in page.five_sentences(TINY, better, tiny.unlearnings)
 
 
 def test_other_parties_stand_beside_the_two_halves(tiny):
