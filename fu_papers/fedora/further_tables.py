@@ -30,7 +30,7 @@ def tuning_table(e: Experiment, tuning: Unlearnings) -> pd.DataFrame:
     """What every method was given: trials, the best and the published values of what is tuned, and how good they were.
 
     Objective: points of forget gap plus points of validation accuracy short of Retrain's, on a request and a seed that
-    are judged nowhere.
+    are judged nowhere. A choice that is no better than doing nothing was not found to be of use there.
     """
     rows = []
     for dataset, method in itertools.product(e.datasets, METHODS):
@@ -49,6 +49,9 @@ def tuning_table(e: Experiment, tuning: Unlearnings) -> pd.DataFrame:
                 "objective": _objective(best),
                 "as published": _values(tried[0].config["options"], named),
                 "its objective": _objective(tried[0]),
+                "doing nothing's": next(
+                    (f"{n:.1f}" for r in tried if (n := r.metrics.get("nothing")) is not None), "–"
+                ),
             }
         )
     return pd.DataFrame(rows)

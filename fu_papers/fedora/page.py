@@ -42,12 +42,12 @@ def five_sentences(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) 
         f"**Forgetting**: in {counts[OURS]} of {len(tasks)} settings {shown(OURS)}, ends at least half way from doing "
         f"nothing to Retrain ({others}); its accuracy on what is forgotten is off Retrain's by {off} points, doing "
         f"nothing's by {idle}, a second retraining's by {mean(AGAIN, 'delta_forget'):.1f}.",
-        f"**Utility**: its test accuracy is {test} %, Retrain's {test_retrained} %; it is at most {USEFUL:g} point below "
-        f"Retrain's in {useful} of {len(mine)} runs.",
+        f"**Utility**: its test accuracy is {test} %, Retrain's {test_retrained} %; it is at most {USEFUL:g} point "
+        f"below Retrain's in {useful} of {len(mine)} runs.",
         f"**Who pays**: on the classes that lose samples test accuracy is {affected} %, Retrain's {affected_retrained} "
         f"%, doing nothing's {affected_before} %.",
-        f"**Attacks**: the membership attack is right about {attacked} % (Retrain {attacked_retrained} %, doing nothing "
-        f"{attacked_before} %), a backdoor succeeds in {fooled} % (Retrain {fooled_retrained} %, doing nothing "
+        f"**Attacks**: the membership attack is right about {attacked} % (Retrain {attacked_retrained} %, doing "
+        f"nothing {attacked_before} %), a backdoor succeeds in {fooled} % (Retrain {fooled_retrained} %, doing nothing "
         f"{fooled_before} %).",
         f"**Price and certificate**: Retrain passes {gain.min():.1f} to {gain.max():.1f} times as many samples; the "
         f"constraint was met by the last score in {met} of {len(ended)} runs, which says nothing about the distance to "

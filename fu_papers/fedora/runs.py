@@ -119,7 +119,7 @@ def trial(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
     """One choice of a method's hyper-parameters on a request that is not judged: how good, without the test set?
 
     Metrics: "objective", the forget gap to Retrain plus the shortfall of validation accuracy, in points; the two; the
-    samples passed. Or "diverged", why.
+    objective of doing "nothing"; the samples passed. Or "diverged", why.
     """
     p = VerticalProblem.of(config)
     original, retrained = (trained_parties(p, context, name) for name in ("original", "retrained"))
@@ -130,10 +130,15 @@ def trial(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
         return {"diverged": str(reason)}, None
     if lost := diverged(notes):
         return {"diverged": lost}, None
-    gap = abs(_recognised(result, p.forget) - _recognised(retrained, p.forget))
-    shortfall = max(0.0, _validated(p, retrained) - _validated(p, result))
+    gap, shortfall = _gap_and_shortfall(p, result, retrained)
     found = {"objective": gap + shortfall, "forget_gap": gap, "shortfall": shortfall}
-    return {**found, "images": cost.images}, None
+    return {**found, "nothing": sum(_gap_and_shortfall(p, original, retrained)), "images": cost.images}, None
+
+
+def _gap_and_shortfall(p: VerticalProblem, parties: Parties, retrained: Parties) -> tuple[float, float]:
+    """How far recognition of what is forgotten is from Retrain's, and validation accuracy below it, in points."""
+    gap = abs(_recognised(parties, p.forget) - _recognised(retrained, p.forget))
+    return gap, max(0.0, _validated(p, retrained) - _validated(p, parties))
 
 
 def _recognised(parties: Parties, rows: Tensor) -> float:

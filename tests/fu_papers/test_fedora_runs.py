@@ -505,6 +505,9 @@ def test_a_trial_is_judged_by_forgetting_and_validation_samples_and_no_test_samp
     gap = abs(right(result, x_forget, y_forget) - right(retrained, x_forget, y_forget))
     short = max(0.0, right(retrained, p.validation, p.y_validation) - right(result, p.validation, p.y_validation))
     assert metrics["objective"] == pytest.approx(gap + short)
+    idle = abs(right(original, x_forget, y_forget) - right(retrained, x_forget, y_forget))
+    idle += max(0.0, right(retrained, p.validation, p.y_validation) - right(original, p.validation, p.y_validation))
+    assert metrics["nothing"] == pytest.approx(idle)
     blind = replace(p, test=[torch.full_like(x, 255) for x in p.test], y_test=torch.zeros_like(p.y_test))
     monkeypatch.setattr(fedora.VerticalProblem, "of", lambda config: blind)
     with single_threaded():
