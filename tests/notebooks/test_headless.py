@@ -65,9 +65,15 @@ PARAMETERS = {
         "iterations": 3,
         "cvfu_epochs": 1,
         "weights": [1.0, 5.0],
-        "ratios": [0.05, 1.0],
+        "ratios": [0.0, 0.05, 1.0],
         "few": [20, 1],
         "embedding_noise": [0.1],
+        "tuning_trials": 2,
+        "ga_lrs": [0.01],
+        "ico_scales": [2.0],
+        "cvfu_rounds": [1],
+        "thresholds": [0.0, 0.5],
+        "splits": ["1+7"],
         "repeats": 1,
     },
 }
@@ -84,6 +90,7 @@ SHOWN = {
     "fedora": {
         *(f"table_{n}.csv" for n in ("ii", "iii", "iv", "v", "vi", "vii", "viii", "ix")),
         *("fig4_forgetting.png", "fig5_forgetting.png", "fig6_attacks.png", "fig7_attacks.png", "fig8_sensitivity.png"),
+        *("curves.png", "curves.csv", "tuning.csv", "affected_classes.csv", "figure_numbers.csv", "other_parties.csv"),
         *("dual.png", "constraint.csv", "readings.csv", "saddle.png", "forbidden.png", "theorem_1.png"),
     },
 }
