@@ -19,7 +19,7 @@ def experiment(**changes):
     quick = load_profile("fedora", "quick")
     binary = ("breast_cancer", "adult")
     requests = [
-        f"classes-1-50-from-{2 if dataset.startswith(binary) else 7}"
+        [f"classes-1-50-from-{2 if dataset.startswith(binary) else 7}"]
         for dataset in changes.get("datasets", quick["datasets"])
     ]
     return Experiment(**{**quick, **PLAIN, "tuning_requests": requests, "profile": "test", **changes})

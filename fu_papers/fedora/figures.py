@@ -59,15 +59,20 @@ def figure_4_7(e: Experiment, runs: pd.DataFrame, *, labels: bool, attacks: bool
 
 
 def curves(e: Experiment, runs: pd.DataFrame) -> Figure:
-    """Forgetting against utility: each method over its main parameter, on each data set's first setting.
+    """Forgetting against utility: each method over its main parameter, on the settings of `curve_tasks`.
 
     Means over seeds; the smallest dot has the first of a method's values, the largest the last, and what diverged has
     none. The star is Retrain, the bars around it how far two retrainings are apart; a method forgets if it reaches the
     star, not if it gets below it. Left of the star, test accuracy was lost.
     """
-    fig, axes = axes_row(len(e.datasets), height=4.2, width=4.4)
-    for ax, dataset in zip(axes, e.datasets, strict=True):
-        task = e.sample_tasks(dataset)[0]
+    tasks = e.curve_tasks()
+    columns = min(len(tasks), 3)
+    rows = -(-len(tasks) // columns)
+    fig, grid = plt.subplots(rows, columns, figsize=(4.4 * columns, 4.2 * rows), squeeze=False)
+    axes = list(grid.flat)
+    for ax in axes[len(tasks) :]:
+        ax.set_axis_off()
+    for ax, task in zip(axes, tasks, strict=False):
         for method, (_, values) in CURVES.items():
             cells = [kept_model(rows_of(runs, "curve", task, method, f"{v:g}")) for v in getattr(e, values)]
             points = [(cell.test.mean(), cell.forget.mean()) for cell in cells if len(cell)]
@@ -83,7 +88,7 @@ def curves(e: Experiment, runs: pd.DataFrame) -> Figure:
         ax.errorbar(retrained.test.mean(), retrained.forget.mean(), xerr=again.delta_test.mean(),
                     yerr=again.delta_forget.mean(), fmt="*", color=colour("Retrain"), markersize=17, capsize=3,
                     label="Retrain, and how far a second one is", zorder=5)  # fmt: skip
-        ax.set(xlabel="test acc. (%)", title=f"{dataset_name(dataset)}\n{request_title(task.request)}")
+        ax.set(xlabel="test acc. (%)", title=f"{dataset_name(task.dataset)}\n{request_title(task.request)}")
     axes[0].set_ylabel("acc. on what is forgotten (%)")
     fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
     return fig

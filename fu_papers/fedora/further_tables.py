@@ -6,8 +6,9 @@ As those of `tables`: from the experiment and records or the frame of `results`;
 from __future__ import annotations
 
 import itertools
+import math
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -16,8 +17,8 @@ from fu_core.request import Request
 from fu_core.unlearning.method import method as registered
 from fu_papers.controls import CONTROLS
 from fu_papers.fedora.grid import BASELINES, CURVES, METHODS, Experiment, Task
-from fu_papers.fedora.results import Unlearnings, dataset_title, kept_model, rows_of, shown
-from fu_papers.fedora.runs import best_trial
+from fu_papers.fedora.results import Unlearnings, dataset_title, kept_model, request_title, rows_of, shown
+from fu_papers.fedora.runs import best_trial, objective
 from fu_papers.fedora.tables import PAPER_NAMES, outcome
 from fu_papers.lab.record import Record
 from fu_papers.look import published
@@ -29,29 +30,32 @@ from fu_papers.problem_figures import spread_or_dash
 def tuning_table(e: Experiment, tuning: Unlearnings) -> pd.DataFrame:
     """What every method was given: trials, the best and the published values of what is tuned, and how good they were.
 
-    Objective: points of forget gap plus points of validation accuracy short of Retrain's, on a request and a seed that
-    are judged nowhere. A choice that is no better than doing nothing was not found to be of use there.
+    Objective: points of forget gap plus points of validation accuracy short of Retrain's, on requests and a seed that
+    are judged nowhere, mean over the requests. A choice that is no better than doing nothing is of no use there.
     """
     rows = []
     for dataset, method in itertools.product(e.datasets, METHODS):
-        tried = [r for cell, r in tuning.items() if (cell.setting, cell.method) == (dataset, method)]
-        if not tried:
+        records: dict[str, list[Record]] = {}  # by trial, one per request
+        for cell, record in tuning.items():
+            if (cell.setting, cell.method) == (dataset, method):
+                records.setdefault(cell.label, []).append(record)
+        if not records:
             continue
-        best = tried[best_trial(tried)]
+        tried = list(records.values())
+        best, published_one = tried[best_trial(tried)], tried[0]
+        nothing = [r.metrics["nothing"] for trial in tried for r in trial if "nothing" in r.metrics]
         named = registered(method).ranges
         rows.append(
             {
                 "data set": dataset_title(dataset),
                 "method": shown(method),
                 "trials": len(tried),
-                "diverged": sum("diverged" in r.metrics for r in tried),
-                "chosen": _values(best.config["options"], named),
+                "diverged": sum(math.isinf(objective(trial)) for trial in tried),
+                "chosen": _values(best[0].config["options"], named),
                 "objective": _objective(best),
-                "as published": _values(tried[0].config["options"], named),
-                "its objective": _objective(tried[0]),
-                "doing nothing's": next(
-                    (f"{n:.1f}" for r in tried if (n := r.metrics.get("nothing")) is not None), "–"
-                ),
+                "as published": _values(published_one[0].config["options"], named),
+                "its objective": _objective(published_one),
+                "doing nothing's": f"{sum(nothing) / len(nothing):.1f}" if nothing else "–",
             }
         )
     return pd.DataFrame(rows)
@@ -64,22 +68,22 @@ def _values(options: Mapping[str, Any], named: Iterable[str]) -> str:
                      for name, v in values.items())  # fmt: skip
 
 
-def _objective(trial: Record) -> str:
-    return f"{trial.metrics['objective']:.1f}" if "objective" in trial.metrics else "diverged"
+def _objective(trial: Sequence[Record]) -> str:
+    return "diverged" if math.isinf(found := objective(trial)) else f"{found:.1f}"
 
 
 def curve_table(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     """The points behind the curves: each method's other values as tuned, one swept; its samples over Retrain's."""
     rows: list[dict[str, Any]] = []
-    for dataset in e.datasets:
-        task = e.sample_tasks(dataset)[0]
+    for task in e.curve_tasks():
         points = [(m, "", "main") for m in CONTROLS]
         points += [(m, f"{value:g}", "curve") for m, (_, values) in CURVES.items() for value in getattr(e, values)]
         for method, label, group in points:
             cell = kept_model(found := rows_of(runs, group, task, method, label))
             rows.append(
                 {
-                    "data set": dataset_title(dataset),
+                    "data set": dataset_title(task.dataset),
+                    "request": request_title(task.request),
                     "method": shown(method),
                     "swept": f"{CURVES[method][0]} {label}" if label else "–",
                     "test acc. (%)": spread_or_dash(cell.test),

@@ -127,7 +127,7 @@ class Experiment(FedoraParameters):
             if len(m) != len(n) or not m:
                 raise ConfigError(f"classes and percents of {text!r} must be equally many, got {m} and {n}")
         judged = {task.request for labels in (False, True) for task in self.tasks(labels=labels)}
-        for request in self.tuning_requests:
+        for request in itertools.chain(*self.tuning_requests):
             Request.parse(request)
             if request in judged:
                 raise ConfigError(f"tuning_requests must name none that is judged, got {request!r}")
@@ -193,7 +193,7 @@ class Experiment(FedoraParameters):
         """The config of one `unlearn` run as published; `change` overrides the method's hyper-parameters."""
         training = self.training(task, seed, task.request, task.request if backdoor else "")
         options = self.options(task.dataset, method, **change)
-        return {**training, "method": method, "options": options, "trials": [], "tuned_on": {}, "change": {}}
+        return {**training, "method": method, "options": options, "trials": [], "tuned_on": [], "change": {}}
 
     def tuned(self, task: Task, seed: int, method: str, *, backdoor: bool = False, **change: Any) -> dict[str, Any]:
         """The same with the best of the method's trials on its data set; `change` overrides that, too."""
@@ -205,9 +205,9 @@ class Experiment(FedoraParameters):
         "change". Trials have neither party noise nor noise on embeddings, and two parties: one choice per data set."""
         tried = self.trials(dataset, method)
         if len(tried) < 2:
-            return {"trials": [], "tuned_on": {}, "change": {}}
-        request = self.value("tuning_requests", dataset)
-        on = self.training(Task(dataset, request), self.tuning_seed, request)
+            return {"trials": [], "tuned_on": [], "change": {}}
+        requests = self.value("tuning_requests", dataset)
+        on = [self.training(Task(dataset, request), self.tuning_seed, request) for request in requests]
         return {"trials": tried, "tuned_on": on, "change": change}
 
     def trials(self, dataset: str, method: str) -> list[dict[str, Any]]:
@@ -221,9 +221,10 @@ class Experiment(FedoraParameters):
     def tuning(self) -> dict[Cell, dict[str, Any]]:
         """Every trial, with the place of its result: the label is the number of the trial."""
         return {
-            Cell("tuning", dataset, self.tuning_seed, one["request"], method, str(k)): one
+            Cell("tuning", dataset, self.tuning_seed, one["request"], method, str(k // len(of["tuned_on"]))): one
             for dataset, method in itertools.product(self.datasets, METHODS)
-            for k, one in enumerate(trials_of({**self.tuning_of(dataset, method), "method": method}))
+            for of in [self.tuning_of(dataset, method)]
+            for k, one in enumerate(trials_of({**of, "method": method}))
         }
 
     def options(self, dataset: str, method: str, **change: Any) -> dict[str, Any]:
@@ -277,9 +278,8 @@ class Experiment(FedoraParameters):
                 add("private", task, method)
         for task, method in itertools.product(self.split_tasks(), (*REFERENCES, AGAIN, "FedORA")):
             add("parties", task, method, poison=False)
-        for dataset, (method, (name, values)) in itertools.product(self.datasets, CURVES.items()):
+        for task, (method, (name, values)) in itertools.product(self.curve_tasks(), CURVES.items()):
             for value in getattr(self, values):
-                task = self.sample_tasks(dataset)[0]
                 add("curve", task, method, f"{value:g}", poison=False, **{name: value})
         return runs | self.published(runs)
 
@@ -319,6 +319,10 @@ class Experiment(FedoraParameters):
         levels = [*((std, 0.0) for std in self.embedding_noise), (min(self.embedding_noise), self.clip)]
         return [self.main._replace(dp_std=std, dp_clip=clip) for std, clip in levels]
 
+    def curve_tasks(self) -> list[Task]:
+        """Of forgetting against utility: each data set's first setting, and its first with whole classes."""
+        return [t for d in self.datasets for t in (*self.sample_tasks(d)[:1], *self.label_tasks(d)[:1])]
+
     def split_tasks(self) -> list[Task]:
         """The main setting with its columns divided among other parties than two halves."""
         return [self.main._replace(split=split) for split in self.splits]
@@ -338,12 +342,15 @@ class Experiment(FedoraParameters):
             runs[task] = {
                 **self.training(task, self.seeds[0], task.request),
                 "methods": {label: {name: config[name] for name in wanted} for label, config in configs.items()},
-                "tuned_on": next((config["tuned_on"] for config in configs.values() if config["trials"]), {}),
+                "tuned_on": next((config["tuned_on"] for config in configs.values() if config["trials"]), []),
                 "repeats": self.repeats,
             }
         return runs
 
 
 def trials_of(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The configs of the trials that a tuned run chooses among; none for one as published."""
-    return [{**config["tuned_on"], "method": config["method"], "options": one} for one in config["trials"]]
+    """The configs of the trials that a tuned run chooses among, each on all requests; none for one as published."""
+    return [
+        {**on, "method": config["method"], "options": one}
+        for one, on in itertools.product(config["trials"], config["tuned_on"])
+    ]

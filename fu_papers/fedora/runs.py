@@ -153,9 +153,14 @@ def _validated(p: VerticalProblem, parties: Parties) -> float:
     return _percent(right[left])
 
 
-def best_trial(trials: Sequence[Record]) -> int:
-    """Which of `trials` has the smallest objective; the first of equal ones, diverged ones last."""
-    return min(range(len(trials)), key=lambda k: trials[k].metrics.get("objective", math.inf))
+def best_trial(trials: Sequence[Sequence[Record]]) -> int:
+    """Which of `trials`, each a record per request, has the smallest `objective`; the first of equal ones."""
+    return min(range(len(trials)), key=lambda k: objective(trials[k]))
+
+
+def objective(trial: Sequence[Record]) -> float:
+    """Of a trial, the mean over its requests; infinite if it diverged on one."""
+    return sum(record.metrics.get("objective", math.inf) for record in trial) / len(trial)
 
 
 def trial_needs(config: Mapping[str, Any], name: str = "trial") -> Needs:
@@ -166,11 +171,13 @@ def trial_needs(config: Mapping[str, Any], name: str = "trial") -> Needs:
 def chosen(config: Mapping[str, Any], context: RunContext, name: str = "trial") -> dict[str, Any]:
     """What the best of the trials has chosen: its number and its options; {} for a run as published.
 
-    config: "options", "trials", and "change", which stays as it is whatever has been chosen.
+    config: "method", "options", "trials", "tuned_on", and "change", which stays as it is whatever has been chosen.
     """
     if not config["trials"]:
         return {}
-    best = best_trial([context.needed_record(f"{name} {k}") for k in range(len(config["trials"]))])
+    records = [context.needed_record(f"{name} {k}") for k in range(len(trials_of(config)))]
+    n = len(config["tuned_on"])
+    best = best_trial([records[i : i + n] for i in range(0, len(records), n)])
     return {"trial": best, "chosen": {**config["trials"][best], **config["change"]}}
 
 
@@ -366,7 +373,7 @@ def speed(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
         ).cost
 
     options = {
-        label: chosen(how, context, f"{label} trial").get("chosen", how["options"])
+        label: chosen({**how, "tuned_on": config["tuned_on"]}, context, f"{label} trial").get("chosen", how["options"])
         for label, how in config["methods"].items()
     }
     methods = {"Retrain": retraining} | {label: partial(serving, label) for label in config["methods"]}

@@ -344,14 +344,20 @@ def test_time_is_taken_of_each_of_the_papers_settings_with_everybodys_parameters
 
 # --- tuning ----------------------------------------------------------------------------------------------------------
 
-TUNED = E.changed(tuning_trials=3, seeds=[3], splits=["4", "1+7"], ga_lrs=[0.01, 0.02], thresholds=[0.0, 0.5])
+TWO = ["classes-1-50-from-7", "classes-1-100-from-7"]
+TUNED = E.changed(
+    tuning_trials=3, seeds=[3], splits=["4", "1+7"], ga_lrs=[0.01, 0.02], thresholds=[0.0, 0.5],
+    tuning_requests=[["classes-1-50-from-2"], TWO],
+)  # fmt: skip
 
 
 def test_everybody_has_equally_many_trials_the_first_as_published_on_what_is_judged_nowhere():
     tuning = TUNED.tuning()
     for dataset, method in itertools.product(TUNED.datasets, METHODS):
-        tried = {int(c.label): config for c, config in tuning.items() if (c.setting, c.method) == (dataset, method)}
-        assert list(tried) == [0, 1, 2]
+        own = [(c, config) for c, config in tuning.items() if (c.setting, c.method) == (dataset, method)]
+        requests = TUNED.value("tuning_requests", dataset)
+        assert [(c.label, c.request) for c, _ in own] == list(itertools.product("012", requests))
+        tried = {int(c.label): config for c, config in own}
         assert tried[0]["options"] == TUNED.options(dataset, method)
         assert len({json.dumps(config["options"], sort_keys=True) for config in tried.values()}) == 3
     judged = {(config["seed"], config["request"]) for config in TUNED.cells().values()}
@@ -359,7 +365,7 @@ def test_everybody_has_equally_many_trials_the_first_as_published_on_what_is_jud
         assert (config["seed"], config["poison"], config["noise"]) == (TUNED.tuning_seed, "", 0.0)
         assert config["seed"] not in TUNED.seeds
         assert (config["seed"], config["request"]) not in judged
-        assert config["request"] == TUNED.value("tuning_requests", cell.setting)
+        assert config["request"] == cell.request
         trainings = {config_key(training) for _, training in runs.references(config).values()}
         assert trainings <= {config_key(training) for training in stages.trainings(TUNED).values()}
 
@@ -369,7 +375,7 @@ def test_every_run_of_a_method_chooses_among_its_data_sets_trials_and_keeps_what
     for cell, config in TUNED.cells().items():
         tried = trials_of(config)
         published = cell.label == PUBLISHED or cell.method in (*REFERENCES, AGAIN)
-        assert len(tried) == (0 if published else 3)
+        assert len(tried) == (0 if published else 3 * len(TUNED.value("tuning_requests", cell.setting)))
         assert {config_key(one) for one in tried} <= tuning
         assert all(one["dataset"] == config["dataset"] and one["method"] == config["method"] for one in tried)
         assert len([name for name in runs.needs(config) if name.startswith("trial")]) == len(tried)
@@ -395,10 +401,10 @@ def test_one_trial_is_no_tuning():
     assert not any(cell.label == PUBLISHED for cell in E.cells())
 
 
-def test_curves_sweep_each_methods_main_parameter_on_each_data_sets_first_setting():
+def test_curves_sweep_each_methods_main_parameter_on_each_data_sets_first_settings():
     curve = {cell: config for cell, config in TUNED.cells().items() if cell.group == "curve"}
-    first = {TUNED.sample_tasks(d)[0].request for d in TUNED.datasets}
-    assert {cell.request for cell in curve} == first
+    assert TUNED.curve_tasks() == [Task(TABLE, "classes-1-50"), MAIN, WHOLE]
+    assert {task_of(cell) for cell in curve} == set(TUNED.curve_tasks())
     for method, (name, parameter) in CURVES.items():
         swept = {c.label: config["change"] for c, config in curve.items() if (c.method, c.setting) == (method, DIGITS)}
         assert swept == {f"{value:g}": {name: value} for value in getattr(TUNED, parameter)}

@@ -475,17 +475,22 @@ def test_a_run_has_the_options_of_its_best_trial_and_what_its_row_changes(tiny):
 def test_curves_go_through_the_means_of_their_runs_and_leave_out_what_diverged(tiny):
     e = TINY.changed(ga_lrs=[0.02, 0.04])
     runs = tiny.runs.copy()
-    more = runs[(runs.group == "curve") & (runs.method == "GA")].assign(label="0.04", test=50.0, forget=20.0)
+    more = runs[(runs.group == "curve") & (runs.method == "GA") & (runs.request == MAIN.request)].assign(
+        label="0.04", test=50.0, forget=20.0
+    )
     for diverged, points in ((False, 2), (True, 1)):
         with style():
             fig = figures.curves(e, pd.concat([runs, more.assign(diverged=diverged)], ignore_index=True))
-        (ax,) = fig.axes
+        ax = fig.axes[0]
+        assert len(fig.axes) == len(TINY.curve_tasks()) == 2
         line = next(line for line in ax.lines if line.get_label() == "GA")
         metrics = tiny.unlearnings[cell("GA", label="0.02", group="curve")].metrics
         assert line.get_xdata().tolist() == [metrics["test"], 50.0][:points]
         assert line.get_ydata().tolist() == [metrics["forget"], 20.0][:points]
     table = further_tables.curve_table(TINY, tiny.runs)
-    assert table["swept"].tolist() == ["–"] * 4 + ["lr 0.02", "scale 2", "epochs 2", "threshold 0"]
+    assert table["swept"].tolist() == ["–"] * 4 + ["lr 0.02", "scale 2", "epochs 2", "threshold 0"] + [
+        *["–"] * 4, "lr 0.02", "scale 2", "epochs 2", "threshold 0",
+    ]  # fmt: skip
     assert list(CURVES) == ["GA", "ICO", "CVFU", "FedORA"]
 
 

@@ -73,8 +73,8 @@ REFUSED = [
     ({"momentum": 1.0}, "momentum must be less than 1, got 1.0"),
     ({"momentum": 2.0}, "momentum must be less than 1, got 2.0"),  # steps that grow without end
     ({"tuning_seed": 5}, "tuning_seed must be none of the seeds [3, 5], got 5"),
-    ({"tuning_requests": ["classes-1-50", "classes-1-50-from-7"]}, "tuning_requests must name none that is judged"),
-    ({"tuning_requests": ["classes-1", "classes-1-50-from-7"]}, "request must look like"),
+    ({"tuning_requests": [["classes-1-50"], ["classes-1-50-from-7"]]}, "tuning_requests must name none that is judged"),
+    ({"tuning_requests": [["classes-1"], ["classes-1-50-from-7"]]}, "request must look like"),
     ({"splits": ["2+"]}, "splits String should match pattern"),
     ({"tuning_trials": 0}, "tuning_trials must be greater than or equal to 1, got 0"),
     ({"thresholds": [1.5]}, "thresholds must be less than or equal to 1, got 1.5"),

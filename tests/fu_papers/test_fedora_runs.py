@@ -515,14 +515,19 @@ def test_a_trial_is_judged_by_forgetting_and_validation_samples_and_no_test_samp
 
 
 def tried(*objectives):
-    return [Record("f", str(k), {}, "", "0", {"diverged": "why"} if v is None else {"objective": v}, [], None, {})
-            for k, v in enumerate(objectives)]  # fmt: skip
+    """Trials on several requests, None where one diverged."""
+    return [
+        [Record("f", "k", {}, "", "0", {"objective": v} if v is not None else {"diverged": "why"}, [], None, {})
+         for v in trial] for trial in objectives
+    ]  # fmt: skip
 
 
-def test_the_best_trial_is_the_first_of_the_smallest_and_none_that_diverged():
-    assert fedora.best_trial(tried(5.0, 3.0, 3.0)) == 1
-    assert fedora.best_trial(tried(None, 90.0)) == 1
-    assert fedora.best_trial(tried(None, None)) == 0
+def test_the_best_trial_is_the_first_of_the_smallest_mean_and_none_that_diverged():
+    assert fedora.best_trial(tried((5.0,), (3.0,), (3.0,))) == 1
+    assert fedora.best_trial(tried((5.0, 0.0), (2.0, 2.0), (0.0, 4.5))) == 1
+    assert fedora.best_trial(tried((None, 0.0), (90.0, 90.0))) == 1
+    assert fedora.best_trial(tried((None,), (None,))) == 0
+    assert fedora.objective(tried((5.0, 0.0))[0]) == 2.5
 
 
 def test_what_diverges_says_so_and_has_no_numbers(store):
