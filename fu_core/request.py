@@ -6,6 +6,7 @@
     samples-50          fifty samples of all go
     class-0             everything of class 0 goes
     classes-2-50        half (50 %) of the samples of two classes, 1 and 2; class 0 comes last
+    classes-2-50-from-6 the same of classes 6 and 7
     sequence-2-3-0.2    the first 2 of 3 requests that together take a fifth of everybody's samples
 
 Which samples go is drawn from streams that depend on the request, the client and the class alone: the same ones
@@ -35,7 +36,7 @@ GRAMMAR = {  # kind -> an example, and what follows the kind
     "sample": ("sample-0-0.5", rf"(?P<clients>(-\d+)*)-{SHARE}"),
     "samples": ("samples-50", r"-(?P<count>\d+)"),
     "class": ("class-0", r"-(?P<label>\d+)"),
-    "classes": ("classes-2-50", r"-(?P<count>\d+)-(?P<percent>\d+)"),
+    "classes": ("classes-2-50", r"-(?P<count>\d+)-(?P<percent>\d+)(-from-(?P<first>\d+))?"),
     "sequence": ("sequence-2-3-0.2", rf"-(?P<count>\d+)-(?P<of>\d+)-{SHARE}"),
 }
 
@@ -46,7 +47,7 @@ class Request:
 
     clients: who leaves, or whose samples go (none named: everybody's); share: of the samples, in (0, 1); count: of
     samples, classes, or requests of a sequence already made; of: requests in the sequence; label: the class that goes;
-    percent: of each class's samples, 1 to 100.
+    percent: of each class's samples, 1 to 100; first: of the classes.
     """
 
     text: str
@@ -57,6 +58,7 @@ class Request:
     of: int = 0
     label: int = 0
     percent: int = 0
+    first: int = 1
 
     @classmethod
     def parse(cls, text: str) -> Request:
@@ -72,7 +74,7 @@ class Request:
         words = found.groupdict()
         clients = tuple(int(i) for i in words.pop("clients", "").split("-")[1:])
         share = float(words.pop("share", 0.0))
-        request = cls(text, kind, clients, share, **{name: int(number) for name, number in words.items()})
+        request = cls(text, kind, clients, share, **{name: int(number) for name, number in words.items() if number})
         request._check()
         return request
 
@@ -90,7 +92,7 @@ class Request:
         """The classes it is about, of `classes` in all; class 0, usually a backdoor's target, comes last."""
         if self.kind == "class":
             return (self.label,)
-        return tuple((1 + i) % classes for i in range(self.count)) if self.kind == "classes" else ()
+        return tuple((self.first + i) % classes for i in range(self.count)) if self.kind == "classes" else ()
 
     def rows(self, labels: Mapping[int, Tensor], classes: int | None = None) -> dict[int, Tensor]:
         """What each client forgets: sorted indices into its samples, given their labels (n_i, ...) by client.

@@ -2,20 +2,26 @@
 
 The paper prints two algorithms, with a scalar dual (7)-(20) and with one dual per parameter (25), (27); both are
 printed, so both are parts of every claim, in every setting, and none is a corrected form. Accuracies and attacks are
-judged by 95 % intervals over seeds; a part that doing nothing meets as well does not hold. What is claimed to be faster
-is judged on samples passed, which are counted and the same on every machine; the seconds are told beside.
+judged by 95 % intervals over seeds, of runs that did not diverge; a part that doing nothing meets as well does not
+hold. Accuracy and speed are compared among methods that forgot comparably (`results.forgot`), since forgetting nothing
+costs neither; and forgetting counts where the model is still of use, at most `USEFUL` points of test accuracy below
+Retrain. What is claimed to be faster is judged on samples passed, which are counted and the same on every machine; the
+seconds are told beside.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 from scipy.stats import spearmanr
 
+from fu_papers.controls import AGAIN, USEFUL
 from fu_papers.fedora.grid import ABLATIONS, BASELINES, Experiment, Task
-from fu_papers.fedora.results import Speeds, dataset_title, request_title, rows_of, shown
+from fu_papers.fedora.results import Speeds, dataset_title, forgot, kept_model, request_title, rows_of, shown
 from fu_papers.over_seeds import (
+    FAILS,
+    HOLDS,
     Part,
     above,
     all_of,
@@ -27,12 +33,14 @@ from fu_papers.over_seeds import (
     lowered_by,
     of_each,
     told,
+    unknown,
     within,
 )
 from fu_papers.verdicts import ClaimResult, Theory
 
 READINGS = ("FedORA", "FedORA vector")
 POINT, CHANCE, BACKDOORED, TWICE, PRIVATE_POINTS, MONOTONE = 1.0, 0.05, 10.0, 2.0, 5.0, -0.8
+LEAST_WEIGHTS = 3  # of a sweep that have not diverged, for a rank correlation
 
 
 def verdicts(e: Experiment, runs: pd.DataFrame, speeds: Speeds, theory: Theory) -> list[ClaimResult]:
@@ -44,7 +52,7 @@ def verdicts(e: Experiment, runs: pd.DataFrame, speeds: Speeds, theory: Theory) 
         _accurate("F2", runs, "main", labels),
         _forgotten(runs, [*samples, *labels]),
         _resilient(runs, [*samples, *labels]),
-        _fast(speeds),
+        _fast(runs, speeds, [*samples, *labels]),
         _parts(e, runs),
         _little_is_enough(e, runs),
         _weight(e, runs),
@@ -68,22 +76,55 @@ def _named(found: Mapping[tuple[str, Task], Part]) -> dict[str, Part]:
     }
 
 
+def _unless_diverged(cell: pd.DataFrame, rule: Callable[[pd.DataFrame], Part]) -> Part:
+    """`rule` on the runs that did not diverge; what diverged for some seed cannot hold, and for all does not."""
+    kept = kept_model(cell)
+    if kept.empty:
+        return exact(False)
+    part, lost = rule(kept), len(cell) - len(kept)
+    return unknown(f"diverged for {lost} of {len(cell)} seeds") if lost and part.verdict == HOLDS else part
+
+
+def _useful(cell: pd.DataFrame) -> Part:
+    """Is the model still of use? What has lost its accuracy has forgotten everything."""
+    return at_most(cell.test_retrain - cell.test, USEFUL)
+
+
+def _counted(found: Mapping[tuple[str, Task], Part], tasks: Sequence[Task]) -> str:
+    """In how many settings each reading holds."""
+    holding = {m: sum(part.verdict == HOLDS for (of, _), part in found.items() if of == m) for m in READINGS}
+    return "; ".join(f"{shown(m)} in {count} of {len(tasks)} settings" for m, count in holding.items())
+
+
 def _accurate(id: str, runs: pd.DataFrame, group: str, tasks: Sequence[Task]) -> ClaimResult:
-    """F1, F2, F11: within a point of Retrain's test accuracy, and higher than GA, ICO and CVFU, in every setting."""
+    """F1, F2, F11: within a point of Retrain's test accuracy, and higher than GA, ICO and CVFU, in every setting.
+
+    Among methods that forgot comparably: who has not is not compared with, and does not hold.
+    """
 
     def meets(task: Task, method: str) -> Part:
-        mine = rows_of(runs, group, task, method)
-        others = [difference(mine, rows_of(runs, group, task, other), "test") for other in BASELINES]
-        return all_of(at_most(mine.delta_test, POINT), *(above(gain, 0) for gain in others))
+        if not forgot(runs, group, task, method):
+            return exact(False)
+        rivals = [kept_model(rows_of(runs, group, task, m)) for m in BASELINES if forgot(runs, group, task, m)]
+        return _unless_diverged(
+            rows_of(runs, group, task, method),
+            lambda mine: all_of(
+                at_most(mine.delta_test, POINT), *(above(difference(mine, rival, "test"), 0) for rival in rivals)
+            ),
+        )
 
-    nothing = {task: at_most(rows_of(runs, group, task, "Original").delta_test, POINT) for task in tasks}
+    nothing = {task: meets(task, "Original") for task in tasks}
     found = {(method, task): lowered_by(nothing[task], meets(task, method)) for method in READINGS for task in tasks}
-    holding = {m: sum(part.verdict == "holds" for (of, _), part in found.items() if of == m) for m in READINGS}
     gaps = {m: pd.concat([rows_of(runs, group, task, m) for task in tasks]).delta_test for m in ("Original", *READINGS)}
-    ours = "; ".join(f"{shown(m)} in {count} of {len(tasks)} settings" for m, count in holding.items())
+    ours = _counted(found, tasks)
     ours += "; mean |test - Retrain's|: " + ", ".join(f"{shown(m)} {gap.mean():.1f}" for m, gap in gaps.items())
-    reason = f"mean |test acc. - Retrain's| <= {POINT:g} and above GA, ICO and CVFU, in every setting"
-    keys = _keys(runs, group, tasks, ("Original", "Retrain", *BASELINES, *READINGS))
+    counts = {m: sum(forgot(runs, group, task, m) for task in tasks) for m in (*READINGS, *BASELINES)}
+    ours += "; forgot comparably: " + ", ".join(f"{shown(m)} {count}" for m, count in counts.items())
+    reason = (
+        f"mean |test acc. - Retrain's| <= {POINT:g} and above GA, ICO and CVFU, in every setting, "
+        "among those that forgot comparably"
+    )
+    keys = _keys(runs, group, tasks, ("Original", "Retrain", AGAIN, *BASELINES, *READINGS))
     return judged(id, _named(found), ours, _sizes(runs, tasks), keys, reason)
 
 
@@ -92,31 +133,40 @@ def _sizes(runs: pd.DataFrame, tasks: Sequence[Task]) -> str:
 
 
 def _forgotten(runs: pd.DataFrame, tasks: Sequence[Task]) -> ClaimResult:
-    """F3: accuracy on the removed data at most Retrain's, in every setting. How far below is the error (errata F11)."""
+    """F3: accuracy on the removed data at most Retrain's, by a model of use. How far below is the error (F11)."""
 
     def meets(task: Task, method: str) -> Part:
-        cell, retrained = (rows_of(runs, "main", task, m) for m in (method, "Retrain"))
-        return at_most(difference(cell, retrained, "forget"), 0)
+        retrained = rows_of(runs, "main", task, "Retrain")
+        return _unless_diverged(
+            rows_of(runs, "main", task, method),
+            lambda cell: all_of(at_most(difference(cell, retrained, "forget"), 0), _useful(cell)),
+        )
 
     nothing = {task: meets(task, "Original") for task in tasks}
     found = {(m, task): lowered_by(nothing[task], meets(task, m)) for m in READINGS for task in tasks}
     cells = {m: pd.concat([rows_of(runs, "main", task, m) for task in tasks]) for m in ("Retrain", *READINGS)}
-    ours = "; ".join(
+    ours = _counted(found, tasks) + "; "
+    ours += "; ".join(
         f"{shown(m)} {cells[m].forget.mean():.1f} % (off by {cells[m].delta_forget.mean():.1f})" for m in READINGS
     )
     ours += f"; Retrain {cells['Retrain'].forget.mean():.1f} %"
-    reason = "unlearning acc. <= Retrain's in every setting; the distance to Retrain's is the error"
+    reason = (
+        f"unlearning acc. <= Retrain's at most {USEFUL:g} point of test acc. below it, in every setting; "
+        "the distance to Retrain's is the error"
+    )
     keys = _keys(runs, "main", tasks, ("Original", "Retrain", *READINGS))
     return judged("F3", _named(found), ours, _sizes(runs, tasks), keys, reason)
 
 
 def _resilient(runs: pd.DataFrame, tasks: Sequence[Task]) -> ClaimResult:
-    """F4: membership attack within 5 points of 50 %, backdoor below 10 %, wherever it was measured."""
+    """F4: membership attack within 5 points of 50 %, backdoor below 10 %, of a model of use, wherever measured."""
 
     def meets(task: Task, method: str) -> Part:
-        cell = rows_of(runs, "main", task, method)
-        hidden = within(cell.mia - 0.5, CHANCE)
-        return hidden if cell.asr.isna().all() else all_of(hidden, below(cell.asr, BACKDOORED))
+        def rule(cell: pd.DataFrame) -> Part:
+            hidden = all_of(within(cell.mia - 0.5, CHANCE), _useful(cell))
+            return hidden if cell.asr.isna().all() else all_of(hidden, below(cell.asr.dropna(), BACKDOORED))
+
+        return _unless_diverged(rows_of(runs, "main", task, method), rule)
 
     nothing = {task: meets(task, "Original") for task in tasks}
     found = {(m, task): lowered_by(nothing[task], meets(task, m)) for m in READINGS for task in tasks}
@@ -124,30 +174,42 @@ def _resilient(runs: pd.DataFrame, tasks: Sequence[Task]) -> ClaimResult:
     for method in ("Original", "Retrain", *READINGS):
         cells = pd.concat([rows_of(runs, "main", task, method) for task in tasks])
         shares.append(f"{shown(method)} {cells.mia.mean():.3f} and {cells.asr.mean():.1f} %")
-    reason = f"|MIA-ASR - 0.5| <= {CHANCE} and BD-ASR < {BACKDOORED:g} % in every setting"
-    keys = _keys(runs, "main", tasks, ("Original", "Retrain", *READINGS))
-    return judged("F4", _named(found), "MIA-ASR, BD-ASR: " + "; ".join(shares), _sizes(runs, tasks), keys, reason)
-
-
-def _fast(speeds: Speeds) -> ClaimResult:
-    """F5: at most half of the samples that retraining passes, and fewer than ICO and CVFU."""
-    parts, found = {}, []
-    for dataset, record in speeds.items():
-        passed = {name: cost["images"] for name, cost in record.metrics["costs"].items()}
-        seconds = record.metrics["seconds"]
-        gain, taken = (cost["Retrain"] / cost["FedORA"] for cost in (passed, seconds))
-        name = dataset_title(dataset)
-        parts[f"half of Retrain's on {name}"] = exact(gain >= TWICE)
-        parts[f"second to GA on {name}"] = exact(passed["FedORA"] < min(passed["ICO"], passed["CVFU"]))
-        order = ", ".join(sorted(passed, key=lambda name: passed[name]))
-        found.append(
-            f"{dataset_title(dataset)}: {gain:.1f}x fewer samples ({taken:.1f}x in time), fewest first: {order}"
-        )
     reason = (
-        f"samples passed, counted: Retrain / FedORA >= {TWICE:g}, and FedORA below ICO and CVFU, on every data set; "
-        "a price alone, at each method's chosen number of iterations"
+        f"|MIA-ASR - 0.5| <= {CHANCE} and BD-ASR < {BACKDOORED:g} % at most {USEFUL:g} point of test acc. below "
+        "Retrain, in every setting"
     )
-    return judged("F5", parts, "; ".join(found), "time: one process, median", [r.key for r in speeds.values()], reason)
+    ours = _counted(found, tasks) + "; MIA-ASR, BD-ASR: " + "; ".join(shares)
+    keys = _keys(runs, "main", tasks, ("Original", "Retrain", *READINGS))
+    return judged("F4", _named(found), ours, _sizes(runs, tasks), keys, reason)
+
+
+def _fast(runs: pd.DataFrame, speeds: Speeds, tasks: Sequence[Task]) -> ClaimResult:
+    """F5: at most half of the samples that retraining passes, and fewer than ICO and CVFU where those forgot, too."""
+    parts, gains = {}, []
+    for task in tasks:
+        mine = kept_model(rows_of(runs, "main", task, "FedORA"))
+        passed = {m: kept_model(rows_of(runs, "main", task, m)).images.mean() for m in ("FedORA", "ICO", "CVFU")}
+        gains.append((mine.retrain_images / mine.images).mean())
+        has = forgot(runs, "main", task, "FedORA")
+        rivals = [passed[m] for m in ("ICO", "CVFU") if forgot(runs, "main", task, m)]
+        name = f"{dataset_title(task.dataset)} {request_title(task.request)}"
+        parts[f"half of Retrain's on {name}"] = exact(has and gains[-1] >= TWICE)
+        parts[f"second to GA on {name}"] = exact(has and all(passed["FedORA"] < rival for rival in rivals))
+    forgetting = sum(forgot(runs, "main", task, "FedORA") for task in tasks)
+    taken = [r.metrics["seconds"]["Retrain"] / r.metrics["seconds"]["FedORA"] for r in speeds.values()]
+    ours = (
+        f"{min(gains):.1f}x to {max(gains):.1f}x fewer samples than Retrain in {len(tasks)} settings, forgot "
+        f"comparably in {forgetting}; {min(taken):.1f}x to {max(taken):.1f}x in time, on {len(taken)}"
+    )
+    reason = (
+        f"samples passed, counted: Retrain / FedORA >= {TWICE:g}, and FedORA below ICO and CVFU, in every setting, "
+        "among those that forgot comparably"
+    )
+    keys = [
+        *_keys(runs, "main", tasks, ("Original", AGAIN, "ICO", "CVFU", "FedORA")),
+        *(r.key for r in speeds.values()),
+    ]
+    return judged("F5", parts, ours, "time: one process, median", keys, reason)
 
 
 def _parts(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
@@ -177,81 +239,105 @@ def _parts(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
 
 
 def _little_is_enough(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
-    """F7: with 5 % of the retained data test accuracy is within a point of what all of it gives."""
-    five, all_of_it = (rows_of(runs, "ratios", e.main, "FedORA", f"{ratio:g}") for ratio in (0.05, 1.0))
-    if five.empty or all_of_it.empty:
-        return ClaimResult("F7", "not run", "", "", [], "ratios lacks 0.05 or 1.0")
-    gap = difference(five, all_of_it, "test")
-    ours = f"5 %: {five.test.mean():.1f}, 100 %: {all_of_it.test.mean():.1f}"
-    keys = [*five.record, *all_of_it.record]
-    parts = {"5 %": within(gap, POINT)}
-    return judged("F7", parts, ours, f"difference {told(gap)}", keys, "|test acc. at 5 % - at 100 %| <= 1")
+    """F7: without retained data test accuracy falls, with 5 % of them it is within a point of what all of them give.
+
+    Where nothing falls without retained data, the sweep cannot tell how much of them is enough.
+    """
+    none, five, whole = (rows_of(runs, "ratios", e.main, "FedORA", f"{ratio:g}") for ratio in (0.0, 0.05, 1.0))
+    if none.empty or five.empty or whole.empty:
+        return ClaimResult("F7", "not run", "", "", [], "ratios lacks 0.0, 0.05 or 1.0")
+    gap, jump = difference(five, whole, "test"), difference(five, none, "test")
+    ours = "; ".join(
+        f"{name} %: {kept_model(cell).test.mean():.1f}" for name, cell in (("0", none), ("5", five), ("100", whole))
+    )
+    part = above(jump, POINT)  # is there anything to be had from retained data?
+    if part.verdict == HOLDS:
+        part = _unless_diverged(five, lambda cell: within(difference(cell, whole, "test"), POINT))
+    elif part.verdict == FAILS:
+        part = unknown(f"without retained data test acc. is not {POINT:g} point lower: the sweep cannot tell")
+    reason = f"|test acc. at 5 % - at 100 %| <= {POINT:g}, where it is more than {POINT:g} lower at 0 %"
+    spread = f"5 % less 100 % {told(gap)}; 5 % less 0 % {told(jump)}"
+    return judged("F7", {"5 %": part}, ours, spread, [*none.record, *five.record, *whole.record], reason)
 
 
 def _weight(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
-    """F8: unlearning and test accuracy fall with the forgetting weight, seed by seed."""
-    cells = [rows_of(runs, "weights", e.main, "FedORA", f"{weight:g}").set_index("seed") for weight in e.weights]
+    """F8: unlearning and test accuracy fall with the forgetting weight, seed by seed, where runs did not diverge."""
+    cells = {weight: rows_of(runs, "weights", e.main, "FedORA", f"{weight:g}") for weight in e.weights}
+    swept = pd.concat([cell.assign(weight=weight) for weight, cell in cells.items()])
+    kept = kept_model(swept)
     parts, shown_here, spreads = {}, [], []
     for name, what in (("forget", "unlearning acc."), ("test", "test acc.")):
-        by_seed = pd.concat([cell[name] for cell in cells], axis=1).dropna()
-        # of a constant it is not defined, and a constant does not fall
-        ranks = [
-            spearmanr(e.weights, values).statistic if values.nunique() > 1 else 0.0 for _, values in by_seed.iterrows()
-        ]
-        parts[what] = below(ranks, MONOTONE)
-        first, last = (cell[name].mean() for cell in (cells[0], cells[-1]))
-        shown_here.append(f"{what} {first:.1f} -> {last:.1f}")
-        spreads.append(f"{what} {told(ranks, 2)}")
-    keys = [key for cell in cells for key in cell.record]
+        ranks = []
+        for _, of_seed in kept.groupby("seed"):
+            if len(of_seed) >= LEAST_WEIGHTS:  # of a constant it is not defined, and a constant does not fall
+                constant = of_seed[name].nunique() == 1
+                ranks.append(0.0 if constant else float(spearmanr(of_seed.weight, of_seed[name]).statistic))
+        few = f"fewer than {LEAST_WEIGHTS} weights without divergence"
+        parts[what] = below(ranks, MONOTONE) if ranks else unknown(few)
+        means = kept.groupby("weight")[name].mean()
+        shown_here.append(f"{what} {means.iloc[0]:.1f} -> {means.iloc[-1]:.1f}" if len(means) else f"{what} –")
+        spreads.append(f"{what} {told(ranks, 2)}" if ranks else f"{what}: {few}")
+    lost = f"; {len(swept) - len(kept)} of {len(swept)} runs diverged, and are left out" * (len(kept) < len(swept))
     reason = f"Spearman of weight and accuracy, seed by seed, < {MONOTONE}"
-    return judged("F8", parts, "; ".join(shown_here), "Spearman: " + "; ".join(spreads), keys, reason)
+    spread = "Spearman: " + "; ".join(spreads)
+    return judged("F8", parts, "; ".join(shown_here) + lost, spread, list(swept.record), reason)
 
 
 def _one_sample(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
-    """F9: one sample is forgotten as printed: unlearning accuracy 0, attack at 50 %. Beside it what Retrain has."""
+    """F9: one sample is forgotten as printed, by a model of use: unlearning accuracy 0, attack at 50 %."""
     task = e.main._replace(request=f"samples-{min(e.few)}")
     cells = {ratio: rows_of(runs, "small", task, "FedORA", f"{ratio:g}") for ratio in e.few_ratios}
     nothing, retrained = (rows_of(runs, "small", task, m) for m in ("Original", "Retrain"))
 
     def meets(cell: pd.DataFrame) -> Part:
-        return all_of(at_most(cell.forget, 0), within(cell.mia - 0.5, CHANCE))
+        return _unless_diverged(
+            cell, lambda kept: all_of(at_most(kept.forget, 0), within(kept.mia - 0.5, CHANCE), _useful(kept))
+        )
 
     parts = {
         f"{100 * ratio:g} % of the retained data": lowered_by(meets(nothing), meets(c)) for ratio, c in cells.items()
     }
     ours = "; ".join(
-        f"ratio {100 * ratio:g} %: unlearning acc. {c.forget.mean():.0f}, MIA-ASR {c.mia.mean():.2f}"
+        f"ratio {100 * ratio:g} %: unlearning acc. {c.forget.mean():.0f}, MIA-ASR {c.mia.mean():.2f}, "
+        f"test acc. {c.test.mean():.1f}"
         for ratio, c in cells.items()
     )
-    ours += f"; Retrain {retrained.forget.mean():.0f}, {retrained.mia.mean():.2f}"
-    reason = "unlearning acc. 0 and |MIA-ASR - 0.5| <= 0.05; what was never seen can still be recognised"
+    ours += f"; Retrain {retrained.forget.mean():.0f}, {retrained.mia.mean():.2f}, {retrained.test.mean():.1f}"
+    reason = (
+        f"unlearning acc. 0 and |MIA-ASR - 0.5| <= 0.05 at most {USEFUL:g} point of test acc. below Retrain; what was "
+        "never seen can still be recognised"
+    )
     keys = [key for cell in (*cells.values(), nothing, retrained) for key in cell.record]
-    spread = "MIA-ASR: " + "; ".join(f"ratio {100 * ratio:g} % {told(c.mia, 2)}" for ratio, c in cells.items())
+    spread = "MIA-ASR: " + "; ".join(f"ratio {100 * r:g} % {told(kept_model(c).mia, 2)}" for r, c in cells.items())
     return judged("F9", parts, ours, spread, keys, reason)
 
 
 def _private(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
-    """F10: under noise on the embeddings unlearning accuracy stays below Retrain's plus 5 points."""
+    """F10: under noise on the embeddings unlearning accuracy stays below Retrain's plus 5 points, of a model of use."""
     tasks = {std: e.main._replace(dp_std=std) for std in e.embedding_noise}
 
     def over(task: Task, method: str) -> pd.Series:
-        mine, retrained = (rows_of(runs, "private", task, m) for m in (method, "Retrain"))
+        mine, retrained = (kept_model(rows_of(runs, "private", task, m)) for m in (method, "Retrain"))
         return difference(mine, retrained, "forget")
 
+    def meets(task: Task, method: str) -> Part:
+        low = below(over(task, method), PRIVATE_POINTS)
+        return _unless_diverged(rows_of(runs, "private", task, method), lambda cell: all_of(low, _useful(cell)))
+
     parts = {
-        f"noise {std:g}": lowered_by(
-            below(over(task, "Original"), PRIVATE_POINTS), below(over(task, "FedORA"), PRIVATE_POINTS)
-        )
-        for std, task in tasks.items()
+        f"noise {std:g}": lowered_by(meets(task, "Original"), meets(task, "FedORA")) for std, task in tasks.items()
     }
-    means = {m: [rows_of(runs, "private", t, m).forget.mean() for t in tasks.values()] for m in ("FedORA", "Retrain")}
+    cells = {m: [rows_of(runs, "private", t, m) for t in tasks.values()] for m in ("FedORA", "Retrain")}
     ours = "; ".join(
-        f"noise {std:g}: {a:.1f} (Retrain {r:.1f})"
-        for std, a, r in zip(tasks, means["FedORA"], means["Retrain"], strict=True)
+        f"noise {std:g}: {a.forget.mean():.1f} at test acc. {a.test.mean():.1f} "
+        f"(Retrain {r.forget.mean():.1f} at {r.test.mean():.1f})"
+        for std, a, r in zip(tasks, cells["FedORA"], cells["Retrain"], strict=True)
     )
     spread = "over Retrain's: " + "; ".join(f"noise {std:g} {told(over(t, 'FedORA'))}" for std, t in tasks.items())
     keys = _keys(runs, "private", list(tasks.values()), ("Original", "Retrain", "FedORA"))
-    reason = "unlearning acc. < Retrain's + 5 points at every noise level"
+    reason = (
+        f"unlearning acc. < Retrain's + 5 points at most {USEFUL:g} point of test acc. below Retrain, at every level"
+    )
     return judged("F10", parts, ours, spread, keys, reason)
 
 

@@ -12,8 +12,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fu_papers.fedora.grid import FORMS, METHODS, REFERENCES, Experiment, Task
-from fu_papers.fedora.results import Unlearnings, request_title, rows_of, shown
+from fu_papers.controls import AGAIN
+from fu_papers.fedora.further_tables import said_of_figure_8
+from fu_papers.fedora.grid import CURVES, FORMS, METHODS, REFERENCES, Experiment, Task
+from fu_papers.fedora.results import Unlearnings, kept_model, request_title, rows_of, shown
 from fu_papers.look import colour, linestyle
 from fu_papers.problem_figures import axes_row
 from fu_papers.problems import dataset_name
@@ -56,8 +58,47 @@ def figure_4_7(e: Experiment, runs: pd.DataFrame, *, labels: bool, attacks: bool
     return fig
 
 
+def curves(e: Experiment, runs: pd.DataFrame) -> Figure:
+    """Forgetting against utility: each method over its main parameter, on the settings of `curve_tasks`.
+
+    Means over seeds; the smallest dot has the first of a method's values, the largest the last, and what diverged has
+    none. The star is Retrain, the bars around it how far two retrainings are apart; a method forgets if it reaches the
+    star, not if it gets below it. Left of the star, test accuracy was lost.
+    """
+    tasks = e.curve_tasks()
+    columns = min(len(tasks), 3)
+    rows = -(-len(tasks) // columns)
+    fig, grid = plt.subplots(rows, columns, figsize=(4.4 * columns, 4.2 * rows), squeeze=False)
+    axes = list(grid.flat)
+    for ax in axes[len(tasks) :]:
+        ax.set_axis_off()
+    for ax, task in zip(axes, tasks, strict=False):
+        for method, (_, values) in CURVES.items():
+            cells = [kept_model(rows_of(runs, "curve", task, method, f"{v:g}")) for v in getattr(e, values)]
+            points = [(cell.test.mean(), cell.forget.mean()) for cell in cells if len(cell)]
+            if points:
+                look: dict[str, Any] = {"color": colour(method), "linestyle": linestyle(method), "label": shown(method)}
+                x, y = zip(*points, strict=True)
+                ax.plot(x, y, linewidth=1.4, alpha=0.8, **look)
+                sizes = np.linspace(18, 90, len(points))
+                ax.scatter(x, y, s=sizes, color=colour(method), edgecolor="white", zorder=3)
+        original, retrained, again = (rows_of(runs, "main", task, m) for m in (*REFERENCES, AGAIN))
+        ax.plot(original.test.mean(), original.forget.mean(), "s", color=colour("Original"), markersize=9,
+                label=shown("Original"), zorder=4)  # fmt: skip
+        ax.errorbar(retrained.test.mean(), retrained.forget.mean(), xerr=again.delta_test.mean(),
+                    yerr=again.delta_forget.mean(), fmt="*", color=colour("Retrain"), markersize=17, capsize=3,
+                    label="Retrain, and how far a second one is", zorder=5)  # fmt: skip
+        ax.set(xlabel="test acc. (%)", title=f"{dataset_name(task.dataset)}\n{request_title(task.request)}")
+    axes[0].set_ylabel("acc. on what is forgotten (%)")
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
+    return fig
+
+
 def figure_8(e: Experiment, runs: pd.DataFrame) -> Figure:
-    """Fig. 8: accuracies and attacks against the forgetting weight (a) and the batch selection ratio (b)."""
+    """Fig. 8: accuracies and attacks against the forgetting weight (a) and the batch selection ratio (b).
+
+    Runs that diverged have no point. Crosses: what the paper's text says of its own figure.
+    """
     fig, axes = axes_row(2, height=4.0, width=5.4)
     sweeps = (
         ("weights", e.weights, "(a) forgetting weight β"),
@@ -70,13 +111,17 @@ def figure_8(e: Experiment, runs: pd.DataFrame) -> Figure:
     for ax, (group, values, name) in zip(axes, sweeps, strict=True):
         scale = 100.0 if group == "ratios" else 1.0
         for metric, (label, hue, dash) in lines.items():
-            cells = [rows_of(runs, group, e.main, "FedORA", f"{value:g}")[metric] for value in values]
+            cells = [kept_model(rows_of(runs, group, e.main, "FedORA", f"{v:g}"))[metric] for v in values]
             factor = 100.0 if metric == "mia" else 1.0
             mean = np.array([factor * cell.mean() for cell in cells])
             deviation = np.array([factor * cell.std() for cell in cells])
             x = list(range(len(values)))
             ax.plot(x, mean, dash, color=hue, marker="o", markersize=4, label=label)
             ax.fill_between(x, mean - deviation, mean + deviation, color=hue, alpha=0.15, linewidth=0)
+        names = [f"{value:g}" for value in values]
+        for where, label_there, metric, value in said_of_figure_8(e):
+            if where == group:
+                ax.plot(names.index(label_there), value, "x", color=lines[metric][1], markersize=8, markeredgewidth=2)
         retrained = rows_of(runs, "main", e.main, "Retrain")
         ax.axhline(
             retrained.forget.mean(),
@@ -101,7 +146,7 @@ def trace(e: Experiment, unlearnings: Unlearnings) -> Figure:
     fig, axes = axes_row(3, height=3.8, width=4.4)
     for method in FORMS:
         cell = e.main.cell("main", e.seeds[0], method)
-        if cell not in unlearnings:
+        if cell not in unlearnings or not unlearnings[cell].rounds:
             continue
         rows = pd.DataFrame(unlearnings[cell].rounds)
         look: dict[str, Any] = {"color": colour(method), "linestyle": linestyle(method), "label": shown(method)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from pydantic import model_validator
@@ -12,20 +13,24 @@ from fu_core.federation.local import ClientOpt
 from fu_core.models.bottoms import BOTTOMS
 from fu_core.request import Request
 from fu_core.unlearning.method import method as registered
+from fu_core.unlearning.tuning import trials
 from fu_papers.controls import AGAIN, DESTROYED, REFERENCES, other_seed
 from fu_papers.fedora.parameters import FedoraParameters
+from fu_papers.fedora.problem import HALVES
 from fu_papers.problems import plain_fields
 from fu_papers.study import Cell
 
-# The default; the paper's element-wise dual; and a threshold that retraining could meet: what samples of the same
-# classes that were held out already show (errata F1). The last has no meaning where whole classes go.
-FORMS = ("FedORA", "FedORA vector", "FedORA calibrated")
+# The default; with the divergence whose gradient does not vanish where a model is sure (errata F2); the paper's
+# element-wise dual; and a threshold that retraining could meet: what samples of the same classes that were held out
+# already show (errata F1). The last has no meaning where whole classes go.
+FORMS = ("FedORA", "FedORA reverse", "FedORA vector", "FedORA calibrated")
 BASELINES = ("GA", "ICO", "CVFU")
 METHODS = (*BASELINES, *FORMS)
 BINARY = ("breast_cancer", "adult")  # label unlearning would leave one class
 BACKDOORED = "backdoor"  # the condition of runs whose samples to be forgotten carry the trigger
-NOISE = ("noise", "dp_std", "dp_clip")  # of a task, a config, and the frame
-PER_DATASET = ("classes", "percents", "n_train", "n_val", "n_test", "epochs", "lr", "batch_size")
+PUBLISHED = "as published"  # the label of runs with a method's own settings, where others are tuned
+CONDITIONS = ("noise", "dp_std", "dp_clip", "split")  # of a task, a config, and the frame
+PER_DATASET = ("classes", "percents", "n_train", "n_val", "n_test", "epochs", "lr", "batch_size", "tuning_requests")
 
 FEDORA = ("threshold", "weight", "tau", "sigma", "mu", "iterations", "ratio", "batch_size")
 OPTIONS = {  # method -> its hyper-parameters that parameters of ours set; the others are what the method registers
@@ -33,6 +38,7 @@ OPTIONS = {  # method -> its hyper-parameters that parameters of ours set; the o
     "ICO": {"scale": "ico_scale", "share": "ico_share"},
     "CVFU": {"epochs": "cvfu_epochs", "lr": "cvfu_lr"},
     "FedORA": {name: name for name in FEDORA},
+    "FedORA reverse": {name: name for name in FEDORA if name not in ("threshold", "tau", "sigma")},
     "FedORA vector": {name: name for name in FEDORA} | {"sigma": "sigma_vector"},
     "FedORA calibrated": {name: name for name in FEDORA},
 }
@@ -40,16 +46,27 @@ OPTIONS = {  # method -> its hyper-parameters that parameters of ours set; the o
 ABLATIONS: dict[str, dict[str, Any]] = {
     "FedORA": {},
     "w/o UL": {"unlearn": False},
-    "w/o AB": {"ratio": 1.0},
+    "w/o AB": {"ratio": 1.0, "passes": 0.0},  # as many iterations as with a part of the retained data
     "w/o AS": {"adaptive": False},
 }
 READINGS: dict[str, dict[str, Any]] = {
-    "scalar dual (default)": {},
+    "scalar dual, as tuned": {},
     "score beta (H - KL)": {"score": "scaled"},
     "score H - beta KL(U||p)": {"score": "reverse"},
+    "steps by a party's own changes alone": {"steps": "printed"},
+    "force that grows with beta": {"force": "printed"},
+    "all of D_u in every iteration": {"forget_sample": 0},
     "gradient of the score anew in each substep": {"refresh": True},
     "proximal weight 0": {"mu": 0.0},
-    "steps large enough to meet the constraint": {"tau": 0.05, "sigma": 1.0},
+}
+
+
+# Forgetting against utility: method -> what is swept, and the parameter that lists its values.
+CURVES = {
+    "GA": ("lr", "ga_lrs"),
+    "ICO": ("scale", "ico_scales"),
+    "CVFU": ("epochs", "cvfu_rounds"),
+    "FedORA": ("threshold", "thresholds"),
 }
 
 
@@ -61,6 +78,7 @@ class Task(NamedTuple):
     noise: float = 0.0  # on the first party's images: standard deviation in units of 0 to 1
     dp_std: float = 0.0  # on the embeddings
     dp_clip: float = 0.0
+    split: str = HALVES  # of the columns among the passive parties
 
     @property
     def labels(self) -> bool:
@@ -74,6 +92,8 @@ class Task(NamedTuple):
         if self.dp_std:
             clipped = f" clipped to {self.dp_clip:g}" if self.dp_clip else ""
             parts.append(f"embedding noise {self.dp_std:g}{clipped}")
+        if self.split != HALVES:
+            parts.append(f"columns {self.split}" if "+" in self.split else f"{self.split} parties")
         return ", ".join(parts)
 
     def cell(self, group: str, seed: int, method: str, label: str = "") -> Cell:
@@ -106,6 +126,13 @@ class Experiment(FedoraParameters):
             check_choice(f"bottom of {text!r}", text.split("/")[1], BOTTOMS, ConfigError)
             if len(m) != len(n) or not m:
                 raise ConfigError(f"classes and percents of {text!r} must be equally many, got {m} and {n}")
+        judged = {task.request for labels in (False, True) for task in self.tasks(labels=labels)}
+        for request in itertools.chain(*self.tuning_requests):
+            Request.parse(request)
+            if request in judged:
+                raise ConfigError(f"tuning_requests must name none that is judged, got {request!r}")
+        if self.tuning_seed in self.seeds:
+            raise ConfigError(f"tuning_seed must be none of the seeds {self.seeds}, got {self.tuning_seed}")
         return self
 
     def value(self, name: str, dataset: str) -> Any:
@@ -140,11 +167,6 @@ class Experiment(FedoraParameters):
         """Where ablations and sweeps are made: the last data set's first setting (the paper's: CIFAR-10, m=2, n=50)."""
         return self.sample_tasks(self.datasets[-1])[0]
 
-    def backdoored(self, task: Task) -> bool:
-        """Is there a poisoned twin? Of each data set's first settings, and of all variations of the main one."""
-        first = [tasks[0] for d in self.datasets for tasks in (self.sample_tasks(d), self.label_tasks(d)) if tasks]
-        return task in first or (task.dataset, task.request) == (self.main.dataset, self.main.request)
-
     # --- configs of runs ---------------------------------------------------------------------------------------------
 
     def training(self, task: Task, seed: int, request: str = "none", poison: str = "") -> dict[str, Any]:
@@ -157,6 +179,7 @@ class Experiment(FedoraParameters):
             "noise": float(task.noise),
             "dp_std": float(task.dp_std),
             "dp_clip": float(task.dp_clip),
+            "split": task.split,
             **plain_fields(self.local(task.dataset)),
             "epochs": self.value("epochs", task.dataset),  # of the whole training
             "seed": seed,
@@ -167,9 +190,42 @@ class Experiment(FedoraParameters):
     def unlearning(
         self, task: Task, seed: int, method: str, *, backdoor: bool = False, **change: Any
     ) -> dict[str, Any]:
-        """The config of one `unlearn` run; `change` overrides the method's hyper-parameters."""
+        """The config of one `unlearn` run as published; `change` overrides the method's hyper-parameters."""
         training = self.training(task, seed, task.request, task.request if backdoor else "")
-        return {**training, "method": method, "options": self.options(task.dataset, method, **change)}
+        options = self.options(task.dataset, method, **change)
+        return {**training, "method": method, "options": options, "trials": [], "tuned_on": [], "change": {}}
+
+    def tuned(self, task: Task, seed: int, method: str, *, backdoor: bool = False, **change: Any) -> dict[str, Any]:
+        """The same with the best of the method's trials on its data set; `change` overrides that, too."""
+        published = self.unlearning(task, seed, method, backdoor=backdoor, **change)
+        return {**published, **self.tuning_of(task.dataset, method, **change)}
+
+    def tuning_of(self, dataset: str, method: str, **change: Any) -> dict[str, Any]:
+        """What a run with tuned hyper-parameters chooses among, where, and what of it is fixed: "trials", "tuned_on",
+        "change". Trials have neither party noise nor noise on embeddings, and two parties: one choice per data set."""
+        tried = self.trials(dataset, method)
+        if len(tried) < 2:
+            return {"trials": [], "tuned_on": [], "change": {}}
+        requests = self.value("tuning_requests", dataset)
+        on = [self.training(Task(dataset, request), self.tuning_seed, request) for request in requests]
+        return {"trials": tried, "tuned_on": on, "change": change}
+
+    def trials(self, dataset: str, method: str) -> list[dict[str, Any]]:
+        """What is tried of a method: equally many choices for each, with all its options; the first as published."""
+        if method in (*REFERENCES, AGAIN, DESTROYED) or not registered(method).ranges:
+            return []
+        published = self.options(dataset, method)
+        _, *others = trials(method, self.tuning_trials, seed=self.tuning_seed)
+        return [published, *({**published, **one} for one in others)]
+
+    def tuning(self) -> dict[Cell, dict[str, Any]]:
+        """Every trial, with the place of its result: the label is the number of the trial."""
+        return {
+            Cell("tuning", dataset, self.tuning_seed, one["request"], method, str(k // len(of["tuned_on"]))): one
+            for dataset, method in itertools.product(self.datasets, METHODS)
+            for of in [self.tuning_of(dataset, method)]
+            for k, one in enumerate(trials_of({**of, "method": method}))
+        }
 
     def options(self, dataset: str, method: str, **change: Any) -> dict[str, Any]:
         """A method's hyper-parameters on a data set; the samples that some want beside them are the run's to give."""
@@ -184,16 +240,19 @@ class Experiment(FedoraParameters):
         return {"dual": "vector", "sigma": self.sigma_vector}
 
     def cells(self) -> dict[Cell, dict[str, Any]]:
-        """Every `unlearn` run with the place of its result; a seed's second retraining is another's Retrain run."""
+        """Every `unlearn` run with the place of its result; a seed's second retraining is another's Retrain run.
+
+        Methods have the best of their trials. What the paper prints a backdoor's success of has a poisoned twin.
+        """
         runs: dict[Cell, dict[str, Any]] = {}
 
-        def add(group: str, task: Task, method: str, label: str = "", **change: Any) -> None:
+        def add(group: str, task: Task, method: str, label: str = "", *, poison: bool = True, **change: Any) -> None:
             for seed in self.seeds:
                 cell = task.cell(group, seed, method, label)
                 which = (other_seed(seed, self.seeds), "Retrain") if method == AGAIN else (seed, method)
-                runs[cell] = self.unlearning(task, *which, **change)
-                if self.backdoored(task):
-                    runs[twin(cell)] = self.unlearning(task, *which, backdoor=True, **change)
+                runs[cell] = self.tuned(task, *which, **change)
+                if poison:
+                    runs[twin(cell)] = self.tuned(task, *which, backdoor=True, **change)
 
         for dataset in self.datasets:
             for task in (*self.sample_tasks(dataset), *self.label_tasks(dataset)):
@@ -209,7 +268,7 @@ class Experiment(FedoraParameters):
         for weight in self.weights:
             add("weights", main, "FedORA", f"{weight:g}", weight=weight)
         for ratio in self.ratios:
-            add("ratios", main, "FedORA", f"{ratio:g}", ratio=ratio)
+            add("ratios", main, "FedORA", f"{ratio:g}", ratio=ratio, passes=0.0)  # as many iterations for all
         for count, ratio in itertools.product(self.few, self.few_ratios):
             add("small", main._replace(request=f"samples-{count}"), "FedORA", f"{ratio:g}", ratio=ratio)
         for count, method in itertools.product(self.few, (*REFERENCES, AGAIN)):
@@ -217,26 +276,42 @@ class Experiment(FedoraParameters):
         for task in self.private_tasks():
             for method in (*REFERENCES, AGAIN, "FedORA"):
                 add("private", task, method)
-        return runs
+        for task, method in itertools.product(self.split_tasks(), (*REFERENCES, AGAIN, "FedORA")):
+            add("parties", task, method, poison=False)
+        for task, (method, (name, values)) in itertools.product(self.curve_tasks(), CURVES.items()):
+            for value in getattr(self, values):
+                add("curve", task, method, f"{value:g}", poison=False, **{name: value})
+        return runs | self.published(runs)
+
+    def published(self, runs: Mapping[Cell, dict[str, Any]]) -> dict[Cell, dict[str, Any]]:
+        """Of the tuned runs of Tables IV and V, the same as published; of the first seed."""
+        return {
+            cell._replace(label=PUBLISHED): self.unlearning(
+                Task(cell.setting, cell.request), cell.seed, cell.method, backdoor=has_backdoor(cell)
+            )
+            for cell, config in runs.items()
+            if cell.group == "main" and config["trials"] and cell.seed == self.seeds[0]
+        }
 
     def controls(self) -> dict[Cell, dict[str, Any]]:
         """The `unlearn` runs of random weights, wherever there is a Retrain; they stand for the poisoned twin, too."""
         return {
             cell._replace(method=DESTROYED): self.unlearning(
-                Task(cell.setting, cell.request, *(config[name] for name in NOISE)), cell.seed, DESTROYED
+                Task(cell.setting, cell.request, *(config[name] for name in CONDITIONS)), cell.seed, DESTROYED
             )
             for cell, config in self.cells().items()
             if cell.method == "Retrain"
         }
 
     def distances(self) -> dict[Cell, dict[str, Any]]:
-        """The `distance` runs of the main setting: how far two of the controls are from Retrain, as parameters."""
+        """The `distance` runs: how far two of the controls are from Retrain, wherever there is one."""
         runs: dict[Cell, dict[str, Any]] = {}
-        for seed in self.seeds:
-            training = self.training(self.main, seed, self.main.request)
-            other = {"method": AGAIN, "other_seed": other_seed(seed, self.seeds)}
-            runs[self.main.cell("main", seed, AGAIN)] = {**training, **other}
-            runs[self.main.cell("main", seed, DESTROYED)] = {**training, "method": DESTROYED}
+        for cell, config in self.cells().items():
+            if cell.method == "Retrain" and not has_backdoor(cell):
+                training = {name: config[name] for name in self.training(self.main, cell.seed)}
+                other = {"method": AGAIN, "other_seed": other_seed(cell.seed, self.seeds)}
+                runs[cell._replace(method=AGAIN)] = {**training, **other}
+                runs[cell._replace(method=DESTROYED)] = {**training, "method": DESTROYED}
         return runs
 
     def private_tasks(self) -> list[Task]:
@@ -244,12 +319,38 @@ class Experiment(FedoraParameters):
         levels = [*((std, 0.0) for std in self.embedding_noise), (min(self.embedding_noise), self.clip)]
         return [self.main._replace(dp_std=std, dp_clip=clip) for std, clip in levels]
 
-    def speeds(self) -> dict[str, dict[str, Any]]:
-        """Table III: data set -> config of a `speed` run on its first setting."""
+    def curve_tasks(self) -> list[Task]:
+        """Of forgetting against utility: each data set's first setting, and its first with whole classes."""
+        return [t for d in self.datasets for t in (*self.sample_tasks(d)[:1], *self.label_tasks(d)[:1])]
+
+    def split_tasks(self) -> list[Task]:
+        """The main setting with its columns divided among other parties than two halves."""
+        return [self.main._replace(split=split) for split in self.splits]
+
+    def speeds(self) -> dict[Task, dict[str, Any]]:
+        """Tables III and VII: the config of a `speed` run of each of the paper's settings; the main one with ablations.
+
+        A run times what "methods" names: a method, its options, and what it chooses among, as in an `unlearn` run.
+        """
         runs = {}
-        for dataset in self.datasets:
-            task = self.sample_tasks(dataset)[0]
-            methods = {name: self.options(dataset, name) for name in (*BASELINES, "FedORA")}
-            training = self.training(task, self.seeds[0], task.request)
-            runs[dataset] = {**training, "methods": methods, "repeats": self.repeats}
+        for task in self.tasks(labels=False):
+            timed: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in (*BASELINES, "FedORA")}
+            if task == self.main:
+                timed |= {label: ("FedORA", change) for label, change in ABLATIONS.items()}
+            wanted = ("method", "options", "trials", "change")
+            configs = {label: self.tuned(task, self.seeds[0], m, **change) for label, (m, change) in timed.items()}
+            runs[task] = {
+                **self.training(task, self.seeds[0], task.request),
+                "methods": {label: {name: config[name] for name in wanted} for label, config in configs.items()},
+                "tuned_on": next((config["tuned_on"] for config in configs.values() if config["trials"]), []),
+                "repeats": self.repeats,
+            }
         return runs
+
+
+def trials_of(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The configs of the trials that a tuned run chooses among, each on all requests; none for one as published."""
+    return [
+        {**on, "method": config["method"], "options": one}
+        for one, on in itertools.product(config["trials"], config["tuned_on"])
+    ]

@@ -11,6 +11,7 @@ from fu_papers.parameters import Count, Distinct, Natural, NotNegative, Paramete
 Percent = Annotated[int, Field(gt=0, lt=100)]
 Momentum = Annotated[float, Field(ge=0, lt=1)]  # from 1 on, steps grow without end
 Threshold = Annotated[float, Field(le=1, allow_inf_nan=False)]  # no model can be more uncertain
+Split = Annotated[str, Field(pattern=r"^[1-9]\d*(\+[1-9]\d*)*$")]
 
 
 class FedoraParameters(Parameters):
@@ -45,6 +46,13 @@ class FedoraParameters(Parameters):
     ico_share: Part = parameter("gamma, share of the retained data in ICO's refinement")
     cvfu_epochs: Count = parameter("CVFU's epochs over the retained data, at most")
     cvfu_lr: Positive = parameter("CVFU's: its confidences are an epoch old, steps of training's size diverge")
+    tuning_trials: Count = parameter("choices of each method's own parameters, the first as published; 1: no tuning")
+    tuning_requests: list[Distinct[str]] = parameter("* what is forgotten in the trials, and judged nowhere")
+    tuning_seed: Natural = parameter("training seed of the trials, none of those judged")
+    ga_lrs: Distinct[Positive] = parameter("GA's steps in the curves of forgetting against utility")
+    ico_scales: Distinct[Positive] = parameter("ICO's kappa there")
+    cvfu_rounds: Distinct[Count] = parameter("CVFU's epochs there")
+    thresholds: Distinct[Threshold] = parameter("FedORA's epsilon there")
     weights: Distinct[Positive] = parameter("beta in Fig. 8a", paper="0.5 to 20")
     ratios: Distinct[Share] = parameter("rho in Fig. 8b", paper="0 to 1")
     few: Distinct[Count] = parameter("how many samples go in Table VIII", paper="50, 1")
@@ -53,6 +61,7 @@ class FedoraParameters(Parameters):
     embedding_noise: Distinct[Positive] = parameter("Table IX", paper="5, 1, 0.5, 0.1")
     clip: Positive = parameter("Table IX: length embeddings are clipped to in the rows with a guarantee", paper="none")
     delta: Part = parameter("of that guarantee", paper="none")
+    splits: list[Split] = parameter("passive parties, or columns of each: '4', '1+7'; on the last data set", paper="2")
     repeats: Count = parameter("timings of each method")
 
 

@@ -20,23 +20,31 @@ from fu_core.request import Deletion, Request, Rows
 from fu_core.streams import stream, stream_seed
 from fu_papers.lab.device import device
 
-PARTIES = 2  # passive ones, as in the paper
-BACKDOOR = 0  # label of the backdoor's target (Sec. V-A5)
+HALVES = "2"  # as many passive parties as in the paper
 # Who gets which columns where halves would tear a category apart: Adult's numbers, workclass, education, marital
 # status and occupation to the first party, the rest to the second.
 FIRST_COLUMNS = {"adult": 53}
 LOCAL = tuple(f.name for f in fields(ClientOpt) if f.name != "epochs")  # which are those of the whole training
-DATA_KEYS = ("dataset", "n_train", "n_val", "n_test", "noise")
+DATA_KEYS = ("dataset", "n_train", "n_val", "n_test", "noise", "split")
 
 
 # --- triggers and noise ----------------------------------------------------------------------------------------------
+
+
+def backdoor_target(dataset: Dataset) -> int:
+    """The label of the backdoor's target (Sec. V-A5): 0, or the rarest class where most samples are of class 0.
+
+    Where a model answers with the target anyway, as with Adult's majority, success is no backdoor's.
+    """
+    counts = dataset.y_train.bincount(minlength=dataset.classes)
+    return int(counts.argmin()) if 2 * int(counts[0]) > len(dataset.y_train) else 0
 
 
 def poisoned(dataset: Dataset, rows: Tensor) -> Dataset:
     """The data set with the trigger on the samples `rows`, which are labelled as the backdoor's target."""
     x, y = dataset.x_train.clone(), dataset.y_train.clone()
     x[rows] = triggered(dataset, x[rows])
-    y[rows] = BACKDOOR
+    y[rows] = backdoor_target(dataset)
     return replace(dataset, x_train=x, y_train=y)
 
 
@@ -46,7 +54,7 @@ def triggered(dataset: Dataset, x: Tensor) -> Tensor:
     Either lies at the second party.
     """
     if x.dim() == 4:
-        return Trigger(size=1, target=BACKDOOR, value=255).stamp(x)
+        return Trigger(size=1, target=backdoor_target(dataset), value=255).stamp(x)
     stamped = x.clone()
     stamped[:, -1] = dataset.x_train[:, -1].max()
     return stamped
@@ -79,12 +87,14 @@ def spoilt(dataset: Dataset, x: Tensor, std: float, columns: Tensor, split: str)
 
 
 @lru_cache(maxsize=6)
-def _dataset(name: str, n_train: int, n_val: int, n_test: int, noise: float) -> tuple[Dataset, Tensor, Tensor]:
+def _dataset(
+    name: str, n_train: int, n_val: int, n_test: int, noise: float, split: str
+) -> tuple[Dataset, Tensor, Tensor]:
     rest, x, y = load(name).holdout(n_val, seed=0)
     dataset = rest.subset(n_train or None, n_test or None, seed=0)
     if not noise:
         return dataset, x, y
-    first = column_blocks(dataset)[0]
+    first = column_blocks(dataset, split)[0]
     return noisy(dataset, noise, first), spoilt(dataset, x, noise, first, "validation"), y
 
 
@@ -98,12 +108,22 @@ def data_hash(config: Mapping[str, Any]) -> str:
     return dataset_of(config).sha256[:16]
 
 
-def column_blocks(dataset: Dataset) -> list[Tensor]:
-    """Which columns each passive party has."""
-    first = FIRST_COLUMNS.get(dataset.name)
-    if first is None:
-        return vertical(tuple(dataset.x_train.shape[1:]), PARTIES)
-    return list(torch.arange(dataset.x_train.shape[1]).split([first, dataset.x_train.shape[1] - first]))
+def column_blocks(dataset: Dataset, split: str = HALVES) -> list[Tensor]:
+    """Which columns each passive party has.
+
+    split: how many parties share them evenly, "4", or how many columns each gets, "1+7". Raises ConfigError for a split
+    that the columns do not allow.
+    """
+    shape = tuple(dataset.x_train.shape[1:])
+    width = shape[-1]
+    if split == HALVES and dataset.name in FIRST_COLUMNS:
+        split = f"{FIRST_COLUMNS[dataset.name]}+{width - FIRST_COLUMNS[dataset.name]}"
+    sizes = [int(size) for size in split.split("+")]
+    if len(sizes) > 1 and sum(sizes) == width:
+        return list(torch.arange(width).split(sizes))
+    if len(sizes) > 1 or sizes[0] > width:
+        raise ConfigError(f"splits must share the {width} columns of {dataset.name} among the parties, got {split!r}")
+    return vertical(shape, sizes[0])
 
 
 def rows_of_request(request: str, dataset: Dataset) -> Rows:
@@ -143,9 +163,10 @@ class VerticalProblem:
     def of(cls, config: Mapping[str, Any]) -> VerticalProblem:
         """The problem of a run's config. Random: the nets' parameters, from the config's seed."""
         clean, x, y = _dataset(*(config[key] for key in DATA_KEYS))
-        blocks = column_blocks(clean)
-        dataset = poisoned(clean, rows_of_request(config["poison"], clean)[0]) if config["poison"] else clean
-        parties, test = deal(dataset, bottom=config["bottom"], seed=config["seed"], blocks=blocks, device=device())
+        blocks = column_blocks(clean, config["split"])
+        parties, test = deal(clean, bottom=config["bottom"], seed=config["seed"], blocks=blocks, device=device())
+        if config["poison"]:
+            parties = holding(parties, poisoned(clean, rows_of_request(config["poison"], clean)[0]), blocks)
         if config["dp_std"]:
             parties = with_noise(parties, config)
         request = Request.parse(config["request"])
@@ -182,6 +203,11 @@ class VerticalProblem:
         return self.deletion
 
     @property
+    def target(self) -> int:
+        """The label of the backdoor's target."""
+        return backdoor_target(self.clean)
+
+    @property
     def labels_to_forget(self) -> Tensor:
         """The labels (m,) of what is to be forgotten, before a trigger changed them."""
         return self.clean.y_train.to(device())[self.forget]
@@ -199,6 +225,18 @@ class VerticalProblem:
         """
         local = ClientOpt(**{key: config[key] for key in LOCAL})
         return VerticalFederation(parties or self.parties, local, config["seed"], Boundary(name=name))
+
+
+def holding(parties: Parties, dataset: Dataset, blocks: list[Tensor]) -> Parties:
+    """The same parties and nets with another training set.
+
+    Their nets go on standardising with what they were built from, so that a model means the same in both worlds.
+    """
+    passive = tuple(
+        replace(party, x=x_k.to(party.x.device))
+        for party, x_k in zip(parties.passive, split_features(dataset.x_train, blocks), strict=True)
+    )
+    return Parties(passive, replace(parties.active, y=dataset.y_train.to(parties.active.y.device)))
 
 
 def with_noise(parties: Parties, config: Mapping[str, Any]) -> Parties:

@@ -11,29 +11,41 @@ import pandas as pd
 from fu_core.request import Request
 from fu_papers import problem_figures
 from fu_papers.controls import AGAIN, DESTROYED, FLOOR, REFERENCES
-from fu_papers.fedora.grid import NOISE, Task, has_backdoor, twin
+from fu_papers.fedora.grid import CONDITIONS, Task, has_backdoor, twin
 from fu_papers.lab.record import Record
 from fu_papers.problems import dataset_name
 from fu_papers.study import Cell, tidy
 
 Unlearnings = Mapping[Cell, Record]
-Speeds = Mapping[str, Record]  # data set -> what was timed on it
+Speeds = Mapping[Task, Record]  # what was timed where
 
 SHOWN = {
     "Original": "do nothing (Original)",
     AGAIN: FLOOR,
     "FedORA": "FedORA, scalar dual",
+    "FedORA reverse": "FedORA, reverse divergence",
     "FedORA vector": "FedORA, element-wise dual",
     "FedORA calibrated": "FedORA, threshold of unseen samples",
 }
-METRICS = ("test", "test_all", "forget", "entropy", "mia", "mia_fraction", "asr", "gap")
+DISTANCES = ("gap", "kl", "agree")  # to Retrain
+METRICS = ("test", "test_all", "test_affected", "forget", "entropy", "mia", "mia_fraction", "asr", *DISTANCES)
+NOT_COLUMNS = (
+    "asr",
+    "poison",
+    "diverged",
+    "by_class",
+    "trial",
+    "chosen",
+    "ended",
+)  # of a run's metrics: what is not as it is
 
 
 def of_runs(unlearnings: Unlearnings, floor: Unlearnings) -> pd.DataFrame:
     """Every metric of every run that has no backdoor; the backdoor's success of its poisoned twin stands beside them.
 
     floor: the distances of the controls whose runs do not know them, by the place of the run; missing elsewhere.
-    `asr`, `clean_asr`: with and without poisoned samples in training, the former missing without a twin;
+    `asr`, `clean_asr`: with and without poisoned samples in training, the former missing without a twin; `diverged`:
+    whether a run left the numbers, or lost the model by its method's own account: it has no metrics;
     `..._original`, `..._retrain`: the values of those two for the same task and seed; `delta_...`: absolute difference
     to Retrain.
     """
@@ -45,9 +57,9 @@ def of_runs(unlearnings: Unlearnings, floor: Unlearnings) -> pd.DataFrame:
     def measure(cell: Cell, record: Record) -> Iterator[dict[str, Any]]:
         if has_backdoor(cell):
             return
-        found = {name: record.config[name] for name in NOISE} | _measured(unlearnings, cell, record)
+        found = {name: record.config[name] for name in CONDITIONS} | _measured(unlearnings, cell, record)
         if cell.method in (AGAIN, DESTROYED):
-            found["gap"] = floor[cell].metrics["gap"] if cell in floor else math.nan
+            found |= {name: floor[cell].metrics[name] if cell in floor else math.nan for name in DISTANCES}
         for method in REFERENCES:
             of = references[(method, *_task(cell))]
             found |= {f"{name}_{method.lower()}": of[name] for name in METRICS}
@@ -63,11 +75,33 @@ def _task(cell: Cell) -> tuple[Any, ...]:
 
 def _measured(unlearnings: Unlearnings, cell: Cell, record: Record) -> dict[str, Any]:
     """A run's metrics, with those of its poisoned twin that are about the backdoor."""
-    found = {name: value for name, value in record.metrics.items() if name not in ("asr", "poison")}
-    found |= {"labels": Task(cell.setting, cell.request).labels, "clean_asr": record.metrics["asr"]}
+    lost = "diverged" in record.metrics
+    found = {name: value for name, value in record.metrics.items() if name not in NOT_COLUMNS}
+    if lost:
+        found |= dict.fromkeys((*METRICS, "mia_auc", "loss", "images", "up", "down", "kept"), math.nan)
+    found |= {"labels": Task(cell.setting, cell.request).labels, "diverged": lost}
+    found["clean_asr"] = math.nan if lost else record.metrics["asr"]
     poisoned = unlearnings.get(twin(cell))
-    there = poisoned.metrics if poisoned is not None else {"asr": math.nan, "test": math.nan}
+    there = {"asr": math.nan, "test": math.nan}
+    if poisoned is not None and "diverged" not in poisoned.metrics:
+        there = poisoned.metrics
     return {**found, "asr": there["asr"], "poisoned_test": there["test"]}
+
+
+def kept_model(runs: pd.DataFrame) -> pd.DataFrame:
+    """Those of `runs` that did not diverge: what has left the numbers enters no mean."""
+    return runs[~runs.diverged.astype(bool)]
+
+
+def forgot(runs: pd.DataFrame, group: str, task: Task, method: str, label: str = "") -> bool:
+    """Has a method forgotten comparably to Retrain? What is not forgotten costs no accuracy, and no time.
+
+    It has if its accuracy on the removed data is off Retrain's, on average, by at most half of what doing nothing is,
+    or by no more than a second retraining.
+    """
+    off = rows_of(runs, group, task, method, label).delta_forget.mean()
+    nothing, again = (rows_of(runs, group, task, of).delta_forget.mean() for of in ("Original", AGAIN))
+    return bool(off <= max(nothing / 2, 0.0 if math.isnan(again) else again))
 
 
 def rows_of(runs: pd.DataFrame, group: str, task: Task, method: str, label: str = "") -> pd.DataFrame:
@@ -79,7 +113,7 @@ def rows_of(runs: pd.DataFrame, group: str, task: Task, method: str, label: str 
 def saved(runs: pd.DataFrame) -> pd.DataFrame:
     """The wide frame as FedORA's CSV file has it: a label for every row, and conditions as numbers."""
     labelled = runs.assign(label=runs.label.where(runs.label != "", runs.method), dataset=runs.setting)
-    places = ["dataset", "request", *NOISE, "group", "seed", "label", "method"]
+    places = ["dataset", "request", *CONDITIONS, "group", "seed", "label", "method"]
     measured = [name for name in runs if name not in (*places, "setting", "condition", "record")]
     return labelled[[*places, *measured]]
 
@@ -102,7 +136,8 @@ def request_title(request: str) -> str:
     """A request as the paper writes it: "m=2, n=50 %"."""
     asked = Request.parse(request)
     if asked.kind == "classes":
-        return f"m={asked.count}, n={asked.percent} %"
+        where = f" (classes from {asked.first})" if asked.first != 1 else ""
+        return f"m={asked.count}, n={asked.percent} %{where}"
     return f"{asked.count} samples" if asked.count != 1 else "1 sample"
 
 

@@ -1,14 +1,16 @@
 """FedORA's experiments as runs: from a flat config to a record.
 
-`train` makes original and retrained vertical models, clean or with a backdoor in some samples; `unlearn` lets one
-method serve a request and evaluates; `speed` times all methods in one process (Table III). Everything shown in tables
+`train` makes original and retrained vertical models, clean or with a backdoor in some samples; `trial` tries one
+choice of a method's hyper-parameters where nothing is judged; `unlearn` lets one method serve a request, with the best
+of its trials, and evaluates; `speed` times all methods in one process (Tables III and VII). Everything shown in tables
 and figures is read from their records.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -17,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fu_core.errors import ConfigError
+from fu_core.errors import ConfigError, NumericalFailure
 from fu_core.evaluation.membership import fit_attack, half_of_each_class, shadow
 from fu_core.federation.meter import Meter
 from fu_core.federation.vertical import Boundary, Parties, Vectors, VerticalFederation, outputs, predict, split_features
@@ -28,13 +30,15 @@ from fu_core.unlearning.method import Trained, Unlearned
 from fu_core.unlearning.method import method as registered
 from fu_core.unlearning.method import unlearn as serve_request
 from fu_papers.controls import AGAIN, DESTROYED, REFERENCES
-from fu_papers.fedora.problem import BACKDOOR, DATA_KEYS, LOCAL, PARTIES, VerticalProblem, data_hash, triggered
+from fu_papers.fedora.grid import trials_of
+from fu_papers.fedora.problem import DATA_KEYS, LOCAL, VerticalProblem, data_hash, triggered
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.device import device
-from fu_papers.lab.record import Needs, run_function
+from fu_papers.lab.record import Needs, Record, run_function
 from fu_papers.lab.timing import Stopwatch
 
 TRAINING_KEYS = (*DATA_KEYS, "bottom", "dp_std", "dp_clip", "epochs", *LOCAL, "seed", "request", "poison")
+ENDING = ("outcome", "iterations", "score", "epsilon")  # of what FedORA notes about how it ended
 TIMED_EPOCHS = 2  # of retraining, from which all of them are projected
 
 
@@ -88,10 +92,11 @@ def _named(w: Vectors) -> dict[str, Tensor]:
 
 
 def _vectors(tensors: Mapping[str, Tensor]) -> Vectors:
-    return [tensors[f"party {k}"].to(device()) for k in range(PARTIES + 1)]
+    parties = sum(name.startswith("party ") for name in tensors)  # beside them a checkpoint has optimisers' memory
+    return [tensors[f"party {k}"].to(device()) for k in range(parties)]
 
 
-def needs(config: Mapping[str, Any]) -> Needs:
+def references(config: Mapping[str, Any]) -> Needs:
     """The trainings that a run starts from and is compared with. Retraining has nothing poisoned left to see.
 
     Random weights have only the attack from the original model, whose outputs it is learnt on.
@@ -106,14 +111,95 @@ def trained_parties(p: VerticalProblem, context: RunContext, name: str) -> Parti
     return p.parties.having(_vectors(context.needed(name)))
 
 
+# --- trials ----------------------------------------------------------------------------------------------------------
+
+
+@run_function("fedora.trial", data=data_hash, needs=references)
+def trial(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
+    """One choice of a method's hyper-parameters on a request that is not judged: how good, without the test set?
+
+    Metrics: "objective", the forget gap to Retrain plus the shortfall of validation accuracy, in points; the two; the
+    objective of doing "nothing"; the samples passed. Or "diverged", why.
+    """
+    p = VerticalProblem.of(config)
+    original, retrained = (trained_parties(p, context, name) for name in ("original", "retrained"))
+    f = p.federation(config, "trial", original)
+    try:
+        result, cost, notes = served(p, f, config["method"], config["options"])
+    except NumericalFailure as reason:
+        return {"diverged": str(reason)}, None
+    if lost := diverged(notes):
+        return {"diverged": lost}, None
+    gap, shortfall = _gap_and_shortfall(p, result, retrained)
+    found = {"objective": gap + shortfall, "forget_gap": gap, "shortfall": shortfall}
+    return {**found, "nothing": sum(_gap_and_shortfall(p, original, retrained)), "images": cost.images}, None
+
+
+def _gap_and_shortfall(p: VerticalProblem, parties: Parties, retrained: Parties) -> tuple[float, float]:
+    """How far recognition of what is forgotten is from Retrain's, and validation accuracy below it, in points."""
+    gap = abs(_recognised(parties, p.forget) - _recognised(retrained, p.forget))
+    return gap, max(0.0, _validated(p, retrained) - _validated(p, parties))
+
+
+def _recognised(parties: Parties, rows: Tensor) -> float:
+    """Percent of the training samples `rows` that get their label."""
+    return _percent(outputs(parties, rows).argmax(dim=1) == parties.active.y[rows])
+
+
+def _validated(p: VerticalProblem, parties: Parties) -> float:
+    """Percent of the samples held out that are right, of classes of which something is left."""
+    left = ~torch.isin(p.y_validation, torch.tensor(p.removed, device=p.y_validation.device))
+    right = predict(parties, p.validation).argmax(dim=1) == p.y_validation
+    return _percent(right[left])
+
+
+def best_trial(trials: Sequence[Sequence[Record]]) -> int:
+    """Which of `trials`, each a record per request, has the smallest `objective`; the first of equal ones."""
+    return min(range(len(trials)), key=lambda k: objective(trials[k]))
+
+
+def objective(trial: Sequence[Record]) -> float:
+    """Of a trial, the mean over its requests; infinite if it diverged on one."""
+    return sum(record.metrics.get("objective", math.inf) for record in trial) / len(trial)
+
+
+def trial_needs(config: Mapping[str, Any], name: str = "trial") -> Needs:
+    """The trials that a run chooses among, "trial 0" and so on."""
+    return {f"{name} {k}": (trial, one) for k, one in enumerate(trials_of(config))}
+
+
+def chosen(config: Mapping[str, Any], context: RunContext, name: str = "trial") -> dict[str, Any]:
+    """What the best of the trials has chosen: its number and its options; {} for a run as published.
+
+    config: "method", "options", "trials", "tuned_on", and "change", which stays as it is whatever has been chosen.
+    """
+    if not config["trials"]:
+        return {}
+    records = [context.needed_record(f"{name} {k}") for k in range(len(trials_of(config)))]
+    n = len(config["tuned_on"])
+    best = best_trial([records[i : i + n] for i in range(0, len(records), n)])
+    return {"trial": best, "chosen": {**config["trials"][best], **config["change"]}}
+
+
+def diverged(notes: Mapping[str, Any]) -> str:
+    """What a method's notes say of a run that lost the model although its numbers stayed finite, or ""."""
+    return str(notes.get("why", "diverged")) if notes.get("outcome") == "diverged" else ""
+
+
 # --- unlearning ------------------------------------------------------------------------------------------------------
+
+
+def needs(config: Mapping[str, Any]) -> Needs:
+    """The trainings of a run, and the trials that it chooses among."""
+    return {**references(config), **trial_needs(config)}
 
 
 @run_function("fedora.unlearn", data=data_hash, needs=needs)
 def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """One method serves one request; logs FedORA's dual variable, residual and step sizes per iteration.
 
-    "Original" and "Retrain" are evaluated as they are.
+    With `trials` the method has the hyper-parameters of the best of them ("chosen" in the metrics), else `options`.
+    "Original" and "Retrain" are evaluated as they are. A run that diverges says so as "diverged".
     """
     p, method = VerticalProblem.of(config), config["method"]
     original = trained_parties(p, context, "original")
@@ -122,13 +208,20 @@ def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, A
     def log(iteration: Iteration) -> None:
         context.log(**{name: value for name, value in asdict(iteration).items() if not _missing(value)})
 
+    told = {**chosen(config, context), "poison": bool(config["poison"])}
+    told |= {"retrain_images": config["epochs"] * len(p.retain)}
     if method in REFERENCES and retrained is not None:
         result, cost = original if method == "Original" else retrained, Meter()
     else:
         f = p.federation(config, "unlearning", original)
-        result, cost, _ = served(p, f, method, config["options"], log)
+        try:
+            result, cost, notes = served(p, f, method, told.get("chosen", config["options"]), log)
+        except NumericalFailure as reason:
+            return {**told, "diverged": str(reason)}, None
+        told |= {"diverged": lost} if (lost := diverged(notes)) else {}
+        told |= {"ended": {name: notes[name] for name in ENDING if name in notes}} if "outcome" in notes else {}
     costs = {"images": cost.images, "up": cost.bytes_up, "down": cost.bytes_down, "kept": cost.storage}
-    return {**evaluate(p, result, original, retrained), **costs, "poison": bool(config["poison"])}, None
+    return {**evaluate(p, result, original, retrained), **costs, **told}, None
 
 
 def _missing(value: object) -> bool:
@@ -150,11 +243,11 @@ def served(
 def evaluate(p: VerticalProblem, parties: Parties, original: Parties, retrained: Parties | None) -> dict[str, Any]:
     """Utility, forgetting and closeness to retraining.
 
-    test: percent over the classes of which something is left (errata F10), test_all over all; forget: on the
-    forgotten samples as they were in training; entropy: mean over them, as a share of log C; mia: balanced accuracy
-    of a shadow-model attack against unseen samples of the same classes, mia_fraction: forgotten samples taken for
-    members; asr: triggered test images of other classes taken for the backdoor's target; gap: distance to the
-    retrained parameters, as a share of doing nothing's, where they are given.
+    test: percent over the classes of which something is left (errata F10), test_all over all, test_affected over those
+    that lose samples, by_class of each of these; forget: on the forgotten samples as they were in training; entropy:
+    mean over them, as a share of log C; mia: balanced accuracy of a shadow-model attack against unseen samples of the
+    same classes, mia_fraction: forgotten samples taken for members; asr: triggered test images of other classes taken
+    for the backdoor's target. Where the retrained parties are given, `distances` to them, too.
     """
     logits, y = predict(parties, p.test), p.y_test
     right = logits.argmax(dim=1) == y
@@ -164,16 +257,18 @@ def evaluate(p: VerticalProblem, parties: Parties, original: Parties, retrained:
     metrics = {
         "test": _percent(right[left]),
         "test_all": _percent(right),
+        "test_affected": _percent(right[torch.isin(y, p.labels_to_forget)]),
+        "by_class": {str(c): _percent(right[y == c]) for c in p.labels_to_forget.unique().tolist() if (y == c).any()},
         "forget": _percent(forgotten.argmax(dim=1) == y_forget),
         "loss": float(F.cross_entropy(forgotten, y_forget)),
         "entropy": entropy_share(forgotten),
     }
     if retrained is not None:
-        metrics["gap"] = relative_gap(parties, original, retrained)
-    target = y != BACKDOOR
-    x = triggered(p.clean, p.clean.x_test)[target.cpu()]
+        metrics |= distances(p, parties, original, retrained)
+    others = y != p.target
+    x = triggered(p.clean, p.clean.x_test)[others.cpu()]
     stamped = predict(parties, [x_k.to(device()) for x_k in split_features(x, p.blocks)])
-    metrics["asr"] = _percent(stamped.argmax(dim=1) == BACKDOOR)
+    metrics["asr"] = _percent(stamped.argmax(dim=1) == p.target)
     return metrics | _membership(p, parties, original, logits, forgotten)
 
 
@@ -200,6 +295,20 @@ def _percent(hits: Tensor) -> float:
     return 100 * float(hits.double().mean())
 
 
+def distances(p: VerticalProblem, parties: Parties, original: Parties, retrained: Parties) -> dict[str, float]:
+    """To the retrained parties: of parameters, and of predictions on what is forgotten.
+
+    gap: of all parameters, as a share of doing nothing's; kl: mean KL(retrained || ours) of the predictions, nats;
+    agree: percent of samples on whose label both agree. Predictions tell models apart that are alike as parameters.
+    """
+    log_q, log_p = (outputs(of, p.forget).double().log_softmax(dim=1) for of in (retrained, parties))
+    return {
+        "gap": relative_gap(parties, original, retrained),
+        "kl": float((log_q.exp() * (log_q - log_p)).sum(dim=1).mean()),
+        "agree": _percent(log_q.argmax(dim=1) == log_p.argmax(dim=1)),
+    }
+
+
 def relative_gap(parties: Parties, original: Parties, retrained: Parties) -> float:
     """|w - w_r| / |w_o - w_r|, over the parameters of all parties."""
     return _distance(parties, retrained) / max(_distance(original, retrained), 1e-30)
@@ -223,20 +332,28 @@ def compared_with(config: Mapping[str, Any]) -> Needs:
 
 @run_function("fedora.distance", data=data_hash, needs=compared_with)
 def distance(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
-    """How far the parameters of a second retraining, or random ones, are from Retrain's: `gap` as in `evaluate`."""
+    """How far a second retraining, or random weights, are from Retrain: `distances` as in `evaluate`."""
     p = VerticalProblem.of(config)
     original, retrained = (trained_parties(p, context, name) for name in ("original", "retrained"))
     if config["method"] == AGAIN:
         parties = trained_parties(p, context, "again")
     else:
         parties = served(p, p.federation(config, "unlearning", original), config["method"], {}).model
-    return {"gap": relative_gap(parties, original, retrained)}, None
+    return distances(p, parties, original, retrained), None
 
 
-# --- time (Table III) ------------------------------------------------------------------------------------------------
+# --- time (Tables III and VII) ---------------------------------------------------------------------------------------
 
 
-@run_function("fedora.speed", data=data_hash, needs=needs)
+def speed_needs(config: Mapping[str, Any]) -> Needs:
+    """The model that everything is timed on, and the trials of every method that is timed."""
+    found = dict(references(config))
+    for label, how in config["methods"].items():
+        found |= trial_needs({**how, "tuned_on": config["tuned_on"]}, f"{label} trial")
+    return found
+
+
+@run_function("fedora.speed", data=data_hash, needs=speed_needs)
 def speed(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """Seconds, images and bytes of every method in one process, one thread, in turn.
 
@@ -250,13 +367,22 @@ def speed(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
         train_parties(fresh, p.retain, fresh.optimisers(), TIMED_EPOCHS)
         return fresh.meter
 
-    def serving(name: str) -> Meter:
-        return served(p, p.federation(config, "timing", original), name, config["methods"][name]).cost
+    def serving(label: str) -> Meter:
+        return served(
+            p, p.federation(config, "timing", original), config["methods"][label]["method"], options[label]
+        ).cost
 
-    methods = {"Retrain": retraining} | {name: partial(serving, name) for name in config["methods"]}
+    options = {
+        label: chosen({**how, "tuned_on": config["tuned_on"]}, context, f"{label} trial").get("chosen", how["options"])
+        for label, how in config["methods"].items()
+    }
+    methods = {"Retrain": retraining} | {label: partial(serving, label) for label in config["methods"]}
+    meters = {}
     for _ in range(config["repeats"]):
-        meters = {name: watch.time(name, work) for name, work in methods.items()}
-    times = {name: config["epochs"] / TIMED_EPOCHS if name == "Retrain" else 1.0 for name in methods}
+        for label, work in methods.items():
+            with suppress(NumericalFailure):  # what diverges has no time
+                meters[label] = watch.time(label, work)
+    times = {name: config["epochs"] / TIMED_EPOCHS if name == "Retrain" else 1.0 for name in meters}
     return {
         "seconds": {name: times[name] * seconds for name, seconds in watch.medians().items()},
         "costs": {
@@ -267,6 +393,7 @@ def speed(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
             }
             for name, meter in meters.items()
         },
+        "options": options,
         "n_forget": len(p.forget),
         "n_retain": len(p.retain),
         "parameters": original.d,

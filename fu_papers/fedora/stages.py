@@ -17,8 +17,10 @@ def descriptions(e: Experiment) -> dict[str, Config]:
 
 
 def trainings(e: Experiment) -> dict[str, Config]:
-    """What the tables' runs need, each once."""
-    needed = (config for run in e.cells().values() for _, config in runs.needs(run).values())
+    """What trials and the tables' runs need, each once."""
+    needed = (
+        config for run in (*e.tuning().values(), *e.cells().values()) for _, config in runs.references(run).values()
+    )
     return {config_key(config): config for config in needed}
 
 
@@ -26,8 +28,9 @@ STAGES = (
     Stage("settings", runs.describe, descriptions, alone=True),
     *theory_stages(theory.PLANS),
     Stage("training", runs.train, trainings),
-    Stage("unlearning", runs.unlearn, lambda e: e.cells(), needs=("training",)),
+    Stage("tuning", runs.trial, lambda e: e.tuning(), needs=("training",)),
+    Stage("unlearning", runs.unlearn, lambda e: e.cells(), needs=("training", "tuning")),
     Stage("controls", runs.unlearn, lambda e: e.controls(), needs=("training",), optional=NOT_RUN),
     Stage("noise floor", runs.distance, lambda e: e.distances(), needs=("training",), optional=NO_DISTANCE),
-    Stage("timing", runs.speed, lambda e: e.speeds(), needs=("training",), alone=True),
+    Stage("timing", runs.speed, lambda e: e.speeds(), needs=("training", "tuning"), alone=True),
 )

@@ -54,6 +54,7 @@ def drawn(n, count, purpose, *keys):
         ("samples-50", {"count": 50}),
         ("class-0", {"label": 0}),
         ("classes-2-50", {"count": 2, "percent": 50}),
+        ("classes-2-50-from-6", {"count": 2, "percent": 50, "first": 6}),
         ("sequence-2-3-0.2", {"count": 2, "of": 3, "share": 0.2}),
         ("sequence-3-3-1e-05", {"count": 3, "of": 3, "share": 1e-5}),
     ],
@@ -99,7 +100,7 @@ def test_the_nearest_kind_is_named():
         ),
         ("samples-50", ["samples", "samples-0.5", "samples-5-5", "samples-1e2", "samples- 5", "samples-1_0"]),
         ("class-0", ["class", "class--1", "class-1-2", "class-cat"]),
-        ("classes-2-50", ["classes-2", "classes-2-0.5", "classes-2-50-1", "classes--1-50"]),
+        ("classes-2-50", ["classes-2", "classes-2-0.5", "classes-2-50-1", "classes--1-50", "classes-2-50-from-"]),
         ("sequence-2-3-0.2", ["sequence-2-3", "sequence-0.2", "sequence-2-0.5-0.2", "sequence-1-2-3-0.2"]),
     ],
 )
@@ -220,6 +221,8 @@ def test_a_class_goes_wherever_it_is_held():
 def test_which_classes_a_request_is_about():
     assert Request.parse("classes-2-50").labels(10) == (1, 2)
     assert Request.parse("classes-3-50").labels(3) == (1, 2, 0)  # class 0 comes last
+    assert Request.parse("classes-2-50-from-6").labels(10) == (6, 7)
+    assert Request.parse("classes-1-50-from-2").labels(2) == (0,)
     assert Request.parse("class-7").labels(10) == (7,)
     assert Request.parse("client-7").labels(10) == ()
 

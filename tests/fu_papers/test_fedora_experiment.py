@@ -17,12 +17,15 @@ from fu_papers.fedora import runs, stages
 from fu_papers.fedora.grid import (
     ABLATIONS,
     BASELINES,
+    CURVES,
     FORMS,
     METHODS,
     PER_DATASET,
+    PUBLISHED,
     READINGS,
     Task,
     has_backdoor,
+    trials_of,
     twin,
 )
 from fu_papers.fedora.runs import TRAINING_KEYS
@@ -102,18 +105,16 @@ def test_label_tasks_have_no_calibrated_row_and_sample_tasks_do():
     assert methods[WHOLE] == {*EVERY, AGAIN} - {CALIBRATED}
 
 
-def test_each_data_sets_first_settings_and_all_variations_of_the_main_one_have_a_poisoned_twin():
+def test_whatever_the_paper_prints_a_backdoors_success_of_has_a_poisoned_twin():
     cells = E.cells()
-    noise = MAIN._replace(noise=0.2)
     private = [MAIN._replace(dp_std=std) for std in E.embedding_noise] + [MAIN._replace(dp_std=0.1, dp_clip=1.0)]
     assert E.private_tasks() == private
-    expected = {
-        (t.dataset, t.request, t.condition) for t in (Task(TABLE, "classes-1-50"), MAIN, WHOLE, noise, *private)
-    }
-    clean = [cell for cell in cells if not has_backdoor(cell)]
-    found = {(c.setting, c.request, c.condition) for c in clean if twin(c) in cells}
-    assert found == expected
-    assert all(twin(c) in cells for c in clean if (c.setting, c.request, c.condition) in expected)
+    clean = {cell for cell in cells if not has_backdoor(cell)}
+    without = {cell for cell in clean if twin(cell) not in cells}
+    assert {cell.group for cell in without} == {"curve"}  # ours; in Tables IV to IX and Fig. 6 to 8 it is printed
+    assert {cell.group for cell in clean - without} == {
+        "main", "noisy", "ablation", "readings", "weights", "ratios", "small", "private",
+    }  # fmt: skip
     assert {twin(cell) for cell in clean} >= {cell for cell in cells if has_backdoor(cell)}
 
 
@@ -122,6 +123,8 @@ def test_conditions_are_told_in_words():
     assert MAIN._replace(noise=0.2).condition == "party noise 0.2"
     assert MAIN._replace(dp_std=5.0).condition == "embedding noise 5"
     assert MAIN._replace(dp_std=0.1, dp_clip=1.0).condition == "embedding noise 0.1 clipped to 1"
+    assert MAIN._replace(split="4").condition == "4 parties"
+    assert MAIN._replace(split="1+7").condition == "columns 1+7"
     cells = [task.cell("main", 3, "GA") for task in (MAIN, MAIN._replace(noise=0.2))]
     assert [twin(cell).condition for cell in cells] == ["backdoor", "party noise 0.2, backdoor"]
     assert [has_backdoor(cell) for cell in (*cells, *map(twin, cells))] == [False, False, True, True]
@@ -146,7 +149,7 @@ def test_configs_are_plain_json_and_2_and_2_point_0_name_the_same_run():
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("name", sorted(set(PER_DATASET) - {"classes", "percents"}))
+@pytest.mark.parametrize("name", sorted(set(PER_DATASET) - {"classes", "percents", "tuning_requests"}))
 def test_a_value_per_data_set_ends_in_the_configs_of_its_data_set(name):
     first, second = getattr(E, name)
     assert first != second
@@ -160,7 +163,7 @@ def test_a_value_per_data_set_ends_in_the_configs_of_its_data_set(name):
 def test_a_training_config_holds_data_net_local_training_seed_and_request_and_nothing_else():
     config = E.training(MAIN, 5, MAIN.request)
     local = {f.name for f in fields(ClientOpt)}
-    data = {"dataset", "bottom", "n_train", "n_val", "n_test", "noise", "dp_std", "dp_clip"}
+    data = {"dataset", "bottom", "n_train", "n_val", "n_test", "noise", "dp_std", "dp_clip", "split"}
     assert set(config) == set(TRAINING_KEYS) == data | local | {"seed", "request", "poison"}
     assert config["epochs"] == 3
     assert ClientOpt(**{name: config[name] for name in local - {"epochs"}}) == E.local(DIGITS)
@@ -228,7 +231,7 @@ def test_a_method_has_its_own_options_and_those_that_parameters_set():
         "ICO": ICO(scale=0.25, share=0.75),
         "CVFU": CVFU(epochs=7, lr=0.5),
     }
-    shared = {*TRAINING_KEYS, "method", "options"}
+    shared = {*TRAINING_KEYS, "method", "options", "trials", "tuned_on", "change"}
     for method in EVERY:
         config = e.unlearning(MAIN, 3, method)
         assert set(config) == shared
@@ -258,7 +261,7 @@ def test_ablations_and_readings_change_what_they_say_and_nothing_else():
             assert difference(found[label], default) == change
     assert {label: change for label, change in ABLATIONS.items() if change} == {
         "w/o UL": {"unlearn": False},
-        "w/o AB": {"ratio": 1.0},
+        "w/o AB": {"ratio": 1.0, "passes": 0.0},
         "w/o AS": {"adaptive": False},
     }
 
@@ -270,7 +273,8 @@ def test_sweeps_change_their_value_and_nothing_else():
         found = labels(group)
         assert list(found) == [f"{value:g}" for value in values]
         for value, config in zip(values, found.values(), strict=True):
-            assert difference(config, default) == ({} if value == getattr(E, name) else {name: value})
+            own = {} if value == getattr(E, name) else {name: value}
+            assert difference(config, default) == own | ({"passes": 0.0} if group == "ratios" else {})
 
 
 def test_few_samples_noise_and_privacy_have_references_of_their_own():
@@ -311,26 +315,103 @@ def test_random_weights_stand_wherever_there_is_a_retrain_and_need_what_the_atta
         assert needed(config, "original") in trained()
 
 
-def test_distances_of_the_controls_are_measured_on_the_main_setting():
+def test_distances_of_the_controls_are_measured_wherever_there_is_a_retrain():
     found = E.distances()
-    assert set(found) == {MAIN.cell("main", seed, method) for seed in SEEDS for method in (AGAIN, DESTROYED)}
+    retrains = [c for c in E.cells() if c.method == "Retrain" and not has_backdoor(c)]
+    assert set(found) == {c._replace(method=method) for c in retrains for method in (AGAIN, DESTROYED)}
     for cell, config in found.items():
         trainings = runs.compared_with(config)
         assert {config_key(training) for _, training in trainings.values()} <= trained()
         assert ("again" in trainings) == (cell.method == AGAIN)
+        assert config["dp_std"] == (float(cell.condition.split()[2]) if cell.condition.startswith("emb") else 0)
     again = runs.compared_with(found[MAIN.cell("main", 3, AGAIN)])
     assert [again[name][1]["seed"] for name in ("original", "retrained", "again")] == [3, 3, 5]
     assert [again[name][1]["request"] for name in ("original", "retrained", "again")] == ["none", *[MAIN.request] * 2]
 
 
-def test_time_is_taken_of_each_data_sets_first_setting_with_everybodys_parameters():
+def test_time_is_taken_of_each_of_the_papers_settings_with_everybodys_parameters():
     speeds = E.speeds()
-    assert list(speeds) == [TABLE, DIGITS]
-    for task, config in zip((Task(TABLE, "classes-1-50"), MAIN), speeds.values(), strict=True):
-        assert list(config["methods"]) == [*BASELINES, "FedORA"]
-        for method, options in config["methods"].items():
-            own = E.unlearning(task, SEEDS[0], method)
-            assert options == own["options"]
+    assert list(speeds) == E.tasks(labels=False)
+    for task, config in speeds.items():
+        assert list(config["methods"]) == [*BASELINES, *(ABLATIONS if task == E.main else ["FedORA"])]
+        for label, how in config["methods"].items():
+            own = E.unlearning(task, SEEDS[0], how["method"], **ABLATIONS.get(label, {}))
+            assert how["options"] == own["options"]
             assert {name: own[name] for name in TRAINING_KEYS}.items() <= config.items()
         assert config["repeats"] == E.repeats
-        assert needed(config, "original") in trained()
+        assert needed(E.unlearning(task, SEEDS[0], "GA"), "original") in trained()
+
+
+# --- tuning ----------------------------------------------------------------------------------------------------------
+
+TWO = ["classes-1-50-from-7", "classes-1-100-from-7"]
+TUNED = E.changed(
+    tuning_trials=3, seeds=[3], splits=["4", "1+7"], ga_lrs=[0.01, 0.02], thresholds=[0.0, 0.5],
+    tuning_requests=[["classes-1-50-from-2"], TWO],
+)  # fmt: skip
+
+
+def test_everybody_has_equally_many_trials_the_first_as_published_on_what_is_judged_nowhere():
+    tuning = TUNED.tuning()
+    for dataset, method in itertools.product(TUNED.datasets, METHODS):
+        own = [(c, config) for c, config in tuning.items() if (c.setting, c.method) == (dataset, method)]
+        requests = TUNED.value("tuning_requests", dataset)
+        assert [(c.label, c.request) for c, _ in own] == list(itertools.product("012", requests))
+        tried = {int(c.label): config for c, config in own}
+        assert tried[0]["options"] == TUNED.options(dataset, method)
+        assert len({json.dumps(config["options"], sort_keys=True) for config in tried.values()}) == 3
+    judged = {(config["seed"], config["request"]) for config in TUNED.cells().values()}
+    for cell, config in tuning.items():
+        assert (config["seed"], config["poison"], config["noise"]) == (TUNED.tuning_seed, "", 0.0)
+        assert config["seed"] not in TUNED.seeds
+        assert (config["seed"], config["request"]) not in judged
+        assert config["request"] == cell.request
+        trainings = {config_key(training) for _, training in runs.references(config).values()}
+        assert trainings <= {config_key(training) for training in stages.trainings(TUNED).values()}
+
+
+def test_every_run_of_a_method_chooses_among_its_data_sets_trials_and_keeps_what_its_row_is_about():
+    tuning = {config_key(config) for config in TUNED.tuning().values()}
+    for cell, config in TUNED.cells().items():
+        tried = trials_of(config)
+        published = cell.label == PUBLISHED or cell.method in (*REFERENCES, AGAIN)
+        assert len(tried) == (0 if published else 3 * len(TUNED.value("tuning_requests", cell.setting)))
+        assert {config_key(one) for one in tried} <= tuning
+        assert all(one["dataset"] == config["dataset"] and one["method"] == config["method"] for one in tried)
+        assert len([name for name in runs.needs(config) if name.startswith("trial")]) == len(tried)
+    weights = [c for cell, c in TUNED.cells().items() if (cell.group, cell.label) == ("weights", "5")]
+    assert all(config["change"] == {"weight": 5.0} for config in weights)
+    for how in TUNED.speeds()[TUNED.main]["methods"].values():
+        assert len(how["trials"]) == 3
+
+
+def test_as_published_is_a_second_row_of_tables_4_and_5():
+    rows = {c for c in TUNED.cells() if c.label == PUBLISHED}
+    clean = {c._replace(label="") for c in rows if not has_backdoor(c)}
+    own = {c for c in TUNED.cells() if c.group == "main" and c.method in METHODS and not has_backdoor(c)}
+    assert clean == own - rows
+    assert {twin(c) for c in rows if not has_backdoor(c)} == {c for c in rows if has_backdoor(c)}
+    for cell in rows:
+        assert TUNED.cells()[cell]["options"] == TUNED.options(cell.setting, cell.method)
+
+
+def test_one_trial_is_no_tuning():
+    assert not E.tuning()
+    assert not any(config["trials"] for config in E.cells().values())
+    assert not any(cell.label == PUBLISHED for cell in E.cells())
+
+
+def test_curves_sweep_each_methods_main_parameter_on_each_data_sets_first_settings():
+    curve = {cell: config for cell, config in TUNED.cells().items() if cell.group == "curve"}
+    assert TUNED.curve_tasks() == [Task(TABLE, "classes-1-50"), MAIN, WHOLE]
+    assert {task_of(cell) for cell in curve} == set(TUNED.curve_tasks())
+    for method, (name, parameter) in CURVES.items():
+        swept = {c.label: config["change"] for c, config in curve.items() if (c.method, c.setting) == (method, DIGITS)}
+        assert swept == {f"{value:g}": {name: value} for value in getattr(TUNED, parameter)}
+
+
+def test_other_parties_have_references_of_their_own():
+    found = {(c.condition, c.method): config for c, config in TUNED.cells().items() if c.group == "parties"}
+    assert set(found) == set(itertools.product(("4 parties", "columns 1+7"), (*REFERENCES, AGAIN, "FedORA")))
+    assert {config["split"] for config in found.values()} == {"4", "1+7"}
+    assert {config["split"] for cell, config in TUNED.cells().items() if cell.group != "parties"} == {"2"}

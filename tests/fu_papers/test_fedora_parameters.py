@@ -24,7 +24,19 @@ POSITIVE = (
     "clip", "delta",
 )  # fmt: skip
 NOT_NEGATIVE = ("momentum", "weight_decay", "mu", "ratio")
-LISTS = ("datasets", "seeds", "weights", "ratios", "few", "few_ratios", "embedding_noise")
+LISTS = (
+    "ga_lrs",
+    "ico_scales",
+    "cvfu_rounds",
+    "thresholds",
+    "datasets",
+    "seeds",
+    "weights",
+    "ratios",
+    "few",
+    "few_ratios",
+    "embedding_noise",
+)
 REFUSED = [
     *(({name: 0}, f"{name} must be greater than or equal to 1, got 0") for name in AT_LEAST_ONE),
     *(({name: 1.5}, f"{name} must be a valid integer, got 1.5") for name in AT_LEAST_ONE),
@@ -60,6 +72,12 @@ REFUSED = [
     ({"batch_size": [32, 0]}, "batch_size must be greater than or equal to 1, got 0"),
     ({"momentum": 1.0}, "momentum must be less than 1, got 1.0"),
     ({"momentum": 2.0}, "momentum must be less than 1, got 2.0"),  # steps that grow without end
+    ({"tuning_seed": 5}, "tuning_seed must be none of the seeds [3, 5], got 5"),
+    ({"tuning_requests": [["classes-1-50"], ["classes-1-50-from-7"]]}, "tuning_requests must name none that is judged"),
+    ({"tuning_requests": [["classes-1"], ["classes-1-50-from-7"]]}, "request must look like"),
+    ({"splits": ["2+"]}, "splits String should match pattern"),
+    ({"tuning_trials": 0}, "tuning_trials must be greater than or equal to 1, got 0"),
+    ({"thresholds": [1.5]}, "thresholds must be less than or equal to 1, got 1.5"),
     ({"few": [0]}, "few must be greater than or equal to 1, got 0"),
 ]  # fmt: skip
 
@@ -84,7 +102,7 @@ def test_the_last_value_in_range_is_accepted(change):
 # --- profiles --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("profile", ["quick", "laptop", "paper"])
+@pytest.mark.parametrize("profile", ["quick", "laptop", "workstation", "paper"])
 def test_a_profile_gives_every_parameter(profile):
     values = load_profile("fedora", profile)
     assert [*values, "profile"] == [name for name in SCHEMA.model_fields if name != "profile"] + ["profile"]
@@ -92,7 +110,8 @@ def test_a_profile_gives_every_parameter(profile):
     e = Experiment.of(profile)
     assert dict(e) == {"profile": profile, **values}
     assert {dataset.split("/")[0] for dataset in e.datasets} <= set(NAMES)
-    assert {0.05, 1.0} <= set(e.ratios)  # claim F7 compares them
+    assert {0.0, 0.05, 1.0} <= set(e.ratios)  # claim F7 compares them
+    assert e.tuning_trials > 1
     own = {("main", method) for method in (*REFERENCES, *METHODS)}  # a second retraining is another seed's
     keys = [config_key(config) for cell, config in e.cells().items() if (cell.group, cell.method) in own]
     assert len(set(keys)) == len(keys)

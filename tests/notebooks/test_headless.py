@@ -68,9 +68,15 @@ PARAMETERS = {
         "iterations": 3,
         "cvfu_epochs": 1,
         "weights": [1.0, 5.0],
-        "ratios": [0.05, 1.0],
+        "ratios": [0.0, 0.05, 1.0],
         "few": [20, 1],
         "embedding_noise": [0.1],
+        "tuning_trials": 2,
+        "ga_lrs": [0.01],
+        "ico_scales": [2.0],
+        "cvfu_rounds": [1],
+        "thresholds": [0.0, 0.5],
+        "splits": ["1+7"],
         "repeats": 1,
     },
 }
@@ -87,6 +93,7 @@ SHOWN = {
     "fedora": {
         *(f"table_{n}.csv" for n in ("ii", "iii", "iv", "v", "vi", "vii", "viii", "ix")),
         *("fig4_forgetting.png", "fig5_forgetting.png", "fig6_attacks.png", "fig7_attacks.png", "fig8_sensitivity.png"),
+        *("curves.png", "curves.csv", "tuning.csv", "affected_classes.csv", "figure_numbers.csv", "other_parties.csv"),
         *("dual.png", "constraint.csv", "readings.csv", "saddle.png", "forbidden.png", "theorem_1.png"),
     },
 }
@@ -130,8 +137,9 @@ def test_every_record_carries_the_overridden_parameters(paper, tiny):
             ("mnist", "cnn", 1),
             ("digits", "mlp", 2),
         }
-        forms = [c["options"] for c in federated if c.get("method") in fedora_experiment.FORMS]
-        forms += [c["methods"]["FedORA"] for c in federated if "methods" in c]
+        served = [c for c in federated if "trials" in c]  # as published; trials have others
+        forms = [c["options"] for c in served if c["method"] in fedora_experiment.FORMS]
+        forms += [c["methods"]["FedORA"]["options"] for c in federated if "methods" in c]
         assert {options["iterations"] for options in forms} == {3}
         methods = {*CONTROLS, *fedora_experiment.METHODS}
     else:
