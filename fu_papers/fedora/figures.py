@@ -21,6 +21,9 @@ from fu_papers.problem_figures import axes_row
 from fu_papers.problems import dataset_name
 
 
+LEAST_SPAN = 10.0  # points of accuracy on an axis: a chance difference is to look small
+
+
 def figure_4_7(e: Experiment, runs: pd.DataFrame, *, labels: bool, attacks: bool) -> Figure:
     """Unlearning accuracy (Fig. 4: samples, 5: labels), or the two attacks (Fig. 6, 7), per setting.
 
@@ -89,6 +92,9 @@ def curves(e: Experiment, runs: pd.DataFrame) -> Figure:
                     yerr=again.delta_forget.mean(), fmt="*", color=colour("Retrain"), markersize=17, capsize=3,
                     label="Retrain, and how far a second one is", zorder=5)  # fmt: skip
         ax.set(xlabel="test acc. (%)", title=f"{dataset_name(task.dataset)}\n{request_title(task.request)}")
+        for limits, widen in ((ax.get_xlim(), ax.set_xlim), (ax.get_ylim(), ax.set_ylim)):
+            missing = max(0.0, LEAST_SPAN - (limits[1] - limits[0])) / 2
+            widen(limits[0] - missing, limits[1] + missing)
     axes[0].set_ylabel("acc. on what is forgotten (%)")
     fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
     return fig
