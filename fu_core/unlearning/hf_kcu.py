@@ -262,8 +262,8 @@ def hf_kcu(
 
     f: everybody, with the data of training. `options`: fields of HFKCU, in place of those of `config`. round: the
     number of the first round of recovery, which `config.recovery` needs. Random only with `curvature_samples`, from
-    streams (f.seed, "curvature", client), and in rounds of recovery. Raises NumericalFailure as `solve`, ValueError as
-    `HFKCU.settled`. Warns where the step is not to be trusted; `hf_kcu_step` tells everything.
+    streams (f.seed, "curvature" or "gain", client), and in rounds of recovery. Raises NumericalFailure as `solve`,
+    ValueError as `HFKCU.settled`. Warns where the step is not to be trusted; `hf_kcu_step` tells everything.
     """
     config = replace(config or HFKCU(), **options)
     if config.recovery and round is None:
@@ -468,7 +468,8 @@ def _trusted(
     least = space.least_damping(_number(config.tol))
     damping = least
     if config.held_out is None or not last:
-        damping = gain_damping(space, f.model, w, data, least=least, gain=config.gain, count=f.meter.train).damping
+        others = sampled(parts, config.curvature_samples, seed=f.seed, purpose="gain")
+        damping = gain_damping(space, f.model, w, others, least=least, gain=config.gain, count=f.meter.train).damping
     if config.held_out is not None:
         f.meter.send(w, down=len(space.basis) * len(deletion.targets))  # its directions; k numbers per try do the rest
         matched = held_out_damping(
@@ -476,7 +477,7 @@ def _trusted(
         )
         damping = max(damping, matched)
     if math.isinf(damping):
-        return Solution(torch.zeros_like(g), [space.length], []), damping
+        return Solution(torch.zeros_like(g), [space.length, 0.0], []), damping
     found = space.solved(damping)
     return _as_solution(space, found.v, found.residual, damping), damping
 

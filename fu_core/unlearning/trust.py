@@ -10,8 +10,9 @@
     held out    between the two ends, where the forgotten samples are no better known than samples that nobody has
                 trained on: loss(w + v; D_u) = loss(w + v; held out), class by class as often as in D_u
 
-R is what the curvature stands for, measured on the samples that it was measured on. One Krylov space holds all v, so
-that none of the rules takes another product; they take forward passes, counted as if they were gradients.
+R is what the curvature stands for. Where that comes from a sample, R is measured on another one: along v the first
+curves less than most do, or v would be shorter there. One Krylov space holds all v, so that none of the rules takes
+another product; they take forward passes, counted as if they were gradients.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ from fu_core.unlearning.curvature import mean_gradient
 from fu_core.unlearning.krylov import Damped, Krylov
 
 TRIES = 60  # doublings of damping: a factor of 10^18
-WEAKEST = 2.0**20  # of damping, beside the largest curvature: a step of no length
-HALVINGS = 16  # of an interval of damping, in logarithms
+WEAKEST = 2.0**6  # damping beside the largest curvature: the shortest step that is looked at
+STRONGEST = 2.0**-20  # the longest, where the system is solved at any
+HALVINGS = 9  # of the interval between, in logarithms: to a few percent
 
 Count = Callable[[int], None]
 
@@ -66,8 +68,8 @@ def held_out_damping(
 ) -> float:
     """The damping at which v makes both of `matched_losses` equal at w + v; infinity where they are so at w.
 
-    The step grows, and with it the loss of what is forgotten, as damping falls, but not below `least`. To a thousandth
-    of the interval, in logarithms. Deterministic. Raises InvalidRequest as `matched_losses`.
+    The step grows, and with it the loss of what is forgotten, as damping falls, but not below `least`. To a few
+    percent. Deterministic. Raises InvalidRequest as `matched_losses`.
     """
 
     def forgotten(point: Tensor) -> bool:
@@ -82,7 +84,7 @@ def held_out_damping(
     if forgotten(w):
         return math.inf
     high = WEAKEST * max(space.highest, -space.lowest, torch.finfo(torch.float64).tiny)
-    low = max(least, high * 2.0**-60)
+    low = max(least, high * STRONGEST / WEAKEST)
     if not forgotten(at(low)):  # the whole step does not forget enough
         return low
     for _ in range(HALVINGS):
@@ -103,7 +105,7 @@ def gain_damping(
 ) -> Damped:
     """The step v with the least of the dampings `least`, 2 `least`, 4 `least`, ... whose rho is at least `gain`.
 
-    data: (weight, samples) behind the curvature. Deterministic. Raises NumericalFailure where no step keeps its
+    data: (weight, samples) to measure R on. Deterministic. Raises NumericalFailure where no step keeps its
     promise: then the product is not the curvature of this loss.
     """
     before, slope = _value(model, w, data, count), _slope(model, w, data, count)

@@ -155,7 +155,7 @@ def test_the_rule_stops_where_forgotten_and_held_out_cost_the_same():
     forget, held_out = (one, torch.ones(1).double()), (one, 2 * torch.ones(1).double())
     space, counted = krylov_space(lambda v: v, torch.tensor([3.0], dtype=torch.float64), iters=3), []
     damping = held_out_damping(space, model, w, forget, held_out, count=counted.append)
-    assert damping == pytest.approx(5, rel=2e-3)
+    assert damping == pytest.approx(5, rel=0.04)
     assert set(counted) == {2}
     assert held_out_damping(space, model, w, forget, held_out, least=8.0) == 8.0  # solved no better than that
     far = torch.tensor([2.0], dtype=torch.float64)
