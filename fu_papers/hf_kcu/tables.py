@@ -315,8 +315,9 @@ def _truth(r: pd.DataFrame) -> dict[str, Any]:
 
 
 def _mean(r: pd.DataFrame, name: str, digits: int) -> str:
-    known = r[name].dropna() if name in r else []
-    return f"{known.mean():.{digits}f}" if len(known) else "–"
+    if name not in r or r[name].isna().all():
+        return "–"
+    return f"{r[name].mean():.{digits}f}"
 
 
 def _behind(r: pd.DataFrame) -> str:
