@@ -269,6 +269,10 @@ def hf_kcu(
     if config.recovery and round is None:
         raise ValueError(f"round must number the first of {config.recovery} rounds of recovery, got None")
     found = hf_kcu_step(f, w, deletion, config)
+    if not any(s.residual_norms[0] for s in found.solutions):
+        warnings.warn("the gradient on the forgotten data is zero: the model is returned as it was", stacklevel=2)
+    if found.negative_steps:
+        warnings.warn(f"CG met negative curvature in {found.negative_steps} of {found.cg_steps} steps", stacklevel=2)
     warn_of(found, f, w, config)
     return recovered(f, w + found.step, deletion, config, round or 0)
 
@@ -294,10 +298,6 @@ def warn_of(found: Step, f: Federation, w: Tensor, config: HFKCU, moved: float |
 
     Taking back a part of the data does not take a net farther than all of the data has.
     """
-    if not any(s.residual_norms[0] for s in found.solutions):
-        warnings.warn("the gradient on the forgotten data is zero: the model is returned as it was", stacklevel=3)
-    if found.negative_steps:
-        warnings.warn(f"CG met negative curvature in {found.negative_steps} of {found.cg_steps} steps", stacklevel=3)
     if config.form == "corrected" and config.settled(f.model).gradient == "forgotten" and _no_minimiser(found):
         warnings.warn(
             f"the gradient of the whole loss is {found.stationarity:.2f} times as long as what is solved for: the "

@@ -266,7 +266,7 @@ def _backdoor(runs: pd.DataFrame, record: Record) -> ClaimResult:
         keys += list(r.record)
     shown_here.append(f"Retrain {r.asr_retrain.mean():.1f}")
     gains = ", ".join(f"{shown(m)} {_gains(record, m)[0]:.0f}x" for m in FORMS)
-    shown_here.append(f"at {gains} fewer passes than retraining (paper: 430x in time)")
+    shown_here.append(f"times fewer passes than retraining: {gains} (paper: 430x in time)")
     keys.append(record.key)
     reason = "ASR over images of other classes; reduction >= 10 % and clean drop <= 0.5"
     printed, corrected = parts
