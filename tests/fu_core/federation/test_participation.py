@@ -25,7 +25,7 @@ from fu_core.unlearning.puf import PUF, puf_round
 W_0 = torch.zeros(3, dtype=torch.float64)
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
 SERVED = {name: m for name, m in methods().items() if "server" in m.exchanges}
-NEEDS_ALL = {"PGA", "FedEraser", "HF-KCU"}
+NEEDS_ALL = {"PGA", "FedEraser", "HF-KCU", "HF-KCU held-out", "Stored vectors"}
 
 
 def many(n=20, share=0.25, seed=0):
