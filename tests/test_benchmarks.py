@@ -9,14 +9,17 @@ import torch
 
 from fu_core.data import load
 from fu_core.errors import DataUnavailable
+from fu_core.federation import Federation
 from fu_core.federation.local import ClientOpt, batches
 from fu_core.models import build
+from fu_core.request import Deletion
 from fu_papers.lab.paths import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))  # its files are scripts, which find each other by their folder
 
 import bench_certified
 import bench_rounds
+import bench_unlearning
 import workloads
 from teams import PLAIN, Contestant, Team, contestants
 from turns import Task
@@ -191,3 +194,23 @@ def test_certified_dfl_is_timed_at_the_papers_sizes_with_nets_for_a_cpu():
     assert [e.of_dataset("rounds", dataset) for dataset in e.datasets] == [200, 100, 100]
     assert e.datasets[-1] == "cifar10/tiny_cnn"
     assert len(e.speeds()) == 9
+
+
+def test_every_variant_of_unlearning_has_a_row_with_its_sample_its_price_and_what_it_buys():
+    """Four clients with 30 digits each, one round: products on 90 images at most, two thousand are not there."""
+    data = load("digits")
+    clients = [(data.x_train[rows], data.y_train[rows]) for rows in torch.arange(120).split(30)]
+    f = Federation(build("mlp", data), clients, ClientOpt(lr=0.1, epochs=1, batch_size=10))
+    unseen = data.x_test[:200], data.y_test[:200]
+    held_out = data.x_train[200:400], data.y_train[200:400]
+    table = bench_unlearning.measured(f, Deletion.of(f.clients, 0), 1, held_out=held_out, unseen=unseen)
+    assert list(table.what) == ["retraining", *bench_unlearning.VARIANTS, bench_unlearning.MATCHED]
+    rows = table.set_index("what")
+    printed = rows.loc["as printed, client 0's Hessian"]
+    assert printed["images behind a product"] == 30
+    assert printed["gradient passes (images)"] == 30 + 2 * 10 * 30
+    assert printed["MB sent"] == (1 + 4) * f.model.d * 4 / 1e6
+    assert rows.loc["retraining", "MB sent"] == 20 * 2 * 3 * f.model.d * 4 / 1e6
+    assert (table["seconds"] > 0).all()
+    assert table["forget acc. change"].notna().all()
+    assert table["fewer passes, x"].iloc[1] == 20 * 5 * 90 / table["gradient passes (images)"].iloc[1]

@@ -214,16 +214,19 @@ def claimed(privacy: Privacy, deletion: Deletion, weight: float) -> Certificate:
 # --- how far a model is from retraining ------------------------------------------------------------------------------
 
 
+def is_convex(model: FlatModel) -> bool:
+    """Is the loss convex in w: one linear layer, and nothing after it that does not say that it keeps it so?"""
+    linear, modules = model.only_layer(), [one for one in model.module.modules() if not list(one.children())]
+    return (
+        isinstance(linear, nn.Linear)
+        and model.task in ("classification", "regression")
+        and all(getattr(one, "affine", False) is True for one in modules[modules.index(linear) + 1 :])
+    )
+
+
 def strong_convexity(model: FlatModel) -> float:
     """lambda: the model's l2, if its loss is convex. Raises UnsupportedModel where there is nothing to certify."""
-    linear, modules = model.only_layer(), [one for one in model.module.modules() if not list(one.children())]
-    convex = (
-        isinstance(linear, nn.Linear)
-        and all(  # what follows it says that it keeps the loss convex
-            getattr(one, "affine", False) is True for one in modules[modules.index(linear) + 1 :]
-        )
-    )
-    if not convex or model.task not in ("classification", "regression"):
+    if not is_convex(model):
         raise UnsupportedModel("a certificate needs a convex loss: one linear layer, classification or regression")
     if model.l2 <= 0:
         raise UnsupportedModel(f"a certificate needs strong convexity: l2 must be > 0, got {model.l2}")

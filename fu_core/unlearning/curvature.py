@@ -152,14 +152,16 @@ def _dense_product(
     return product
 
 
-def sampled(parts: Sequence[Part], samples: int | None, *, seed: int) -> list[tuple[float, Client]]:
-    """Each part's share of `samples` of its samples, at least one; None: all. Random: (seed, "curvature", client)."""
+def sampled(
+    parts: Sequence[Part], samples: int | None, *, seed: int, purpose: str = "curvature"
+) -> list[tuple[float, Client]]:
+    """Each part's share of `samples` of its samples, at least one; None: all. Random: (seed, purpose, client)."""
     total = sum(len(y) for _, _, (_, y) in parts)
     chosen: list[tuple[float, Client]] = []
     for weight, i, (x, y) in parts:
         size = len(y) if samples is None else math.ceil(samples * len(y) / total)
         if size < len(y):
-            rows = torch.randperm(len(y), generator=stream(seed, "curvature", i))[:size].to(y.device)
+            rows = torch.randperm(len(y), generator=stream(seed, purpose, i))[:size].to(y.device)
             x, y = x[rows], y[rows]
         chosen.append((weight, (x, y)))
     return chosen

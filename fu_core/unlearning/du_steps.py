@@ -16,13 +16,11 @@ from fu_core.federation.local import Client
 from fu_core.request import Deletion
 from fu_core.unlearning.certificate import retained_gradient, retained_weights, strong_convexity
 from fu_core.unlearning.curvature import Part, mean_gradient, sampled
-from fu_core.unlearning.newton import Newton, Solve, newton_solver
+from fu_core.unlearning.newton import Newton, Solve, halved, newton_solver, retained_shares
 from fu_core.unlearning.sums import sum_cost
 
 if TYPE_CHECKING:
     from fu_core.unlearning.du import DU
-
-SHORTEST = 2**-10  # of a step: where nothing is gained by so short a one, there is nothing to be gained
 
 
 class Step(NamedTuple):
@@ -123,25 +121,19 @@ def _newton_step(f: Federation, x: Tensor, g: Tensor, deletion: Deletion, config
 def _along(
     f: Federation, x: Tensor, p: Tensor, downhill: Tensor, deletion: Deletion, config: DU, network: Network
 ) -> tuple[Tensor, Tensor, float]:
-    """x + t p with -grad f_r there, and t: 1, halved until the gradient is shorter than at x; 0 if it never is.
+    """As `newton.halved`; every try is a sum over the network."""
 
-    A Newton step is a direction in which |grad f_r|^2 falls, at the rate 2, wherever the curvature is f_r's own.
-    """
-    share = 1.0
-    while share >= SHORTEST:
-        there = x + share * p
+    def downhill_at(there: Tensor) -> Tensor:
         network.everywhere()
-        found = -retained_gradient(f.model, there, deletion, objective=config.objective, meter=f.meter)
-        if bool(found.isfinite().all()) and float(found.norm()) < float(downhill.norm()):
-            return there, found, share
-        share /= 2
-    return x, downhill, 0.0
+        return -retained_gradient(f.model, there, deletion, objective=config.objective, meter=f.meter)
+
+    return halved(x, p, downhill, downhill_at)
 
 
 def _gradient_shares(f: Federation, x: Tensor, deletion: Deletion, config: DU) -> dict[int, Tensor]:
     """Every client's part of -grad f_r(x), "retained", or of grad f(x) - grad f_r(x), "centred"."""
     after = retained_weights(deletion.kept, config.objective)
-    shares = {i: -after[i] * mean_gradient(f.model, x, data, count=f.meter.train) for i, data in deletion.kept.items()}
+    shares = retained_shares(f.model, x, deletion.kept, after, count=f.meter.train)
     if config.starts_from == "centred":
         before = retained_weights(deletion.holders, config.objective)
         for i, data in deletion.holders.items():

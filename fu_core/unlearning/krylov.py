@@ -5,7 +5,13 @@
     beta_t = r_{t+1}'r_{t+1} / r_t'r_t     p_{t+1} = r_{t+1} + beta_t p_t
 
 As HF-KCU's Algorithm 1 prints it (lines 6-14), with what it leaves out: a tolerance, the residuals, an end
-at negative curvature, a preconditioner. `cg_iterates` is the algorithm; the others decide when to stop.
+at negative curvature, a preconditioner. `cg_iterates` is the algorithm; `solve` decides when to stop.
+
+The space that k steps span, of g, H g, ..., H^(k-1) g, is the same for every damping. `krylov_space` keeps it, and
+what CG would find after k steps with any damping costs no further product (Lanczos; Gould et al. 1999):
+
+    H Q' = Q' T + beta_k q_{k+1} e_k'          Q (k, d) orthonormal rows, q_1 = g / |g|; T (k, k) tridiagonal
+    v(damping) = |g| Q' (T + damping I)^-1 e_1
 """
 
 from __future__ import annotations
@@ -17,7 +23,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fu_core.errors import NumericalFailure, check_choice
+from fu_core.errors import NumericalFailure, check_choice, check_count
 from fu_core.unlearning.curvature import Product
 
 NEGATIVE = ("stop", "continue")
@@ -114,3 +120,109 @@ def solve(product: Product, g: Tensor, *, iters: int, damping: float, tol: float
         if norms[-1] <= tol * norms[0] or len(norms) > iters:
             break
     return Solution(v, norms, curvatures)
+
+
+class Damped(NamedTuple):
+    """A damped solution v (d,) from a Krylov space, and how good it is.
+
+    residual: |g - (A + damping I) v| / |g|; promised: g'v - v'Av / 2, by which the quadratic model falls, undamped.
+    """
+
+    v: Tensor
+    damping: float
+    residual: float
+    promised: float
+
+
+class Krylov(NamedTuple):
+    """The space of k products with A from g: `basis` Q (k, d), `tridiagonal` T (k, k) in float64, |g|, and beta_k.
+
+    leak: beta_k, how far A leads out of the space; 0 where the space is all that there is.
+    """
+
+    basis: Tensor
+    tridiagonal: Tensor
+    length: float
+    leak: float
+
+    @property
+    def lowest(self) -> float:
+        """The smallest curvature that the space has seen; negative where A is indefinite."""
+        return float(torch.linalg.eigvalsh(self.tridiagonal)[0]) if len(self.basis) else 0.0
+
+    @property
+    def highest(self) -> float:
+        """The largest one."""
+        return float(torch.linalg.eigvalsh(self.tridiagonal)[-1]) if len(self.basis) else 0.0
+
+    def solved(self, damping: float) -> Damped:
+        """What k steps of CG find for (A + damping I) v = g. Raises NumericalFailure where that is not positive."""
+        if not len(self.basis):  # g is zero
+            return Damped(self.basis.new_zeros(self.basis.shape[1]), damping, 0.0, 0.0)
+        if self.lowest + damping <= 0:
+            raise NumericalFailure(
+                f"curvature {self.lowest:.3g} along the gradient's Krylov space is not positive; "
+                f"raise damping (now {damping:g}) or use matrix='ggn'"
+            )
+        T, start = self.tridiagonal, torch.zeros(len(self.basis), dtype=torch.float64)
+        start[0] = self.length
+        y = torch.linalg.solve(T + damping * torch.eye(len(T), dtype=torch.float64), start)
+        v = y.to(self.basis.device, self.basis.dtype) @ self.basis
+        promised = float(start.dot(y) - y.dot(T @ y) / 2)
+        return Damped(v, damping, self.leak * abs(float(y[-1])) / self.length, promised)
+
+    def least_damping(self, tol: float) -> float:
+        """The smallest damping, to a few percent, at which the residual is at most `tol`; 0 if that is enough.
+
+        The residual falls as damping grows: |y_k| = |g| beta_1 ... beta_{k-1} / det(T + damping I).
+        """
+        floor = max(0.0, -1.01 * self.lowest)
+        if not len(self.basis) or (not floor and self.lowest > 0 and self.solved(0.0).residual <= tol):
+            return 0.0
+        enough = max(self.highest, -self.lowest, torch.finfo(torch.float64).tiny)
+        while self.solved(floor + enough).residual > tol:
+            enough *= 2
+        too_little = 0.0
+        while enough - too_little > 0.02 * enough:
+            middle = (too_little + enough) / 2
+            solved = self.lowest + floor + middle > 0 and self.solved(floor + middle).residual <= tol
+            too_little, enough = (too_little, middle) if solved else (middle, enough)
+        return floor + enough
+
+
+def krylov_space(product: Product, g: Tensor, *, iters: int) -> Krylov:
+    """At most `iters` products with A from g (d,): the space in which CG looks for its solutions. Deterministic.
+
+    Every new direction is made orthogonal to all before it, twice: with k directions of (d,) kept there is no reason to
+    trust the three-term recurrence, which forgets them. Ends early where A leads nowhere new. Raises NumericalFailure
+    for a gradient or a product that is not finite.
+    """
+    check_count("iters", iters)
+    length = float(g.norm())
+    if not math.isfinite(length):
+        raise NumericalFailure("the gradient is not finite")
+    directions: list[Tensor] = [g / length] if length else []
+    alphas: list[float] = []
+    betas: list[float] = []
+    while directions and len(alphas) < iters:
+        q = directions[-1]
+        after = product(q)
+        if not bool(after.isfinite().all()):
+            raise NumericalFailure(f"product {len(alphas) + 1}: the curvature product is not finite")
+        alphas.append(float(after.dot(q)))
+        size = float(after.norm())
+        for _ in range(2):
+            Q = torch.stack(directions)
+            after = after - (Q @ after) @ Q
+        betas.append(float(after.norm()))
+        if betas[-1] <= 100 * torch.finfo(g.dtype).eps * size:
+            betas[-1] = 0.0
+            break
+        directions.append(after / betas[-1])
+    k = len(alphas)
+    beside = torch.tensor(betas[: max(k - 1, 0)], dtype=torch.float64)
+    T = torch.diag(torch.tensor(alphas, dtype=torch.float64))
+    if k > 1:
+        T += torch.diag(beside, 1) + torch.diag(beside, -1)
+    basis = torch.stack(directions[:k]) if k else g.new_zeros((0, len(g)))
+    return Krylov(basis, T, length, betas[-1] if k else 0.0)

@@ -5,12 +5,13 @@
     diagonal_fisher   mean of g_i^2: O(d), what "Fisher" must mean where storage is O(d)
 
 A is a weighted sum over clients' samples, each client's part taken at the model it holds. Certified DFL,
-Sec. IV-B to IV-D.
+Sec. IV-B to IV-D. Whoever repeats such steps, DU or HF-KCU, needs the gradient of what is retained again after each,
+and a step that is halved until it helps: both are here, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,12 +21,13 @@ from fu_core.errors import NumericalFailure, check_choice
 from fu_core.federation.local import Client
 from fu_core.federation.meter import Meter
 from fu_core.models.flat import FlatModel
-from fu_core.unlearning.curvature import curvature_product, dense_curvature, fisher_diagonal
+from fu_core.unlearning.curvature import curvature_product, dense_curvature, fisher_diagonal, mean_gradient
 from fu_core.unlearning.krylov import solve
 
 CURVATURES = ("hessian", "ggn", "fisher", "diagonal_fisher")
 Group = tuple[Tensor, Sequence[tuple[float, Client]]]  # where the curvature is taken (d,), of what: weights, samples
 Solve = Callable[[Tensor], Tensor]  # g (d,) -> A^-1 g (d,)
+SHORTEST = 2**-10  # of a step: where nothing is gained by so short a one, there is nothing to be gained
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,36 @@ def newton_solver(
         return solve(product, g, iters=how.iters, damping=how.damping, tol=how.tol).v
 
     return by_cg
+
+
+def retained_shares(
+    model: FlatModel,
+    w: Tensor,
+    kept: Mapping[int, Client],
+    weights: Mapping[int, float],
+    *,
+    count: Callable[[int], None] | None = None,
+) -> dict[int, Tensor]:
+    """Every staying client's part of -grad f_r(w) = -sum_i a_i grad f_i(w): -a_i times its gradient (d,), by client."""
+    return {i: -weights[i] * mean_gradient(model, w, data, count=count) for i, data in kept.items()}
+
+
+def halved(
+    x: Tensor, p: Tensor, downhill: Tensor, downhill_at: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor, float]:
+    """x + t p with the negative gradient there, and t: 1, halved until it is shorter than at x; 0 if it never is.
+
+    downhill (d,): the negative gradient at x. A Newton step is a direction in which |grad|^2 falls, at the rate 2,
+    wherever the curvature is the function's own.
+    """
+    share = 1.0
+    while share >= SHORTEST:
+        there = x + share * p
+        found = downhill_at(there)
+        if bool(found.isfinite().all()) and float(found.norm()) < float(downhill.norm()):
+            return there, found, share
+        share /= 2
+    return x, downhill, 0.0
 
 
 def _dense(model: FlatModel, groups: Sequence[Group], curvature: str, damping: float, meter: Meter) -> Solve:

@@ -20,7 +20,6 @@ from fu_papers.look import colour, linestyle
 from fu_papers.problem_figures import axes_row
 from fu_papers.problems import dataset_name
 
-
 LEAST_SPAN = 10.0  # points of accuracy on an axis: a chance difference is to look small
 
 

@@ -44,6 +44,7 @@ FASTER = 47.75
 PAPER_EPOCHS = 20 * 5  # of retraining: with fewer, unlearning saves less
 POINTS = 0.60
 PRINTED, CORRECTED = "HF-KCU printed", "HF-KCU"
+UNCLIPPED = "w/o adaptive scaling"
 
 
 def verdicts(
@@ -59,7 +60,7 @@ def verdicts(
         _adaptive_scaling(runs),
         _cg_rate(theory),
         _more_clients(e, speeds),
-        _backdoor(runs),
+        _backdoor(runs, speeds["main"]),
         _small_damping(e, speeds["main"]),
         _heterogeneity(e, runs),
         _equivalent(e, runs, floor),
@@ -99,14 +100,28 @@ def _faster(e: Experiment, record: Record) -> ClaimResult:
 
 
 def _accurate(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
-    """H2: test accuracy within 0.60 points of Retrain, which doing nothing is not."""
+    """H2: test accuracy within 0.60 points of Retrain, which doing nothing is not.
+
+    Where two retrainings differ by more, nobody can tell: undetermined.
+    """
     r = {method: main_runs(e, runs, method) for method in ("Original", *FORMS)}
     near = {method: at_most(frame.delta_test, POINTS) for method, frame in r.items()}
-    printed, corrected = ({"accuracy": lowered_by(near["Original"], near[m])} for m in FORMS)
+    allowed = _floor_allows(main_runs(e, runs, AGAIN), POINTS)
+    printed, corrected = ({"accuracy": allowed or lowered_by(near["Original"], near[m])} for m in FORMS)
     ours = "; ".join(f"{shown(m)} {frame.delta_test.mean():.2f}" for m, frame in r.items())
     keys = [key for frame in r.values() for key in frame.record]
     spread_of = _intervals({m: r[m].delta_test for m in FORMS}, 2)
     return judged("H2", printed, ours, spread_of, keys, f"mean |test acc. - Retrain's| <= {POINTS:.2f}", corrected)
+
+
+def _floor_allows(again: pd.DataFrame, points: float) -> Part | None:
+    """Undetermined where two retrainings differ by more points of test accuracy than a claim allows; None elsewhere."""
+    apart = again.delta_test.dropna() if "delta_test" in again else pd.Series(dtype=float)
+    if not len(apart) or apart.mean() <= points:
+        return None
+    return unknown(
+        f"two retrainings differ by {apart.mean():.2f} points, more than {points:g}: more test images would tell"
+    )
 
 
 def _intervals(values: Mapping[str, pd.Series], digits: int) -> str:
@@ -139,17 +154,28 @@ def _causal_weighting(runs: pd.DataFrame) -> ClaimResult:
 def _adaptive_scaling(runs: pd.DataFrame) -> ClaimResult:
     """H5: without adaptive scaling test accuracy drops by at least one point."""
     drops, keys = {}, []
-    for group, base, method in (
-        ("ablation", "w/o influence decay (= Algorithm 1)", PRINTED),
-        ("choice", "corrected", CORRECTED),
+    for group, base, bare, method in (
+        ("ablation", "w/o influence decay (= Algorithm 1)", UNCLIPPED, PRINTED),
+        ("choice", "with adaptive scaling", "corrected", CORRECTED),
     ):
         r = runs[runs.group == group]
-        full, without = (r[r.label == label] for label in (base, "w/o adaptive scaling"))
+        full, without = (r[r.label == label] for label in (base, bare))
         drops[method] = difference(full, without, "test")
         keys += [*full.record, *without.record]
     printed, corrected = ({"drop": at_least(drops[m], 1)} for m in FORMS)
     ours = "; ".join(f"{shown(m)} {drop.mean():.1f} points" for m, drop in drops.items())
-    return judged("H5", printed, ours, _intervals(drops, 1), keys, "drop >= 1 point", corrected)
+    reason = f"drop >= 1 point; {_solved(runs)}"
+    return judged("H5", printed, ours, _intervals(drops, 1), keys, reason, corrected)
+
+
+def _solved(runs: pd.DataFrame) -> str:
+    """What the clip has to shorten: a system that CG has not solved gives steps of any length."""
+    found = []
+    for group, label, method in (("ablation", UNCLIPPED, PRINTED), ("choice", "corrected", CORRECTED)):
+        r = runs[(runs.group == group) & (runs.label == label)]
+        if "residual" in r and r.residual.notna().any():
+            found.append(f"{shown(method)} {r.residual.mean():.2f}")
+    return f"CG residual without the clip: {', '.join(found)}" if found else "CG residuals were not kept"
 
 
 def _cg_rate(theory: Theory) -> ClaimResult:
@@ -173,25 +199,39 @@ def _perturbation(theory: Theory) -> ClaimResult:
 
 
 def _direction(e: Experiment, runs: pd.DataFrame, theory: Theory) -> ClaimResult:
-    """H12: the update brings the model nearer to the retrained one, exactly on ridge and as measured on nets.
+    """H12: the update brings the model nearer to the retrained one, exactly on ridge and as measured on nets, in every
+    setting.
 
     Ridge regression is where (3) and (8) are exact: a formula that goes the wrong way there is refuted.
     """
     ridge = [record for record in theory["exactness"] if record.config["data"] == "diabetes"]
     names = {PRINTED: "Algorithm 1 as printed, no clip", CORRECTED: "corrected"}
     error = {m: pd.Series([record.metrics[name]["error"] for record in ridge]) for m, name in names.items()}
-    r = {m: main_runs(e, runs, m) for m in ("Original", *FORMS)}
-    nothing = r["Original"].set_index("seed").gap
-    ratio = {m: r[m].set_index("seed").gap / nothing for m in FORMS}
-    printed, corrected = ({"direction": all_of(exact(bool((error[m] < 1).all())), below(ratio[m], 1))} for m in FORMS)
+    places = {title(setting): setting for setting in e.settings}
+    ratio = {m: {where: _nearer(e, runs, setting, m) for where, setting in places.items()} for m in FORMS}
+    printed, corrected = (
+        {where: all_of(exact(bool((error[m] < 1).all())), below(found, 1)) for where, found in ratio[m].items()}
+        for m in FORMS
+    )
     ours = (
         f"ridge: printed {error[PRINTED].mean():.2f}x, "
         f"corrected {error[CORRECTED].mean():.1g}x the distance of doing nothing; "
-        f"nets: printed {ratio[PRINTED].mean():.4f}x, corrected {ratio[CORRECTED].mean():.4f}x"
+        + "; ".join(
+            f"{where}: printed {ratio[PRINTED][where].mean():.4f}x, corrected {ratio[CORRECTED][where].mean():.4f}x"
+            for where in places
+        )
     )
-    keys = [*(record.key for record in ridge), *(key for frame in r.values() for key in frame.record)]
-    reason = "nearer in every ridge problem, which is exact, and on nets over the seeds"
-    return judged("H12", printed, ours, f"nets: {_intervals(ratio, 4)}", keys, reason, corrected)
+    nets = [on_setting(e, runs, setting, m) for setting in e.settings for m in ("Original", *FORMS)]
+    keys = [*(record.key for record in ridge), *(key for frame in nets for key in frame.record)]
+    reason = "nearer in every ridge problem, which is exact, and on nets over the seeds, data set by data set"
+    spread_of = "; ".join(f"{where}: {_intervals({m: ratio[m][where] for m in FORMS}, 4)}" for where in places)
+    return judged("H12", printed, ours, spread_of, keys, reason, corrected)
+
+
+def _nearer(e: Experiment, runs: pd.DataFrame, setting: str, method: str) -> pd.Series:
+    """Distance to Retrain after the update, beside doing nothing's, by seed."""
+    ours, nothing = (on_setting(e, runs, setting, m).set_index("seed").gap for m in (method, "Original"))
+    return ours / nothing
 
 
 def _more_clients(e: Experiment, speeds: Speeds) -> ClaimResult:
@@ -212,8 +252,8 @@ def _more_clients(e: Experiment, speeds: Speeds) -> ClaimResult:
     return judged("H7", parts, "; ".join(shown_here), "one seed", [r.key for r in records], reason, parts)
 
 
-def _backdoor(runs: pd.DataFrame) -> ClaimResult:
-    """H8: attack success falls by at least 10 % and clean accuracy by at most 0.5 points."""
+def _backdoor(runs: pd.DataFrame, record: Record) -> ClaimResult:
+    """H8: attack success falls by at least 10 % and clean accuracy by at most 0.5 points; its speed is told beside."""
     parts, reductions, shown_here, keys = [], {}, [], []
     for method in FORMS:
         r = rows_of(runs, "backdoor", method)
@@ -225,6 +265,9 @@ def _backdoor(runs: pd.DataFrame) -> ClaimResult:
         )
         keys += list(r.record)
     shown_here.append(f"Retrain {r.asr_retrain.mean():.1f}")
+    gains = ", ".join(f"{shown(m)} {_gains(record, m)[0]:.0f}x" for m in FORMS)
+    shown_here.append(f"times fewer passes than retraining: {gains} (paper: 430x in time)")
+    keys.append(record.key)
     reason = "ASR over images of other classes; reduction >= 10 % and clean drop <= 0.5"
     printed, corrected = parts
     spread_of = f"reduction: {_intervals(reductions, 1)}"
@@ -254,8 +297,10 @@ def _heterogeneity(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
     gaps = {(str(m), str(label)): found.delta_test for (m, label), found in r.groupby(["method", "label"], sort=False)}
     alphas = list(dict.fromkeys(label for _, label in gaps))
     near = {place: at_most(found, 1) for place, found in gaps.items()}
+    allowed = {label: _floor_allows(rows_of(runs, "alpha", AGAIN, label), 1) for label in alphas}
     printed, corrected = (
-        {f"alpha {label}": lowered_by(near["Original", label], near[m, label]) for label in alphas} for m in FORMS
+        {f"alpha {label}": allowed[label] or lowered_by(near["Original", label], near[m, label]) for label in alphas}
+        for m in FORMS
     )
     ours = "; ".join(
         f"{shown(m)} " + ", ".join(f"{gaps[m, label].mean():.2f}" for label in alphas) for m in ("Original", *FORMS)

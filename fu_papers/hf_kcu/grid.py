@@ -27,10 +27,17 @@ from fu_papers.study import Cell
 TARGET = 0  # "Remove all data from Client 0"
 REQUEST = f"client-{TARGET}"
 FORMS = ("HF-KCU printed", "HF-KCU")  # both readings of the algorithm
-METHODS = ("NaiveGA", "FedEraser", "SISA", *FORMS)
-ELSEWHERE = ("NaiveGA", *FORMS)  # on the other data sets
+MATCHED = "HF-KCU held-out"  # the corrected one, as far as held-out images say
+ROUND = "Fine-tune"  # one ordinary round of those who stay: what the same price or more buys without a solve
+ASCENT = "Ascent"  # uphill on the forgotten data, as far as the corrected step goes: what its direction is worth
+BESIDE = (MATCHED, ROUND, ASCENT)  # of both forms, in every table
+METHODS = ("NaiveGA", "FedEraser", "SISA", *FORMS, *BESIDE)
+ELSEWHERE = ("NaiveGA", *FORMS, *BESIDE)  # on the other data sets
+OF_THE_CORRECTED = {name: name for name in ("iters", "beta", "matrix", "curvature_samples")}
 OPTIONS = {  # method -> its hyper-parameters that parameters of ours set; the others are what the method registers
-    "HF-KCU": {name: name for name in ("iters", "damping", "beta", "matrix", "curvature_samples")},
+    "HF-KCU": OF_THE_CORRECTED,
+    MATCHED: OF_THE_CORRECTED,
+    ASCENT: OF_THE_CORRECTED,
     "HF-KCU printed": {name: name for name in ("iters", "damping", "beta")},
     "NaiveGA": {"epochs": "ga_epochs"},
     "FedEraser": {"calibration": "calibration"},
@@ -53,15 +60,22 @@ ABLATIONS: dict[str, dict[str, Any]] = {
 # The corrected form, one choice changed at a time. Sampled curvature and Gauss-Newton are what `corrected` says.
 CHOICES: dict[str, dict[str, Any]] = {
     "corrected": {},
-    "w/o adaptive scaling": {"scaling": False},
+    "with adaptive scaling": {"scaling": True},
     "minus sign": {"sign": -1},
     "curvature from all retained samples": {"curvature_samples": None},
     "Hessian instead of Gauss-Newton": {"matrix": "hessian"},
     "empirical Fisher instead of Gauss-Newton": {"matrix": "fisher"},
-    "client's own curvature": {"curvature": "local", "curvature_samples": None},
+    "client's own curvature": {"curvature": "local", "curvature_samples": None, "damping": 0.1},
     "everybody's curvature": {"curvature": "global"},
     "gradient of the retained loss": {"gradient": "retained"},
-    "Jacobi preconditioner": {"preconditioner": "jacobi"},
+    "gradient of the forgotten alone": {"gradient": "forgotten"},
+    "Jacobi preconditioner": {"preconditioner": "jacobi", "damping": 0.1},
+    "several steps, and two rounds of recovery": {"steps": 3, "recovery": 2},
+}
+# The corrected form where held-out images choose its length
+LENGTHS: dict[str, dict[str, Any]] = {
+    "held-out length": {},
+    "held-out length, several steps, and two rounds of recovery": {"steps": 3, "recovery": 2},
 }
 
 
@@ -129,7 +143,10 @@ class Experiment(HfKcuParameters):
         """A method's hyper-parameters: what our parameters set, with `change`, and what it registers for the rest."""
         values = {**dict(self), "curvature_samples": self.curvature_samples or None}
         set_here = {field: values[parameter] for field, parameter in OPTIONS.get(method, {}).items()}
-        return plain_fields(registered(method).configured(**{**FIXED.get(method, {}), **set_here, **change}))
+        if method == MATCHED:
+            set_here["held_out"] = self.held_out  # how many; which they are knows the run
+        of = registered("HF-KCU" if method == ASCENT else method)
+        return plain_fields(of.configured(**{**FIXED.get(method, {}), **set_here, **change}))
 
     def unlearning(
         self, setting: str, seed: int, method: str, options: Mapping[str, Any] | None = None, **change: Any
@@ -153,7 +170,7 @@ class Experiment(HfKcuParameters):
 
         for cell, _, change in self._trained():
             everybody = METHODS if cell.setting == self.main else ELSEWHERE
-            for method in (*REFERENCES, *(everybody if cell.group == "methods" else FORMS)):
+            for method in (*REFERENCES, *(everybody if cell.group == "methods" else (*FORMS, *BESIDE))):
                 add(cell._replace(method=method), **change)
         for seed in self.seeds:
             for group, label, method, change in self._variants():
@@ -212,10 +229,12 @@ class Experiment(HfKcuParameters):
         """Of the main setting: group, label, method, and the hyper-parameters that differ."""
         found = [("ablation", label, "HF-KCU printed", change) for label, change in ABLATIONS.items()]
         found += [("choice", label, "HF-KCU", change) for label, change in CHOICES.items()]
+        found += [("choice", label, MATCHED, change) for label, change in LENGTHS.items()]
         for method in FORMS:
             found += [("damping", f"{damping:g}", method, {"damping": damping}) for damping in self.dampings]
             found += [("iters", str(k), method, {"iters": k}) for k in self.iters_sweep]
-            found += [("beta", f"{beta:g}", method, {"beta": beta}) for beta in self.betas]
+            clipped = {} if method == "HF-KCU printed" else {"scaling": True}
+            found += [("beta", f"{beta:g}", method, {"beta": beta, **clipped}) for beta in self.betas]
         return found
 
     # --- timings ---
@@ -223,7 +242,7 @@ class Experiment(HfKcuParameters):
     def speeds(self) -> dict[str, dict[str, Any]]:
         """The configs of all `speed` runs by what they are about; the main one times a whole retraining."""
         few = min(2, self.rounds)
-        baselines = [method for method in METHODS if method not in FORMS]
+        baselines = [method for method in METHODS if method not in (*FORMS, *BESIDE)]
         found = {"main": self._speed(self.main, self.rounds, self._damped(), baselines)}
         found |= {setting: self._speed(setting, few) for setting in self.settings[1:]}
         found |= {f"alpha {alpha:g}": self._speed(self.with_alpha(alpha), few) for alpha in self.alphas}
@@ -242,7 +261,7 @@ class Experiment(HfKcuParameters):
         **change: Any,
     ) -> dict[str, Any]:
         """Both forms, `more` variants of theirs, and `baselines`, against `timed_rounds` rounds of retraining."""
-        forms = {method: self.timed(method) for method in reversed(FORMS)}
+        forms = {method: self.timed(method) for method in (*reversed(FORMS), MATCHED, ROUND)}
         return {
             **self.training(setting, self.sweep_seeds[0], **change),
             "request": REQUEST,

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from fu_papers.controls import AGAIN, FLOOR, REFERENCES
-from fu_papers.hf_kcu.grid import Experiment
+from fu_papers.hf_kcu.grid import ASCENT, MATCHED, ROUND, Experiment
 from fu_papers.hf_kcu.metrics import causal_faithfulness
 from fu_papers.lab.record import Record
 from fu_papers.problems import PROBLEM_KEYS
@@ -19,7 +19,8 @@ Speeds = Mapping[str, Record]
 Floor = Mapping[tuple[int, int], Record]  # seeds, the smaller one first -> two retrainings side by side
 
 SHOWN = {"Original": "do nothing (Original)", AGAIN: FLOOR,
-         "HF-KCU": "HF-KCU, corrected", "HF-KCU printed": "HF-KCU, as printed"}  # fmt: skip
+         "HF-KCU": "HF-KCU, corrected", "HF-KCU printed": "HF-KCU, as printed",
+         MATCHED: "HF-KCU, held-out length", ROUND: "Natural, one round", ASCENT: "ascent of equal length"}  # fmt: skip
 COMPARED = ("test", "forget", "retain", "mia", "asr", "asr_included")  # with the same training's Retrain and Original
 APART = ("kl", "logit_mse", "logit_mse_centred", "agreement", "gap")  # of a model and Retrain's, side by side
 DERIVED = [f"{name}_{reference.lower()}" for reference in REFERENCES for name in COMPARED]
@@ -62,7 +63,8 @@ def of_runs(unlearnings: Unlearnings, floor: Floor) -> pd.DataFrame:
 def _second(cell: Cell, record: Record, floor: Floor) -> dict[str, Any]:
     """The metrics of a second retraining; those of its own run are next to itself, and so are left out."""
     other = record.config["seed"]
-    found = {name: value for name, value in record.metrics.items() if name not in (*APART, "step")}
+    beside_itself = (*APART, "step", "kl_forget", "distance", "travelled")
+    found = {name: value for name, value in record.metrics.items() if name not in beside_itself}
     found["other_seed"] = other
     pair = floor.get((min(cell.seed, other), max(cell.seed, other)))
     if pair is None or any(pair.config[key] != record.config[key] for key in (*PROBLEM_KEYS, "rounds")):

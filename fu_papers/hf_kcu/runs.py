@@ -7,6 +7,7 @@ read from their records.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -32,7 +33,7 @@ from fu_core.unlearning.memory import Memory, UpdateHistory
 from fu_core.unlearning.method import Trained, Unlearned, method
 from fu_core.unlearning.method import unlearn as serve_request
 from fu_papers.controls import AGAIN, DESTROYED
-from fu_papers.hf_kcu.grid import TARGET, shards_without_target
+from fu_papers.hf_kcu.grid import ASCENT, MATCHED, TARGET, shards_without_target
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.device import device
 from fu_papers.lab.record import Config, Needs, run_function
@@ -232,10 +233,26 @@ class Case:
         w = initial_model(config, self.f.model) if self.original is None else self.original
         trained = trained_with(config, context, self.f, w, shards)
         with context.phase("unlearn"):
-            found = serve_request(config["method"], trained, self.deletion, **config["options"])
+            found = served(config["method"], trained, self.deletion, config["options"], self.p.validation)
         found.cost.images += spent["images"]
         found.cost.bytes_up += spent["bytes"]
         return found
+
+
+def served(
+    name: str, trained: Trained, deletion: Deletion, options: Mapping[str, Any], unseen: tuple[Tensor, Tensor]
+) -> Unlearned:
+    """The library's method of that name; held-out images are the first of `unseen`, so many as `options` say.
+
+    ASCENT goes as far as the corrected step does with these options, of which it knows the length and pays nothing.
+    """
+    if name == MATCHED:
+        size = options["held_out"]
+        return serve_request(name, trained, deletion, **{**options, "held_out": (unseen[0][:size], unseen[1][:size])})
+    if name == ASCENT:
+        length = serve_request("HF-KCU", trained, deletion, **options).notes["length"]
+        return serve_request(name, trained, deletion, length=max(length, 1e-12))
+    return serve_request(name, trained, deletion, **options)
 
 
 def model_of(context: RunContext, name: str) -> Tensor:
@@ -294,7 +311,8 @@ def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, A
     if config["attack"]:
         metrics |= attacked(attack_of(config, context), case, seen)
     costs = {"images": cost.images, "products": cost.products, "bytes": cost.bytes, "passes": cost.gradient_passes}
-    return {**metrics, **notes, **costs}, None
+    told = {name: value for name, value in notes.items() if math.isfinite(value)}
+    return {**metrics, **told, **costs}, None
 
 
 class Seen(NamedTuple):
@@ -324,7 +342,8 @@ def evaluate(case: Case, seen: Seen) -> dict[str, float]:
 
 
 def compared(case: Case, model: Any, seen: Seen) -> dict[str, float]:
-    """How near the outputs on test data, and the parameters, are to those of the references that the case has."""
+    """How near the outputs on test and forgotten data, and the parameters, are to those of the references that the case
+    has."""
     found: dict[str, float] = {}
     if case.retrained is not None:
         retrained = case.p.model.predict(case.retrained, case.p.test[0])
@@ -333,10 +352,15 @@ def compared(case: Case, model: Any, seen: Seen) -> dict[str, float]:
             "logit_mse": logit_mse(seen.test, retrained),
             "logit_mse_centred": logit_mse(seen.test, retrained, centred=True),
             "agreement": 100 * prediction_agreement(seen.test, retrained),
+            "kl_forget": logits_kl(seen.forget, case.p.model.predict(case.retrained, case.clean.forget[0])),
         }
     for name, reference in (("gap", case.retrained), ("step", case.original)):
         if isinstance(model, Tensor) and reference is not None:
             found[name] = parameter_gap(model, reference)
+    if isinstance(model, Tensor) and case.retrained is not None and case.original is not None:
+        there = float((case.retrained - case.original).double().norm())
+        found["distance"] = float((model - case.retrained).double().norm()) / there  # 1: doing nothing
+        found["travelled"] = float((model - case.original).double().norm()) / there  # beside |Retrain - Original|
     return found
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from fu_core.federation import Federation, Meter, fedavg
 from fu_core.request import Request
-from fu_core.unlearning.method import unlearn as serve_request
 from fu_papers.hf_kcu.runs import federation, groups_of, model_of, the_original, trained_with
+from fu_papers.hf_kcu.runs import served as serve
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.record import Config, run_function
 from fu_papers.lab.timing import REPEATS, Stopwatch
@@ -37,7 +37,7 @@ def speed(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
         # SISA trains the shard of client 0 again, whatever its model was, and leaves the others alone
         shards = {tuple(group): w for group in groups_of(own)} if "shards" in own["options"] else {}
         trained = trained_with(own, context, f, w, shards)
-        return watch.time(name, partial(serve_request, own["method"], trained, deletion, **own["options"])).cost
+        return watch.time(name, partial(serve, own["method"], trained, deletion, own["options"], p.validation)).cost
 
     counted: dict[str, list[int]] = {name: [] for name in config["variants"]}
     for _ in range(REPEATS):

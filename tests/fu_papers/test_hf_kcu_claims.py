@@ -4,6 +4,8 @@ In the world as planted, where three seeds agree to the last digit, every claim 
 claim looks at.
 """
 
+from types import MappingProxyType
+
 import pandas as pd
 import pytest
 
@@ -31,6 +33,7 @@ PLANTED = {
     PRINTED: {"delta_test": 0.5, "mia": 0.51, "gap": 0.09, "kl": 0.1, "asr": 60.0},
     CORRECTED: {"delta_test": 0.5, "mia": 0.49, "gap": 0.05, "kl": 0.1, "asr": 60.0},
 }
+CLIPPED = "with adaptive scaling"
 BROADCAST, UNSCALED, AS_PRINTED = "w/o causal weighting", "w/o adaptive scaling", "w/o influence decay (= Algorithm 1)"
 ROWS = [
     *(("methods", MAIN, method, "", {}) for method in PLANTED),
@@ -39,12 +42,13 @@ ROWS = [
     *(("alpha", MAIN, method, label, {}) for method in (NOTHING, *FORMS) for label in ("0.1", "1")),
     ("ablation", MAIN, PRINTED, AS_PRINTED, {}),
     ("ablation", MAIN, PRINTED, BROADCAST, {"gap": 0.25}),
-    ("ablation", MAIN, PRINTED, UNSCALED, {"test": 60.0}),
-    ("choice", MAIN, CORRECTED, "corrected", {}),
-    ("choice", MAIN, CORRECTED, UNSCALED, {"test": 60.0}),
+    ("ablation", MAIN, PRINTED, UNSCALED, {"test": 60.0, "residual": 0.75}),
+    ("choice", MAIN, CORRECTED, CLIPPED, {}),
+    ("choice", MAIN, CORRECTED, "corrected", {"test": 60.0, "residual": 0.25}),
 ]
 GAINS = {"main": 50.0, OTHER: 50.0, "clients 10": 50.0, "clients 100": 60.0, "clients 200": 55.0}
 DAMPED = {f"{method}, damping {d:g}": gain for method in FORMS for d, gain in ((0.1, 50), (0.01, 60), (0.001, 70))}
+NO_CHANGE = MappingProxyType({})
 RIDGE = "Algorithm 1 as printed, no clip"
 
 
@@ -61,9 +65,12 @@ def timed(what, passes, times):
     return record(metrics | {"timed_rounds": 2}, f"time of {what}")
 
 
-def judged(changes=None, passes=None, times=None, floor=(0.24, 0.25, 0.26), seeds=SEEDS, e=E, **theory):
+def judged(
+    changes=None, passes=None, times=None, floor=(0.24, 0.25, 0.26), seeds=SEEDS, e=E, again=NO_CHANGE, **theory
+):
     """Every verdict by claim. changes: {(group, setting, method, label): values}, None means any; a tuple of values has
-    one per seed; passes, times: {what is timed: {method: times less}}; floor: the KL of `PAIRS`."""
+    one per seed; passes, times: {what is timed: {method: times less}}; floor: the KL of `PAIRS`; again: more of
+    what two retrainings differ by."""
     rows = []
     for i, (*place, own) in enumerate(ROWS):
         place[0] = "nets" if place[1] in e.nets else place[0]
@@ -82,7 +89,7 @@ def judged(changes=None, passes=None, times=None, floor=(0.24, 0.25, 0.26), seed
         other = (seed + 1) % len(SEEDS)
         kl = apart.get((min(seed, other), max(seed, other)))
         place = {"group": "methods", "setting": MAIN, "method": AGAIN, "label": "", "seed": seed, "other_seed": other}
-        rows.append({**place, **BASE, "kl": kl, "record": f"again {seed}"})
+        rows.append({**place, **BASE, "kl": kl, "record": f"again {seed}", **again})
     found = claims.verdicts(e, pd.DataFrame(rows), speeds, pairs, checks(**theory))
     return {result.id: result for result in found}
 
@@ -225,8 +232,10 @@ def test_h4_asks_for_twice_the_gap(without, verdict):
 )
 def test_h5_asks_for_a_drop_of_one_point(printed, corrected, verdicts):
     changes = {("ablation", None, None, UNSCALED): {"test": printed}}
-    changes |= {("choice", None, None, UNSCALED): {"test": corrected}}
-    assert both(judged(changes)["H5"]) == verdicts
+    changes |= {("choice", None, None, "corrected"): {"test": corrected}}
+    result = judged(changes)["H5"]
+    assert both(result) == verdicts
+    assert "CG residual without the clip: HF-KCU, as printed 0.75, HF-KCU, corrected 0.25" in result.reason
 
 
 def test_h5_pairs_the_seeds():
@@ -331,8 +340,27 @@ def test_h11_without_an_interval_of_the_floor_is_undetermined(pairs):
     [(0.5, 0.09, HOLDS), (1.8, 0.09, NOT), (0.5, 0.11, NOT), (0.5, (0.09, 0.09, 0.101), OPEN)],
 )
 def test_h12_asks_for_progress_on_ridge_and_on_nets(ridge, net, verdict):
-    result = judged(of_forms("gap", net, 0.05), ridge=ridge)["H12"]
+    changes = of_forms("gap", net, 0.05) | of_forms("gap", net, 0.05, setting=OTHER)
+    result = judged(changes, ridge=ridge)["H12"]
     assert both(result) == (verdict, HOLDS)
+
+
+def test_h12_looks_at_every_data_set():
+    result = judged(of_forms("gap", 0.11, 0.05, setting=OTHER))["H12"]
+    assert both(result) == ("holds in part", HOLDS)
+    assert "1 of 2 do not hold (MNIST" in result.reason
+    assert result.ours.count("corrected 0.5000x") == 2
+
+
+@pytest.mark.parametrize(("floor", "verdict"), [(0.6, HOLDS), (0.7, OPEN)])
+def test_h2_is_undetermined_where_two_retrainings_differ_by_more(floor, verdict):
+    result = judged(again={"delta_test": floor})["H2"]
+    assert both(result) == (verdict, verdict)
+    assert ("two retrainings differ by 0.70 points" in result.reason) == (verdict == OPEN)
+
+
+def test_h8_tells_its_speed():
+    assert "HF-KCU, as printed 50x" in judged()["H8"].ours
 
 
 @pytest.mark.parametrize(("accuracy", "verdict"), [(12.0, HOLDS), (12.1, NOT), ((10, 10, 13), OPEN)])

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from fu_papers.controls import AGAIN, CONTROLS, DESTROYED, FLOOR
 from fu_papers.hf_kcu import figures, results, stages, tables
-from fu_papers.hf_kcu.grid import ABLATIONS, CHOICES, FORMS, METHODS, REQUEST
+from fu_papers.hf_kcu.grid import ABLATIONS, ASCENT, BESIDE, CHOICES, FORMS, LENGTHS, MATCHED, METHODS, REQUEST, ROUND
 from fu_papers.lab.record import Record
 from fu_papers.look import published, style
 from fu_papers.study import Cell, wide
@@ -21,7 +21,9 @@ TEST = {"Original": 72.0, "Retrain": 70.0, DESTROYED: 10.0, "NaiveGA": 10.0, "Fe
 TEST |= {"HF-KCU": 71.5}
 FORGET = {"Original": 90.0, "Retrain": 50.0, DESTROYED: 10.0, "HF-KCU": 80.0}
 PASSES = {"retrain": 1000.0, "NaiveGA": 10.0, "FedEraser": 0.0, "SISA": 250.0, "HF-KCU": 20.0, "HF-KCU printed": 25.0}
+PASSES |= {MATCHED: 30.0, ROUND: 50.0}
 SECONDS = {"retrain": 60.0, "NaiveGA": 1.0, "FedEraser": 30.0, "SISA": 20.0, "HF-KCU": 2.0, "HF-KCU printed": 3.0}
+SECONDS |= {MATCHED: 2.5, ROUND: 3.0}
 
 
 def record(key, config, metrics):
@@ -44,8 +46,10 @@ def planted(cell, config):
         found |= {"asr": successes.get(method, 72.0) + 3.0 * seed * (method == "Retrain"), "asr_included": 90.0}
     if config["attack"]:
         found |= {"mia": 0.6 if cell.method == "Original" else 0.5, "mia_fraction": 0.5, "mia_auc": 0.5}
-    if cell.method in FORMS:
-        found |= {"residual": 0.125, "negative": 0, "cg_steps": 10, "scale": 0.5}
+        found |= {"distance": 0.9, "travelled": 1.25 if cell.method == ASCENT else 0.25, "kl_forget": 0.375}
+    if cell.method in (*FORMS, MATCHED):
+        found |= {"residual": 0.125, "negative": 0, "cg_steps": 10, "scale": 0.5, "stationarity": 1.5}
+        return found | {"images": 100, "products": 500, "bytes": 3_000_000, "passes": 1100}
     return found | {"images": 1, "products": 2, "bytes": 3, "passes": 5}
 
 
@@ -105,6 +109,19 @@ def test_table_1_has_every_method_beside_the_papers_and_its_cf_by_its_own_formul
     table = tables.table_1(E, RUNS, SPEEDS)
     assert list(table.method) == [results.shown(method) for method in (*CONTROLS, *METHODS)]
     ours = row(table, method="HF-KCU, corrected")
+    told = {name: ours[name] for name in (*tables.TRUTH, "images behind it", "passes", "MB")}
+    assert told == {
+        "distance (do nothing = 1)": "0.900",
+        "KL on the forgotten": "0.375",
+        "same prediction %": "95.0",
+        "step / |Retrain - Original|": "0.25",
+        "CG residual": "0.12",
+        "|grad L| / right side": "1.50",
+        "images behind it": "50",  # 500 in ten products
+        "passes": "1.1e+03",
+        "MB": "3",
+    }
+    assert row(table, method="ascent of equal length")["step / |Retrain - Original|"] == "1.25 (!)"
     assert ours["test acc. %"] == "72.0 ± 0.7"  # 71.5 and 72.5
     assert (ours["CF"], ours["× faster"], ours["× fewer passes"]) == ("0.25", "30", "50")
     assert ours["Δ forget"] == "30.0 ± 0.0"
@@ -117,16 +134,16 @@ def test_table_1_has_every_method_beside_the_papers_and_its_cf_by_its_own_formul
     assert row(table, method="HF-KCU, as printed")["paper: MIA"] == printed.mia["HF-KCU"]
 
 
-def test_table_2_has_five_rows_per_setting_and_the_papers_where_it_has_the_net():
+def test_table_2_has_eight_rows_per_setting_and_the_papers_where_it_has_the_net():
     table = tables.table_2(E, RUNS, SPEEDS)
-    assert list(table.method) == [results.shown(m) for m in ("Original", AGAIN, DESTROYED, *FORMS)] * 3
+    assert list(table.method) == [results.shown(m) for m in ("Original", AGAIN, DESTROYED, *FORMS, *BESIDE)] * 3
     beside = table[table["paper: ×"].notna()]
     assert set(beside.method) == {"HF-KCU, as printed"}
     printed = published("hf_kcu", "table_2")
     place = printed[(printed.dataset == "MNIST") & (printed.model == "SimpleCNN")].iloc[0]
     ours = beside[beside["data / net"] == "MNIST, Dirichlet 0.5, SimpleCNN"].iloc[0]
     assert ours["paper: acc. after"] == place.acc_after_pct
-    assert list(table.runs) == [2] * 10 + [1] * 5
+    assert list(table.runs) == [2] * 16 + [1] * 8
 
 
 def test_table_3_tells_relative_reductions():
@@ -144,7 +161,7 @@ def test_the_ablations_stand_below_the_controls_with_the_papers_gap():
     ours = row(table, variant="w/o causal weighting")
     assert ours["paper: gap"] == printed.parameter_gap["w/o causal weighting"]
     assert ours["CG residual"] == "0.12"
-    assert list(tables.choices_table(E, RUNS).variant) == [*map(results.shown, CONTROLS), *CHOICES]
+    assert list(tables.choices_table(E, RUNS).variant) == [*map(results.shown, CONTROLS), *CHOICES, *LENGTHS]
 
 
 def test_table_5_gives_the_papers_fraction_in_percent():
@@ -160,9 +177,9 @@ def test_table_5_gives_the_papers_fraction_in_percent():
     ("make", "count", "name", "column"),
     [(tables.table_6, 3, "table_6", "dirichlet_alpha"), (tables.table_7, 3, "table_7", "total_clients")],
 )
-def test_sweeps_have_five_rows_per_value_and_the_papers(make, count, name, column):
+def test_sweeps_have_eight_rows_per_value_and_the_papers(make, count, name, column):
     table = make(E, RUNS, SPEEDS)
-    assert len(table) == 5 * count
+    assert len(table) == 8 * count
     printed = published("hf_kcu", name)
     assert list(table["paper: acc. %"].dropna()) == list(printed.unlearned_acc_pct)
     assert len(printed[column]) == count
@@ -308,7 +325,7 @@ def test_the_cost_figure_tells_seconds_and_speed_up_of_every_method():
     with style():
         fig = figures.pareto_figure(E, RUNS, SPEEDS)
     assert "2 s, 30×" in texts(fig)
-    assert {results.shown(method) for method in ("Retrain", *METHODS)} <= set(texts(fig))
+    assert {results.shown(method) for method in ("Retrain", *METHODS) if method != ASCENT} <= set(texts(fig))
 
 
 def test_backdoor_bars_are_the_means():

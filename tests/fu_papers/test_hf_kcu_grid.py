@@ -10,8 +10,12 @@ from fu_papers.controls import AGAIN, DESTROYED, REFERENCES
 from fu_papers.hf_kcu import runs, stages
 from fu_papers.hf_kcu.grid import (
     ABLATIONS,
+    ASCENT,
+    BESIDE,
     CHOICES,
     FORMS,
+    LENGTHS,
+    MATCHED,
     METHODS,
     OPTIONS,
     REQUEST,
@@ -100,17 +104,22 @@ def test_a_sweeps_middle_names_the_runs_of_the_main_table():
         assert keys[main._replace(group="clients", label="6")] == keys[main]
     for method in FORMS:
         main = Cell("methods", MAIN, 0, REQUEST, method)
-        for group, label in (("damping", "0.01"), ("iters", "10"), ("beta", "0.01")):
-            assert keys[main._replace(group=group, label=label)] == keys[main]
+        assert keys[main._replace(group="iters", label="10")] == keys[main]
+        for group, label in (("damping", "0.01"), ("beta", "0.01")):  # the corrected form chooses its own, and has none
+            assert (keys[main._replace(group=group, label=label)] == keys[main]) == (method == "HF-KCU printed")
     corrected, printed = (Cell("methods", MAIN, 0, REQUEST, method) for method in ("HF-KCU", "HF-KCU printed"))
     assert keys[corrected._replace(group="choice", label="corrected")] == keys[corrected]
+    clipped = keys[corrected._replace(group="choice", label="with adaptive scaling")]
+    assert clipped == keys[corrected._replace(group="beta", label="0.01")]
+    matched = corrected._replace(method=MATCHED)
+    assert keys[matched._replace(group="choice", label="held-out length")] == keys[matched]
     assert keys[printed._replace(group="ablation", label="w/o influence decay (= Algorithm 1)")] == keys[printed]
 
 
 def test_retrain_and_do_nothing_are_in_every_group_with_trainings_of_its_own():
     cells = E.runs()
     for group in ("methods", "backdoor", "alpha", "clients", "nets"):
-        assert {*REFERENCES, *FORMS} <= {cell.method for cell in cells if cell.group == group}
+        assert {*REFERENCES, *FORMS, *BESIDE} <= {cell.method for cell in cells if cell.group == group}
     assert {cell.method for cell in cells if cell.setting == MAIN} >= {*REFERENCES, *METHODS}
 
 
@@ -171,7 +180,7 @@ def test_no_training_of_a_control_is_asked_of_the_stage_of_trainings():
 
 
 def test_every_ablation_and_choice_changes_what_it_says():
-    for changes, method in ((ABLATIONS, "HF-KCU printed"), (CHOICES, "HF-KCU")):
+    for changes, method in ((ABLATIONS, "HF-KCU printed"), (CHOICES, "HF-KCU"), (LENGTHS, MATCHED)):
         base = E.options(method)
         for change in changes.values():
             assert E.options(method, **change) == base | change
@@ -192,9 +201,13 @@ def test_options_are_whole_and_those_of_our_parameters():
         "fisher",
         "corrected",
     ]
+    assert e.options("HF-KCU")["damping"] is None  # chosen
+    assert e.options(ASCENT) == e.options("HF-KCU")  # whose length it has
+    assert e.changed(held_out=33).options(MATCHED) == e.options("HF-KCU") | {"held_out": 33}
     printed = e.options("HF-KCU printed")
-    assert [printed[name] for name in ("iters", "beta", "matrix", "form")] == [3, 0.5, "hessian", "printed"]
-    assert all(registered(method).configured(**e.options(method)) is not None for method in OPTIONS)
+    assert [printed[name] for name in ("iters", "beta", "matrix", "form")] == [3, 0.5, None, "printed"]
+    of = {method: "HF-KCU" if method == ASCENT else method for method in OPTIONS}
+    assert all(registered(of[method]).configured(**e.options(method)) is not None for method in OPTIONS)
     assert "FedAU" not in OPTIONS
     assert e.options("FedAU") == vars(registered("FedAU").configured())
 

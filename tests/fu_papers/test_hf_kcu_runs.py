@@ -19,7 +19,7 @@ from fu_core.unlearning.hf_kcu import hf_kcu as library_hf_kcu
 from fu_core.unlearning.memory import UpdateHistory
 from fu_papers.controls import AGAIN, DESTROYED, REFERENCES
 from fu_papers.hf_kcu import claims, results, runs, theory
-from fu_papers.hf_kcu.grid import REQUEST, TARGET
+from fu_papers.hf_kcu.grid import ASCENT, MATCHED, REQUEST, TARGET
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.store import RecordStore
 from fu_papers.lab.task import single_threaded
@@ -189,6 +189,40 @@ def test_hf_kcu_is_the_librarys(tiny, method):
     assert record.metrics["gap"] == pytest.approx(gap_to_retrain(tiny, w), rel=1e-5)
     assert record.metrics["passes"] == meter.images + 2 * meter.products
     assert record.metrics["bytes"] == meter.bytes
+
+
+def test_distances_are_told_in_units_of_doing_nothing(tiny):
+    w, w_r = weights(tiny), weights(tiny, REQUEST)
+    ends = {"Original": (1.0, 0.0), "Retrain": (0.0, 1.0)}
+    for method, (distance, travelled) in ends.items():
+        metrics = cell(tiny, method).metrics
+        assert (metrics["distance"], metrics["travelled"]) == pytest.approx((distance, travelled))
+    assert cell(tiny, "Retrain").metrics["kl_forget"] == pytest.approx(0, abs=1e-9)
+    assert cell(tiny, "Original").metrics["kl_forget"] > 0
+    ours = cell(tiny, "HF-KCU").metrics
+    away = float((w - w_r).double().norm())
+    assert ours["travelled"] == pytest.approx(ours["length"] * float(w.double().norm()) / away, rel=1e-5)
+    assert "distance" not in cell(tiny, "SISA").metrics  # an ensemble is no vector
+    again = tiny.runs[(tiny.runs.method == AGAIN) & (tiny.runs.group == "methods")]
+    assert again[["distance", "travelled", "kl_forget"]].isna().all(axis=None)  # it stands beside itself
+
+
+def test_the_ascent_goes_as_far_as_the_corrected_step_and_pays_a_gradient(tiny):
+    ours, uphill = (cell(tiny, method).metrics for method in ("HF-KCU", ASCENT))
+    assert uphill["travelled"] == pytest.approx(ours["travelled"], rel=1e-4)
+    p = problem(cell(tiny, ASCENT).config)
+    assert uphill["passes"] == len(p.clients[TARGET][1])
+
+
+def test_held_out_images_are_the_first_of_the_attackers_own(tiny):
+    record = cell(tiny, MATCHED)
+    p, f, deletion = asked(record.config)
+    size = record.config["options"]["held_out"]
+    held_out = p.validation[0][:size], p.validation[1][:size]
+    options = {**record.config["options"], "held_out": held_out}
+    with single_threaded():
+        w = library_hf_kcu(f, weights(tiny), deletion, HFKCU(**options))
+    assert record.metrics["gap"] == pytest.approx(gap_to_retrain(tiny, w), rel=1e-5)
 
 
 def test_sisa_is_the_librarys_ensemble_bit_for_bit(tiny):

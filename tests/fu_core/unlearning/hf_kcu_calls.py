@@ -9,7 +9,9 @@ from fu_core.unlearning.hf_kcu import hf_kcu, hf_kcu_step
 
 EXACT = {"rtol": 1e-9, "atol": 1e-12}
 ONES = torch.ones(3, dtype=torch.float64)
-CLOSED_FORM = {"iters": 3, "damping": 0.0}  # three parameters: CG is exact after three steps
+CLOSED_FORM = {"iters": 3, "damping": 0.0, "tol": 0.0}  # three parameters: CG is exact after three steps
+ONE_STEP = {"gradient": "forgotten", "steps": 1}  # of the corrected form: what a minimiser needs
+PLAIN = {"iters": 10, "damping": 0.01, "tol": 0.0, "matrix": "hessian", **ONE_STEP}  # the corrected twin of the printed
 
 
 def unlearned(model, w, clients, forget, *, seed=0, meter=None, **options):

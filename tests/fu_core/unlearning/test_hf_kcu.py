@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fu_core.models.flat import FlatModel
-from tests.fu_core.unlearning.hf_kcu_calls import CLOSED_FORM, EXACT, ONES, as_request, unlearned
+from tests.fu_core.unlearning.hf_kcu_calls import CLOSED_FORM, EXACT, ONE_STEP, ONES, as_request, unlearned
 
 # --- exact retraining, corrected form --------------------------------------------------------------------------------
 
@@ -52,7 +52,9 @@ REQUESTS = {
 def test_one_step_is_exact_retraining_on_quadratics(quadratics, forget, rule):
     """Errata H1, H6: w* + H_r^-1 (-grad L_r) with the retained Hessian, damping 0: the minimiser of what stays."""
     w = minimiser(quadratics, everyone(quadratics))
-    ours = unlearned(quadratics.model, w, quadratics.clients, as_request(forget), client_weights=rule, **CLOSED_FORM)
+    ours = unlearned(
+        quadratics.model, w, quadratics.clients, as_request(forget), client_weights=rule, **ONE_STEP, **CLOSED_FORM
+    )
     torch.testing.assert_close(ours, minimiser(quadratics, after(quadratics, forget), rule), **EXACT)
     assert (ours - w).norm() > 1e-3
 
@@ -61,7 +63,7 @@ def test_the_two_client_weights_differ_only_for_a_part(quadratics):
     w, model, clients = minimiser(quadratics, everyone(quadratics)), quadratics.model, quadratics.clients
     for forget, same in (({1: None}, True), ({1: [0, 3, 4, 11]}, False)):
         sizes, fixed = (
-            unlearned(model, w, clients, as_request(forget), client_weights=rule, **CLOSED_FORM)
+            unlearned(model, w, clients, as_request(forget), client_weights=rule, **ONE_STEP, **CLOSED_FORM)
             for rule in ("sizes", "fixed")
         )
         assert torch.allclose(sizes, fixed, rtol=1e-9) == same
@@ -73,9 +75,9 @@ def test_the_retained_gradient_is_exact_off_the_optimum_too(quadratics, forget, 
     """w - H_r^-1 grad L_r(w) minimises a quadratic L_r from any w; the forget gradient does so only from w*."""
     args = (quadratics.model, 3 * ONES, quadratics.clients, as_request(forget))
     truth = minimiser(quadratics, after(quadratics, forget), rule)
-    ours = unlearned(*args, gradient="retained", client_weights=rule, **CLOSED_FORM)
+    ours = unlearned(*args, gradient="retained", steps=1, client_weights=rule, **CLOSED_FORM)
     torch.testing.assert_close(ours, truth, **EXACT)
-    assert (unlearned(*args, client_weights=rule, **CLOSED_FORM) - truth).norm() > 0.1
+    assert (unlearned(*args, client_weights=rule, **ONE_STEP, **CLOSED_FORM) - truth).norm() > 0.1
 
 
 def test_the_printed_sign_is_twice_as_far_from_retraining_as_doing_nothing(quadratics):
@@ -115,7 +117,7 @@ def test_one_step_is_exact_retraining_of_ridge(ridge):
         ({1: torch.arange(4)}, [clients[0], (x[4:], y[4:]), *clients[2:]]),
     ]
     for forget, kept in cases:
-        ours = unlearned(model, w, clients, forget, iters=6, damping=0.0)
+        ours = unlearned(model, w, clients, forget, iters=6, damping=0.0, tol=0.0, **ONE_STEP)
         torch.testing.assert_close(ours, ridge_solution(kept), **EXACT)
 
 

@@ -12,13 +12,21 @@ from fu_core.federation.federation import Federation
 from fu_core.federation.meter import Meter
 from fu_core.models.cnn import simple_cnn
 from fu_core.models.flat import FlatModel
-from fu_core.models.linear import softmax_regression
 from fu_core.request import Deletion
 from fu_core.unlearning import method
 from fu_core.unlearning.curvature import curvature_product
 from fu_core.unlearning.hf_kcu import HFKCU, hf_kcu
 from fu_core.unlearning.method import Trained, unlearn
-from tests.fu_core.unlearning.hf_kcu_calls import CLOSED_FORM, EXACT, ONES, as_request, step_of, unlearned
+from tests.fu_core.unlearning.hf_kcu_calls import (
+    CLOSED_FORM,
+    EXACT,
+    ONE_STEP,
+    ONES,
+    PLAIN,
+    as_request,
+    step_of,
+    unlearned,
+)
 from tests.quadratics import Quadratics
 
 
@@ -44,7 +52,8 @@ def test_each_curvature_solves_with_the_hessian_it_names(net, curvature, whose):
     H = torch.func.hessian(lambda p: model.loss(p, *pooled(clients, whose)))(w)
     g = 9 / 11 * torch.func.grad(lambda p: model.loss(p, *clients[1]))(w)
     expected = w + torch.linalg.solve(H + 3 * torch.eye(model.d, dtype=torch.float64), g)
-    ours = unlearned(model, w, clients, 1, curvature=curvature, iters=40, damping=3.0, scaling=False)
+    how = {**PLAIN, "iters": 40, "damping": 3.0}
+    ours = unlearned(model, w, clients, 1, curvature=curvature, **how)
     torch.testing.assert_close(ours, expected, **EXACT)
 
 
@@ -69,36 +78,37 @@ def test_each_affected_client_solves_alone_with_local_curvature(quadratics):
 def test_the_matrix_reaches_the_solve(net, matrix):
     model, w, clients = net
     product = curvature_product(model, w, [(1.0, pooled(clients, [0, 2]))], matrix=matrix)
-    ours = unlearned(model, w, clients, 1, matrix=matrix, iters=60, damping=0.5, scaling=False) - w
+    ours = unlearned(model, w, clients, 1, matrix=matrix, iters=60, damping=0.5, tol=0.0, **ONE_STEP) - w
     g = 9 / 11 * torch.func.grad(lambda p: model.loss(p, *clients[1]))(w)
     torch.testing.assert_close(product(ours) + 0.5 * ours, g, rtol=1e-8, atol=1e-10)
 
 
-def test_adaptive_scaling_is_off_for_linear_models_only(net, quadratics):
-    """Line 17: a net moves at most beta |w|, here exactly that; the corrected step of a convex loss is kept whole."""
+def test_adaptive_scaling_is_on_as_printed_and_off_otherwise(net):
+    """Line 17: the step is at most beta |w| long, here exactly that, and the outcome says so."""
     model, w, clients = net
-    found = step_of(model, w, clients, 1, HFKCU(damping=3.0, beta=1e-4))
+    asked = HFKCU(**{**PLAIN, "damping": 3.0}, beta=1e-4, scaling=True)
+    found = step_of(model, w, clients, 1, asked)
     assert found.scale[0] == pytest.approx(1e-4 * float(w.norm() / found.solutions[0].v.norm()))
     assert float(found.step.norm()) == pytest.approx(1e-4 * float(w.norm()))
-    assert step_of(model, w, clients, 1, HFKCU(damping=3.0, beta=1e-4, scaling=False)).scale == [1.0]
-    linear = FlatModel(softmax_regression(4, 3))
-    w_linear = linear.init(0, torch.float64)
-    assert step_of(linear, w_linear, clients, 1, HFKCU(beta=1e-4)).scale == [1.0]
-    assert step_of(linear, w_linear, clients, 1, HFKCU(beta=1e-4, scaling=True)).scale[0] < 1
-    assert step_of(linear, w_linear, clients, 1, HFKCU(beta=1e-4, form="printed")).scale[0] < 1
+    assert found.clipped
+    assert found.told(w)["length"] == pytest.approx(1e-4)
+    whole = step_of(model, w, clients, 1, HFKCU(**{**PLAIN, "damping": 3.0}, beta=1e-4))
+    assert (whole.scale, whole.clipped) == ([1.0], False)
+    assert step_of(model, w, clients, 1, HFKCU(beta=1e-4, form="printed")).clipped
 
 
 def test_decay_reaches_the_solve(quadratics):
     args = (quadratics.model, ONES, quadratics.clients, 1)
+    how = {**PLAIN, "iters": 2}
     assert torch.equal(unlearned(*args, decay=1.0), unlearned(*args))
-    whole, decayed = (unlearned(*args, iters=2, decay=gamma) - ONES for gamma in (1.0, 0.9))
-    first = unlearned(*args, iters=1) - ONES
+    whole, decayed = (unlearned(*args, decay=gamma, **how) - ONES for gamma in (1.0, 0.9))
+    first = unlearned(*args, **{**how, "iters": 1}) - ONES
     torch.testing.assert_close(decayed, first + 0.9 * (whole - first), **EXACT)
 
 
 def test_preconditioning_changes_the_way_and_not_the_end(net):
     model, w, clients = net
-    how = {"matrix": "ggn", "iters": 400, "damping": 0.01, "scaling": False, "tol": 1e-11}
+    how = {"matrix": "ggn", "iters": 400, "damping": 0.01, "tol": 1e-11, **ONE_STEP}
     plain = unlearned(model, w, clients, 1, **how)
     jacobi = unlearned(model, w, clients, 1, preconditioner="jacobi", **how)
     torch.testing.assert_close(jacobi, plain, rtol=1e-7, atol=0)
@@ -115,9 +125,11 @@ def test_float32_gives_the_step_of_float64():
     clients = [(torch.rand(6, 1, 8, 8, generator=g), torch.randint(0, 3, (6,), generator=g)) for _ in range(3)]
     double = [(x.double(), y) for x, y in clients]
     w = model.init(0)
-    for how in ({"damping": 1.0}, {"form": "printed", "scaling": False, "damping": 1.0}, {"matrix": "ggn"}):
-        single = unlearned(model, w, clients, 0, iters=5, beta=10.0, **how)
-        exact = unlearned(model, w.double(), double, 0, iters=5, beta=10.0, **how) - w.double()
+    given = {**PLAIN, "damping": 1.0}
+    for how in (given, {"form": "printed", "scaling": False, "damping": 1.0}, {**given, "matrix": "ggn"}, {}):
+        how = {**how, "iters": 5}
+        single = unlearned(model, w, clients, 0, beta=10.0, **how)
+        exact = unlearned(model, w.double(), double, 0, beta=10.0, **how) - w.double()
         assert single.dtype == torch.float32
         assert (single.double() - w.double() - exact).norm() < 1e-4 * exact.norm()
 
@@ -135,7 +147,7 @@ def test_sampled_curvature_is_unbiased(quadratics):
     """The first step's g'H_S g / g'g is linear in H_S: its mean over 150 seeds is g'Hg / g'g within four standard
     errors. Ten samples of 8 + 20 + 10 are ceil(80/38) = 3, ceil(200/38) = 6 and ceil(100/38) = 3."""
     args, meter = (quadratics.model, ONES, quadratics.clients, 1), Meter()
-    config = {"iters": 1, "damping": 0.0}
+    config = {**PLAIN, "iters": 1, "damping": 0.0}
     sampled = HFKCU(**config, curvature_samples=10)
     exact = step_of(*args, HFKCU(**config)).solutions[0].curvatures[0]
     drawn = np.array([step_of(*args, sampled, seed=s).solutions[0].curvatures[0] for s in range(150)])
@@ -150,7 +162,7 @@ def test_a_client_without_data_changes_nothing(quadratics):
     x, y = quadratics.clients[0]
     more = [*quadratics.clients, (x[:0], y[:0])]
     for how in ({}, {"form": "printed"}, {"gradient": "retained"}, {"client_weights": "fixed"}):
-        for curvature in ("retained", "global", "local"):
+        for curvature in ("retained", "global", "local") if "gradient" not in how else ("retained", "global"):
             for preconditioner in ("none", "jacobi"):
                 options = {"curvature": curvature, "preconditioner": preconditioner, **how}
                 ours = unlearned(quadratics.model, ONES, more, 1, **options)
@@ -170,7 +182,7 @@ def test_inputs_are_left_untouched(quadratics):
 # --- what can go wrong -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", [{}, {"form": "printed"}, {"form": "printed", "influence": "broadcast"}])
+@pytest.mark.parametrize("how", [ONE_STEP, {"form": "printed"}, {"form": "printed", "influence": "broadcast"}])
 def test_a_zero_gradient_returns_the_model_and_says_so(quadratics, how):
     """At w = a_1 client 1 fits its data perfectly: there is nothing to reverse."""
     w = quadratics.a[1].clone()
@@ -203,10 +215,13 @@ def test_negative_curvature_in_a_net():
     client = (torch.ones(2, 1, dtype=torch.float64), torch.full((2,), 4.0, dtype=torch.float64))
     args, how = (model, w, [client, client], 0), {"damping": 0.0, "iters": 1, "scaling": False}
     with pytest.raises(NumericalFailure, match=r"curvature -1 along .* matrix='ggn'"):
-        unlearned(*args, **how)
+        unlearned(*args, matrix="hessian", **how, **ONE_STEP)
     with pytest.warns(UserWarning, match="negative curvature in 1 of 1 steps"):
         assert unlearned(*args, form="printed", **how).tolist() == [-0.5, -0.5]
-    assert unlearned(*args, matrix="ggn", **how).tolist() == [-0.5, -0.5]  # g = -3 (1, 1), G = [[1, 1], [1, 1]]
+    assert unlearned(*args, matrix="ggn", **how, **ONE_STEP).tolist() == [
+        -0.5,
+        -0.5,
+    ]  # g = -3 (1, 1), G = [[1, 1], [1, 1]]
 
 
 def test_all_samples_of_a_client_are_the_client(quadratics):
@@ -238,6 +253,18 @@ def test_all_samples_of_a_client_are_the_client(quadratics):
         ("batch_size", 0, {}),
         ("influence", "broadcast", {}),
         ("gradient", "retained", {"form": "printed"}),
+        ("gradient", "retained", {"curvature": "local"}),
+        ("gradient", "forget", {}),
+        ("steps", 0, {}),
+        ("steps", 2, {"sign": -1}),
+        ("steps", 2, {"curvature": "local"}),
+        ("steps", 2, {"form": "printed"}),
+        ("until", 1.5, {}),
+        ("until", 0.1, {"form": "printed"}),
+        ("gain", 0.0, {}),
+        ("recovery", -1, {}),
+        ("held_out", (torch.ones(1, 1), torch.ones(1)), {"form": "printed"}),
+        ("damping", 0.1, {"held_out": (torch.ones(1, 1), torch.ones(1))}),
         ("client_weights", "fixed", {"form": "printed"}),
     ],
 )
@@ -269,8 +296,9 @@ def test_the_registered_methods_make_the_step_of_their_form_and_note_how(quadrat
     """Two clients leave. Corrected: one solve of two steps, unclipped, as the loss is convex. Printed: a solve each."""
     monkeypatch.setattr(method, "_import_all", lambda: None)
     trained = Trained(Federation(quadratics.model, quadratics.clients), ONES)
-    found = unlearn(name, trained, "client-1-2", iters=2)
-    by_hand = step_of(quadratics.model, ONES, quadratics.clients, [1, 2], HFKCU(iters=2, form=form))
+    how = {**PLAIN, "iters": 2} if form == "corrected" else {"iters": 2}
+    found = unlearn(name, trained, "client-1-2", **how)
+    by_hand = step_of(quadratics.model, ONES, quadratics.clients, [1, 2], HFKCU(**how, form=form))
     assert torch.equal(found.model, ONES + by_hand.step)
     residuals = [s.residual_norms[2] / s.residual_norms[0] for s in by_hand.solutions]
     assert found.notes == {
@@ -278,6 +306,11 @@ def test_the_registered_methods_make_the_step_of_their_form_and_note_how(quadrat
         "negative": 0,
         "cg_steps": 2 if form == "corrected" else 4,
         "scale": 1.0 if form == "corrected" else min(0.01 * 3**0.5 / float(s.v.norm()) for s in by_hand.solutions),
+        "clipped": form == "printed",
+        "length": float(by_hand.step.norm()) / 3**0.5,
+        "steps": 1,
+        "damping": 0.01,
+        **({"stationarity": by_hand.stationarity} if form == "corrected" else {}),
     }
     assert 0 < max(residuals) < 1
     assert found.cost.products == 2 * (8 + 10 if form == "corrected" else 12 + 20)
@@ -289,22 +322,25 @@ def test_the_registered_methods_make_the_step_of_their_form_and_note_how(quadrat
 # --- costs and symmetry ----------------------------------------------------------------------------------------------
 
 VECTOR = 3 * 8  # bytes of three float64 parameters
-RETAIN = {"gradient": "retained"}
+RETAIN = {"gradient": "retained", "steps": 1}
+MORE = {**RETAIN, "steps": 2, "until": 0.0}  # and no third
 
 
 @pytest.mark.parametrize(
     ("forget", "how", "images", "per_step", "up", "down"),
     [
-        # corrected, clients of 8, 12, 20, 10: a gradient up, p and q per step and client, the new model to all four
-        (1, {}, 12, 38, 1 + 2 * 3, 2 * 3 + 4),
-        ([0, 1], {}, 20, 30, 2 + 2 * 2, 2 * 2 + 4),
-        ({1: torch.tensor([0, 1, 2])}, {}, 3, 47, 1 + 2 * 4, 2 * 4 + 4),
-        ({1: torch.tensor([0, 1, 2])}, {"client_weights": "fixed"}, 3 + 12, 47, 1 + 2 * 4, 2 * 4 + 4),
-        (1, {"curvature": "global"}, 12, 50, 1 + 2 * 4, 2 * 4 + 4),
-        (1, {"curvature": "local"}, 12, 12, 1, 4),
-        (1, RETAIN, 38, 38, 3 + 2 * 3, 2 * 3 + 4),
-        (1, {"preconditioner": "jacobi"}, 12 + 38, 38, 1 + 3 + 2 * 3, 2 * 3 + 4),
-        ([0, 1, 2], {}, 40, 10, 3 + 2 * 1, 2 * 1 + 4),  # one client stays, and is asked over the network all the same
+        # corrected, clients of 8, 12, 20, 10: all gradients up, p and q per step and client, the new model to all four
+        (1, {}, 50, 38, 4 + 2 * 3, 2 * 3 + 4),
+        ([0, 1], {}, 50, 30, 4 + 2 * 2, 2 * 2 + 4),
+        ({1: torch.tensor([0, 1, 2])}, {}, 50, 47, 4 + 2 * 4, 2 * 4 + 4),
+        ({1: torch.tensor([0, 1, 2])}, {"client_weights": "fixed"}, 50, 47, 4 + 2 * 4, 2 * 4 + 4),
+        (1, {"curvature": "global"}, 50, 50, 4 + 2 * 4, 2 * 4 + 4),
+        (1, {"curvature": "local"}, 50, 12, 4, 4),
+        (1, RETAIN, 50, 38, 4 + 2 * 3, 2 * 3 + 4),
+        (1, {"gradient": "centred", "steps": 1}, 50, 38, 4 + 2 * 3, 2 * 3 + 4),
+        (1, MORE, 50 + 2 * 38, 2 * 38, 4 + 2 * (2 * 3 + 3), 2 * (2 * 3 + 3) + 4),  # and where each step has led
+        (1, {"preconditioner": "jacobi"}, 50 + 38, 38, 4 + 3 + 2 * 3, 2 * 3 + 4),
+        ([0, 1, 2], {}, 50, 10, 4 + 2 * 1, 2 * 1 + 4),  # one client stays, and is asked over the network all the same
         # printed: everybody hears the model, the affected send their steps and nothing else
         (1, {"form": "printed"}, 12, 12, 1, 4),
         ([0, 1], {"form": "printed"}, 20, 20, 2, 4),
@@ -315,9 +351,10 @@ RETAIN = {"gradient": "retained"}
     ],
 )
 def test_costs_are_counted(quadratics, forget, how, images, per_step, up, down):
-    """k = 2 steps: gradients over the forgotten (or kept) samples, k products over those of the curvature."""
+    """k = 2 steps: a gradient of everybody (printed: of the forgotten), k products over those of the curvature."""
     meter = Meter()
-    unlearned(quadratics.model, ONES, quadratics.clients, forget, iters=2, meter=meter, **how)
+    plain = {} if "form" in how else {**PLAIN, "damping": 0.01}
+    unlearned(quadratics.model, ONES, quadratics.clients, forget, meter=meter, **{**plain, **how, "iters": 2})
     assert meter.images == images
     assert meter.products == 2 * per_step
     assert (meter.bytes_up, meter.bytes_down) == (up * VECTOR, down * VECTOR)

@@ -40,6 +40,8 @@ REQUESTS = {  # by exchange and kind; neighbours leave a ring in one piece; vert
     "vertical": {"samples": "samples-9", "classes": "class-2"},
 }
 NEEDED = {  # parameters that have no sensible default
+    "HF-KCU held-out": {"held_out": federations.classified(40, seed=1)},
+    "Stored vectors": {"vectors": {i: torch.full((57,), 0.01 * i) for i in range(5)}},
     "FedORA calibrated": {"unseen": list(federations.classified(12, seed=1)[0].split([3, 2], dim=1))},
 }
 FREE = ("Original", "Natural", "NoT", "Destroyed")  # nobody trains, nothing is sent
