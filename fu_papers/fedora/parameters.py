@@ -46,7 +46,9 @@ class FedoraParameters(Parameters):
     ico_share: Part = parameter("gamma, share of the retained data in ICO's refinement")
     cvfu_epochs: Count = parameter("CVFU's epochs over the retained data, at most")
     cvfu_lr: Positive = parameter("CVFU's: its confidences are an epoch old, steps of training's size diverge")
-    tuning_trials: Count = parameter("choices of each method's own parameters, the first as published; 1: no tuning")
+    tuning_trials: Annotated[int, Field(ge=1, le=100)] = parameter(
+        "choices of each method's own parameters, the first as published; 1: no tuning"
+    )
     tuning_requests: list[Distinct[str]] = parameter("* what is forgotten in the trials, and judged nowhere")
     tuning_seed: Natural = parameter("training seed of the trials, none of those judged")
     ga_lrs: Distinct[Positive] = parameter("GA's steps in the curves of forgetting against utility")
