@@ -8,6 +8,7 @@ that only waited behind it.
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import pickle
 import socket
@@ -96,7 +97,8 @@ def _connected() -> Iterator[Client]:
             "docs/cluster.md says how to start one"
         )
     try:
-        client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
+        with _nothing_collected():
+            client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError) as error:
         raise RuntimeError(
             f"no dask scheduler answers at FU_SCHEDULER={address} ({error}); start one with `dask scheduler` and set "
@@ -106,6 +108,23 @@ def _connected() -> Iterator[Client]:
         with suppress(KeyError):  # a scheduler without a dashboard
             _show_once(client.dashboard_link)
         yield client
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """Garbage ends now, and none for a while.
+
+    A client that found no scheduler is garbage. Collected while another one starts, it waits for a lock of
+    distributed's that the other holds in the same thread: for ever.
+    """
+    gc.collect()
+    usual = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if usual:
+            gc.enable()
 
 
 @functools.cache

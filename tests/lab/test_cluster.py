@@ -1,6 +1,7 @@
 """The map on a dask cluster: a scheduler and two worker processes, what they compute, and what may happen to them."""
 
 import _thread
+import gc
 import json
 import os
 import pickle
@@ -356,3 +357,27 @@ def test_a_run_that_always_kills_its_worker_is_named_and_no_other_is_blamed(clie
     kept = store.finished(toy_runs.dies_on_two).values()
     assert sorted(record.metrics["value"] for record in kept) == [0, 1, 3, 4, 5]
     assert workers.log.read_text().count("'value': 2") == 2
+
+
+def test_what_is_garbage_ends_before_a_client_starts_and_not_within(monkeypatch):
+    """A client that never connected, collected while another starts, would wait for itself."""
+    ended = []
+
+    class NeverConnected:
+        def __init__(self):
+            self.itself = self  # only the collector finds it
+
+        def __del__(self):
+            ended.append(True)
+
+    def starting(*_, **__):
+        assert ended
+        assert not gc.isenabled()
+        raise OSError("nobody there")
+
+    monkeypatch.setenv("FU_SCHEDULER", "tcp://nobody:1")
+    monkeypatch.setattr(cluster, "Client", starting)
+    NeverConnected()
+    with pytest.raises(RuntimeError, match="no dask scheduler answers"), cluster._connected():
+        pass
+    assert gc.isenabled()
