@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from fu_papers.certified_dfl import grid as certified_dfl_experiment
+from fu_papers.certified_dfl import noisy_nets
 from fu_papers.controls import CONTROLS
 from fu_papers.fedora import grid as fedora_experiment
 from fu_papers.hf_kcu import grid as hf_kcu_experiment
@@ -89,6 +90,7 @@ SHOWN = {
         *(f"table_{n}.csv" for n in ("i", "ii", "iii", "iv")),
         *("fig1_curves.png", "fig2_time.png", "mixing.png", "exactness.png", "audit.png", "certificates.png"),
         *("client_wise.csv", "storage.csv", "traffic.csv", "networks.png", "travel.png"),
+        *("peers.csv", "peers.png", "noisy_nets.csv", "heads.csv", "scale.csv", "audit_whole.csv", "audit_whole.png"),
     },
     "fedora": {
         *(f"table_{n}.csv" for n in ("ii", "iii", "iv", "v", "vi", "vii", "viii", "ix")),
@@ -151,7 +153,7 @@ def test_every_record_carries_the_overridden_parameters(paper, tiny):
         }
         assert {(c["edge_probability"], c["epochs"]) for c in federated} == {(0.9, 1.0)}
         assert {tuple(c["epsilons"]) for c in federated if "epsilons" in c} == {tuple(wanted["epsilons"])}
-        methods = {*CONTROLS, *certified_dfl_experiment.METHODS, "PDUDT"}
+        methods = {*CONTROLS, *certified_dfl_experiment.METHODS, "PDUDT", *noisy_nets.NOISY, noisy_nets.NEW}
     assert {config["method"] for config in federated if "method" in config} == methods
 
 
