@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
@@ -79,8 +79,9 @@ class Asked:
         except CertificateViolation as refused:
             return None, {**told, "released": False, "reason": str(refused)}
         assert found.certificate is not None
-        same = Privacy(sigma=found.sigma, noise=privacy.noise)  # as much noise, without another certificate
-        more = [du_release(self.f, self.W, self.deletion, config, same, plain) for _ in range(1, self.draws)]
+        released = drawn_again(
+            found, self.draws, privacy, lambda same: du_release(self.f, self.W, self.deletion, config, same, plain)
+        )
         seed, *names = self.named
         others = [
             stream(int(seed), "noise of world B", *names, config.form, f"{privacy.epsilon:g}", k)
@@ -96,12 +97,18 @@ class Asked:
             "sigma": found.sigma,
             "claimed_radius": found.certificate.radius,
             "mu": found.certificate.mu,
-            "test": self._accuracy([one.models.mean(dim=0) for one in (found, *more)]),
+            "test": self._accuracy([one.models.mean(dim=0) for one in released]),
             "retrained": self._accuracy(retrained),
         }
 
     def _accuracy(self, models: Sequence[Tensor]) -> float:
         return fmean(accuracy(self.f.model, w, *self.test) for w in models)
+
+
+def drawn_again(first: Release, draws: int, privacy: Privacy, release: Callable[[Privacy], Release]) -> list[Release]:
+    """A release and others of the same with noise of their own, `draws` in all: for what depends on the draw."""
+    same = Privacy(sigma=first.sigma, noise=privacy.noise)  # as much noise, without another certificate
+    return [first, *(release(same) for _ in range(1, draws))]
 
 
 @run_function("certified_dfl.certify", data=data_hash, needs=needs)

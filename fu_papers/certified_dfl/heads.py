@@ -42,6 +42,7 @@ from fu_core.streams import stream_seed
 from fu_core.unlearning.certificate import Privacy, residual_radius
 from fu_core.unlearning.du import DU, du_release
 from fu_core.unlearning.noise import Noise, rehearsal
+from fu_papers.certified_dfl.certify import drawn_again
 from fu_papers.certified_dfl.exact import retrained_minimiser
 from fu_papers.certified_dfl.grid import CONVEX, DRAWS, Experiment, Place
 from fu_papers.certified_dfl.runs import TRAINING_KEYS, federation, removed_class, train
@@ -196,10 +197,11 @@ def certify_head(config: Mapping[str, Any], context: RunContext) -> tuple[dict[s
             except CertificateViolation as refused:
                 context.log(epsilon=epsilon, released=False, reason=str(refused))
                 continue
-            same = Privacy(sigma=released.sigma, noise=noise)  # as much noise, without another certificate
-            others = range(1, config["draws"])
-            more = [du_release(f, original, deletion, DU(**config["du"]), same, plain) for _ in others]
-            public = [one.models[0] for one in (released, *more)]
+            every = drawn_again(
+                released, config["draws"], privacy,
+                lambda same: du_release(f, original, deletion, DU(**config["du"]), same, plain),
+            )  # fmt: skip
+            public = [one.models[0] for one in every]
             context.log(
                 epsilon=epsilon,
                 released=True,

@@ -20,7 +20,8 @@ from fu_core.evaluation.accuracy import accuracy
 from fu_core.evaluation.equivalence import logits_kl
 from fu_core.federation.decentralised import dpsgd
 from fu_core.federation.meter import Meter
-from fu_papers.certified_dfl.grid import CONVEX, Experiment
+from fu_papers.certified_dfl.grid import Experiment
+from fu_papers.certified_dfl.heads import nets
 from fu_papers.certified_dfl.peers import reported_epsilon
 from fu_papers.certified_dfl.runs import Case, needs
 from fu_papers.controls import REFERENCES
@@ -46,23 +47,30 @@ def cells(e: Experiment) -> dict[Cell, dict[str, Any]]:
     """
     found: dict[Cell, dict[str, Any]] = {}
     request, seed = e.requests()["sample"], e.seeds[0]
-    for dataset in (dataset for dataset in e.datasets if dataset.split("/")[1] not in CONVEX):
+    for dataset in nets(e):
         place = e.main(dataset)
         training = e.training(place, seed, request)
-
-        def cell(method: str, label: str, setting: str = place.setting, topology: str = place.topology) -> Cell:
-            return Cell("noisy nets", setting, seed, request, method, label, topology)
-
+        here = Cell("noisy nets", place.setting, seed, request, "", "", place.topology)
         for name in REFERENCES:
-            found[cell(name, "")] = {**training, "method": name, "options": {}, "rounds_of_new": 0}
+            found[here._replace(method=name)] = {**training, "method": name, "options": {}, "rounds_of_new": 0}
         half = math.ceil(training["rounds"] / 2)
         for epsilon, (name, clips), tuning in itertools.product(
             (reported_epsilon(e), max(e.epsilons)), CLIPPED, (0, half)
         ):
             options = e.options(dataset, name, **clips, epsilon=epsilon, delta=float(e.delta), tuning=tuning)
             label = ", ".join([f"ε = {epsilon:g}", *(f"{k} {v:g}" for k, v in clips.items()), f"tuning {tuning}"])
-            found[cell(name, label)] = {**training, "method": name, "options": options, "rounds_of_new": 0}
-        found[cell(NEW, f"{half} rounds")] = {**training, "method": NEW, "options": {}, "rounds_of_new": half}
+            found[here._replace(method=name, label=label)] = {
+                **training,
+                "method": name,
+                "options": options,
+                "rounds_of_new": 0,
+            }
+        found[here._replace(method=NEW, label=f"{half} rounds")] = {
+            **training,
+            "method": NEW,
+            "options": {},
+            "rounds_of_new": half,
+        }
     return found
 
 
