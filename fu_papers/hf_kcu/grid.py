@@ -103,7 +103,7 @@ class Experiment(HfKcuParameters):
             )
         if self.longest_sequence > self.clients - 2:
             raise ConfigError(f"longest_sequence must leave two of {self.clients} clients, got {self.longest_sequence}")
-        if 2 * self.held_out > self.n_attacker:
+        if self.tuning_trials > 1 and 2 * self.held_out > self.n_attacker:
             raise ConfigError(
                 f"held_out must be at most half of n_attacker ({self.n_attacker}), whose rest judges trials, "
                 f"got {self.held_out}"
