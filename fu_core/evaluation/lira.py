@@ -94,7 +94,7 @@ def u_lira(unlearned: Tensor, unseen: Tensor, *, variances: str = "pooled") -> U
     auc = _mean([turn.auc for turn in turns])
     # The turns are not independent, as each judges what the other fits: their errors add up in full at worst.
     reach = _mean([turn.error for turn in turns]) * float(student.ppf(0.975, 2 * min(half_p, half_q) - 2))
-    each = (torch.from_numpy(np.mean(values, axis=0)) for values in zip(*(turn.each for turn in turns), strict=True))
+    each = np.mean([turn.each for turn in turns], axis=0)  # (4, S)
     return ULiRA(
         auc=auc,
         tpr_at_1_fpr=_mean([turn.rates[0] for turn in turns]),
@@ -102,7 +102,13 @@ def u_lira(unlearned: Tensor, unseen: Tensor, *, variances: str = "pooled") -> U
         accuracy=_mean([turn.accuracy for turn in turns]),
         auc_low=max(0.0, auc - reach),
         auc_high=min(1.0, auc + reach),
-        per_example=PerExample(*each, shift=torch.from_numpy(_shift(p, q))),
+        per_example=PerExample(
+            auc=torch.from_numpy(each[0]),
+            tpr_at_1_fpr=torch.from_numpy(each[1]),
+            tpr_at_01_fpr=torch.from_numpy(each[2]),
+            accuracy=torch.from_numpy(each[3]),
+            shift=torch.from_numpy(_shift(p, q)),
+        ),
     )
 
 

@@ -53,8 +53,10 @@ def margins_of(model: FlatModel, w: Tensor, x: Tensor, y: Tensor, *, how: str = 
 
     how: "batched" passes several models through the net at once, "loop" one after the other; they agree up to rounding
     (tested). "auto" batches nets that are dense from their first parameters on, twice as fast on one core, and loops
-    over others: a convolution with weights for every model is a slow one. Raises `UnsupportedTask` for a model that is no classifier, ValueError for an unknown
-    `how` or a `w` that is not (N, d), and as `margins`.
+    over others: a convolution with weights for every model is a slow one.
+
+    Raises `UnsupportedTask` for a model that is no classifier, ValueError for an unknown `how` or a `w` that is not
+    (N, d), and as `margins`.
     """
     check_choice("how", how, WAYS)
     if model.task != "classification":
@@ -101,7 +103,7 @@ def check_pair(first: str, one: Tensor, second: str, other: Tensor) -> tuple[Ten
 
 @torch.no_grad()
 def _logits_of_many(model: FlatModel, w: Tensor, x: Tensor) -> Tensor:
-    """(K, n, C) of K models w (K, d), the samples in as many pieces as `predict` takes them."""
+    """(K, n, C) of K models w (K, d)."""
     one_model = vmap(model.logits, in_dims=(0, None))
     return torch.cat([one_model(w, model.arrange(part)) for part in x.split(1000)], dim=1)
 
