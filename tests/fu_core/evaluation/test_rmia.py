@@ -77,7 +77,7 @@ def test_a_score_grows_with_the_probability_and_falls_with_that_of_the_reference
 
 
 def test_beating_is_strict_and_a_memoriser_beats_everybody():
-    """With a = 1, p_bar is the references' mean: the population has ratio 1, p_x = 1 a larger one, p_x = p_bar_x not."""
+    """With a = 1, p_bar is the references' mean: the population has ratio 1, p_x = 1 more, p_x = p_bar_x not."""
     z = probabilities("z", 40)
     reference = torch.full((2, 3), 0.5)
     assert rmia(torch.ones(3), reference, z, z.expand(2, 40), a=1.0).tolist() == [1.0] * 3
