@@ -47,8 +47,8 @@ def memory_figure(accuracies: Mapping[str, Mapping[str, Sequence[float]]]) -> Fi
 class AttackersView:
     """Histograms of the losses of members and of unseen samples under one of several models, and a threshold.
 
-    losses: `{model: (losses (n,) of the data to be forgotten, losses (m,) of unseen data of the same kind)}`. Everything
-    is counted once; `show` moves bars, a line and a text of one figure, which takes a fraction of a second.
+    losses: `{model: (losses (n,) of the data to be forgotten, losses (m,) of unseen data of the same kind)}`. All is
+    counted once; `show` moves bars, a line and a text of one figure, which takes a fraction of a second.
     """
 
     def __init__(self, losses: Mapping[str, tuple[Tensor, Tensor]]) -> None:

@@ -11,7 +11,7 @@ from fu_papers.exercises.exercise import Exercise
 from fu_papers.exercises.shelf import exercises
 from fu_papers.lab.notebooks import guides, notebooks
 
-BEGIN = "from fu_papers.exercises import check, hint, solution"
+BEGIN = "from fu_papers.exercises import check, hint, solution  # noqa: F401"
 TAG = "exercise"
 
 

@@ -25,9 +25,9 @@ EXERCISE = Exercise(
     stars=1,
     minutes=5,
     statement=r"""
-        Everybody's models are the rows of `X` (N, d), everybody's gradients, each at its own model, the rows of `G`. Return
-        all models after a round: everybody takes the mean of its neighbours by the weights `Q`, and a step of rate
-        $\gamma$ against its own gradient: $X \leftarrow QX - \gamma G$.
+        Everybody's models are the rows of `X` (N, d), everybody's gradients, each at its own model, the rows of `G`.
+        Return all models after a round: everybody takes the mean of its neighbours by the weights `Q`, and a step of
+        rate $\gamma$ against its own gradient: $X \leftarrow QX - \gamma G$.
     """,
     stub="""
         def round_of_dpsgd(X, Q, G, gamma):
@@ -41,7 +41,9 @@ EXERCISE = Exercise(
     trials=trials,
     hints=("Row i of `Q @ X` is the weighted mean of client i's neighbours.", "`Q @ X - gamma * G`."),
     mistakes=(
-        Mistake(SIGN, lambda X, Q, G, gamma: Q @ X + gamma * G, "This climbs the loss. A step goes against the gradient."),
+        Mistake(
+            SIGN, lambda X, Q, G, gamma: Q @ X + gamma * G, "This climbs the loss. A step goes against the gradient."
+        ),
         Mistake(
             "adapt, then combine",
             lambda X, Q, G, gamma: Q @ (X - gamma * G),
@@ -52,7 +54,7 @@ EXERCISE = Exercise(
         Mistake("no step", lambda X, Q, G, gamma: Q @ X, "They mix, but nobody learns."),
     ),
     commentary="""
-        Again a matrix times a matrix. Compare FedAvg: there the mixing matrix has equal rows, and everybody has the same
-        model after each round.
+        Again a matrix times a matrix. Compare FedAvg: there the mixing matrix has equal rows, and everybody has the
+        same model after each round.
     """,
 )

@@ -30,9 +30,9 @@ EXERCISE = Exercise(
     stars=2,
     minutes=20,
     statement=r"""
-        All clients have the model `x` (d,). `gradients` (N, d) and `hessians` (N, d, d) are those of every client's loss
-        there, `leaves` (N,) says who leaves. The losses are bowls. Return the minimum of the *mean* loss of those who stay:
-        one Newton step. (`x` need not be a minimum of anything.)
+        All clients have the model `x` (d,). `gradients` (N, d) and `hessians` (N, d, d) are those of every client's
+        loss there, `leaves` (N,) says who leaves. The losses are bowls. Return the minimum of the *mean* loss of those
+        who stay: one Newton step. (`x` need not be a minimum of anything.)
     """,
     stub="""
         def after_leaving(x, gradients, hessians, leaves):
@@ -54,13 +54,13 @@ EXERCISE = Exercise(
         Mistake(
             SIGN,
             lambda x, gradients, hessians, leaves: x + newton(x, gradients, hessians, ~leaves),
-            "Newton's step goes *against* the gradient of those who stay. (The leaving client's gradient has the plus.)",
+            "Newton's step goes *against* the gradient of those who stay. (The leaving client's has the plus.)",
         ),
         Mistake(
             "1/N of the way",
             lambda x, gradients, hessians, leaves: x - newton(x, gradients, hessians, ~leaves) / len(leaves),
-            "This goes 1/N of the way, as Algorithm 1 does when a client leaves: it divides by N once too often (errata "
-            "D4). The whole step is right.",
+            "This goes 1/N of the way, as Algorithm 1 does when a client leaves: it divides by N once too often "
+            "(errata D4). The whole step is right.",
         ),
         Mistake(
             "everybody's curvature",
@@ -89,8 +89,9 @@ EXERCISE = Exercise(
         ),
     ),
     commentary="""
-        The printed correction divides by N twice, so the others get a tenth of the way among ten (errata D4). In section 12,
-        let a client leave a ring of 16, and see where the printed form takes them. Where every client deletes equally and
-        all share their designs, printed and corrected agree: then the mean of the steps is the step of the mean.
+        The printed correction divides by N twice, so the others get a tenth of the way among ten (errata D4). In
+        section 12, let a client leave a ring of 16, and see where the printed form takes them. Where every client
+        deletes equally and all share their designs, printed and corrected agree: then the mean of the steps is the step
+        of the mean.
     """,
 )

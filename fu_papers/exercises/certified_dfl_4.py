@@ -32,9 +32,9 @@ EXERCISE = Exercise(
     stars=3,
     minutes=30,
     statement=r"""
-        All clients' losses are bowls of curvature $L$ with the same minimum 0. Then a round of D-PSGD as the paper writes
-        it (`order="cta"`) is $X \leftarrow QX - \gamma L X$. Return the $\gamma$ below which this shrinks every $X$, and
-        above which some $X$ grows. (For one client alone, Q = 1, it is the well known $2/L$.)
+        All clients' losses are bowls of curvature $L$ with the same minimum 0. Then a round of D-PSGD as the paper
+        writes it (`order="cta"`) is $X \leftarrow QX - \gamma L X$. Return the $\gamma$ below which this shrinks every
+        $X$, and above which some $X$ grows. (For one client alone, Q = 1, it is the well known $2/L$.)
     """,
     stub="""
         def largest_rate(Q, L):
@@ -71,8 +71,8 @@ EXERCISE = Exercise(
         ),
     ),
     commentary="""
-        On a ring of four the smallest eigenvalue is -1/3, and a third of the allowed 2/L is left. That is what the error
-        means if you set `order` to "cta" in the parameters: take a smaller rate, another graph, or a lazier Q (more of
-        one's own model), and it is stable again.
+        On a ring of four the smallest eigenvalue is -1/3, and a third of the allowed 2/L is left. That is what the
+        error means if you set `order` to "cta" in the parameters: take a smaller rate, another graph, or a lazier Q
+        (more of one's own model), and it is stable again.
     """,
 )

@@ -34,12 +34,12 @@ EXERCISE = Exercise(
     stars=3,
     minutes=30,
     statement=r"""
-        The network releases a model with noise that makes it $(1, 10^{-5})$-private, serves another request, and releases
-        again, **with the same noise**: `first` $= x + \nu$, `second` $= x + c + \nu$. The second request changed the model by
-        `change_a` if client 3 had some record (world A), and by `change_b` if not (world B). You see both releases, and know
-        both possible changes, but neither $x$ nor $\nu$. Return a number that is positive if you bet on A, and negative if
-        on B. You must be right in all of forty cases; from the second release alone nobody could be right in much more than
-        seven of ten.
+        The network releases a model with noise that makes it $(1, 10^{-5})$-private, serves another request, and
+        releases again, **with the same noise**: `first` $= x + \nu$, `second` $= x + c + \nu$. The second request
+        changed the model by `change_a` if client 3 had some record (world A), and by `change_b` if not (world B). You
+        see both releases, and know both possible changes, but neither $x$ nor $\nu$. Return a number that is positive
+        if you bet on A, and negative if on B. You must be right in all of forty cases; from the second release alone
+        nobody could be right in much more than seven of ten.
     """,
     stub="""
         def bet(first, second, change_a, change_b):
@@ -78,9 +78,9 @@ EXERCISE = Exercise(
         ),
     ),
     commentary="""
-        No noise is large enough if it is used twice: the difference of two releases is bare. The same happens at once where
-        everybody adds the same vector (errata D1), in the difference of two clients' models. Our releases refuse noise that
-        has been used (`RepeatedNoise`), and the audit of section 10 finds a release that does it on purpose.
+        No noise is large enough if it is used twice: the difference of two releases is bare. The same happens at once
+        where everybody adds the same vector (errata D1), in the difference of two clients' models. Our releases refuse
+        noise that has been used (`RepeatedNoise`), and the audit of section 10 finds a release that does it on purpose.
     """,
     same=lambda given, right: torch.equal(given.sign(), right.sign()),
 )

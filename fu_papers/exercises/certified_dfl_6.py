@@ -26,10 +26,10 @@ EXERCISE = Exercise(
     stars=2,
     minutes=20,
     statement=r"""
-        Two models at most `sensitivity` apart are released with noise $\mathcal N(0, \sigma^2 I)$. The smallest $\delta$ with
-        which that is $(\varepsilon, \delta)$-private is known exactly (Balle and Wang, 2018):
-        $\delta = \Phi(a - b) - e^{\varepsilon}\,\Phi(-a - b)$ with $a = \frac{\Delta}{2\sigma}$,
-        $b = \frac{\varepsilon\sigma}{\Delta}$. Return it. $\Phi(t) = \frac12\big(1 + \operatorname{erf}(t/\sqrt2)\big)$.
+        Two models at most `sensitivity` apart are released with noise $\mathcal N(0, \sigma^2 I)$. The smallest
+        $\delta$ with which that is $(\varepsilon, \delta)$-private is known exactly (Balle and Wang, 2018): $\delta =
+        \Phi(a - b) - e^{\varepsilon}\,\Phi(-a - b)$ with $a = \frac{\Delta}{2\sigma}$, $b =
+        \frac{\varepsilon\sigma}{\Delta}$. Return it. $\Phi(t) = \frac12\big(1 + \operatorname{erf}(t/\sqrt2)\big)$.
     """,
     stub="""
         import math
@@ -53,7 +53,7 @@ EXERCISE = Exercise(
     trials=trials,
     hints=(
         "Write Phi as a small function of its own, with `math.erf`.",
-        "a is half the distance in units of the noise, b the width of the noise in units of the distance, times epsilon.",
+        "a is half the distance in units of the noise; b the noise in units of the distance, times epsilon.",
     ),
     mistakes=(
         Mistake(
@@ -73,13 +73,15 @@ EXERCISE = Exercise(
         ),
         Mistake(
             "b upside down",
-            lambda sensitivity, sigma, epsilon: phis(sensitivity, sigma, epsilon * (sensitivity / sigma) ** 2)[0]
-            - math.exp(epsilon) * phis(sensitivity, sigma, epsilon * (sensitivity / sigma) ** 2)[1],
+            lambda sensitivity, sigma, epsilon: (
+                phis(sensitivity, sigma, epsilon * (sensitivity / sigma) ** 2)[0]
+                - math.exp(epsilon) * phis(sensitivity, sigma, epsilon * (sensitivity / sigma) ** 2)[1]
+            ),
             "b is epsilon *sigma / sensitivity*, not the other way round.",
         ),
     ),
     commentary="""
-        More noise, smaller delta; and only sensitivity / sigma counts. `gaussian_delta` is the same without overflow, and
-        `gaussian_sigma` solves it for sigma, as section 3 did by bisection.
+        More noise, smaller delta; and only sensitivity / sigma counts. `gaussian_delta` is the same without overflow,
+        and `gaussian_sigma` solves it for sigma, as section 3 did by bisection.
     """,
 )

@@ -16,9 +16,9 @@ EXERCISE = Exercise(
     stars=2,
     minutes=15,
     statement=r"""
-        One release with noise of standard deviation $\sigma$ is private enough: its $\mu = \Delta / \sigma$ is small enough.
-        Now there will be `k` releases, each with *fresh* noise, and together they shall be as private as that one. Their
-        $\mu^2$ add up. Return the standard deviation that each of them needs.
+        One release with noise of standard deviation $\sigma$ is private enough: its $\mu = \Delta / \sigma$ is small
+        enough. Now there will be `k` releases, each with *fresh* noise, and together they shall be as private as that
+        one. Their $\mu^2$ add up. Return the standard deviation that each of them needs.
     """,
     stub="""
         def sigma_of_each(sigma, k):
@@ -53,8 +53,8 @@ EXERCISE = Exercise(
         ),
     ),
     commentary="""
-        Four releases need twice the noise, not four times. An attacker who averages k releases of one model sees noise of
-        sigma_each / sqrt(k) = sigma: exactly what one release would have shown. That is Gaussian differential privacy in a
-        nutshell, and how notebook 04 adds up requests (section 10).
+        Four releases need twice the noise, not four times. An attacker who averages k releases of one model sees noise
+        of sigma_each / sqrt(k) = sigma: exactly what one release would have shown. That is Gaussian differential
+        privacy in a nutshell, and how notebook 04 adds up requests (section 10).
     """,
 )

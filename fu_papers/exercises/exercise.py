@@ -98,7 +98,9 @@ class Exercise:
     def text(self) -> str:
         """The cell above the stub."""
         head = f"### {self.id}  {'★' * self.stars}  {self.minutes} min: {self.title}"
-        help_text = f'Stuck: `hint("{self.id}")`, then `hint("{self.id}", 2)`. Done, or given up: `solution("{self.id}")`.'
+        help_text = (
+            f'Stuck: `hint("{self.id}")`, then `hint("{self.id}", 2)`. Done, or given up: `solution("{self.id}")`.'
+        )
         return f"{head}\n\n{_tidy(self.statement)}\n\n{help_text}"
 
     @property
@@ -134,7 +136,7 @@ class Exercise:
 
     def _wrong_with(self, answer: Any) -> str:
         if not callable(answer):
-            return f"Hand over the function itself, `check(\"{self.id}\", {self.answer})`, not what it returns."
+            return f'Hand over the function itself, `check("{self.id}", {self.answer})`, not what it returns.'
         given = []
         for arguments in self.trials():
             before = [tensor.clone() for tensor in _tensors(arguments)]

@@ -34,8 +34,8 @@ EXERCISE = Exercise(
     stars=1,
     minutes=15,
     statement=r"""
-        FedORA wants the model to be uncertain about what it is to forget. Write its score (28), to be *maximised*:
-        $L_u = \operatorname{mean}\big(H(p) - \beta\,\mathrm{KL}(p \Vert \mathcal U)\big)$ over the rows of `logits` (n, C),
+        FedORA wants the model to be uncertain about what it is to forget. Write its score (28), to be *maximised*: $L_u
+        = \operatorname{mean}\big(H(p) - \beta\,\mathrm{KL}(p \Vert \mathcal U)\big)$ over the rows of `logits` (n, C),
         with the entropy $H(p) = -\sum_c p_c \log p_c$ and $\mathrm{KL}(p \Vert \mathcal U) = \sum_c p_c \log (C p_c)$.
     """,
     stub="""
@@ -78,7 +78,7 @@ EXERCISE = Exercise(
         Mistake("entropy alone", lambda logits, beta: parts(logits)[0].mean(), "The divergence is missing."),
     ),
     commentary="""
-        It is largest, log C, for uniform predictions. And since KL = log C - H, it is (1 + beta) H - beta log C: one force,
-        not two (section 5).
+        It is largest, log C, for uniform predictions. And since KL = log C - H, it is (1 + beta) H - beta log C: one
+        force, not two (section 5).
     """,
 )

@@ -16,8 +16,8 @@ EXERCISE = Exercise(
     stars=2,
     minutes=15,
     statement=r"""
-        A threshold is given as a share $s$ of the largest score, $\log C$. With $L_u = (1+\beta) H - \beta \log C$, which
-        mean entropy does it ask for? Return it as a share of $\log C$.
+        A threshold is given as a share $s$ of the largest score, $\log C$. With $L_u = (1+\beta) H - \beta \log C$,
+        which mean entropy does it ask for? Return it as a share of $\log C$.
     """,
     stub="""
         def entropy_asked_for(s, beta):
@@ -43,7 +43,7 @@ EXERCISE = Exercise(
         Mistake("not divided", lambda s, beta: s + beta, "And what stands before H? Divide by 1 + beta."),
     ),
     commentary="""
-        With beta = 5 even a threshold of 0 asks for five sixths of the largest entropy. A retrained model shows far less
-        (section 7), so the constraint forbids the retrained model.
+        With beta = 5 even a threshold of 0 asks for five sixths of the largest entropy. A retrained model shows far
+        less (section 7), so the constraint forbids the retrained model.
     """,
 )

@@ -16,8 +16,8 @@ EXERCISE = Exercise(
     stars=1,
     minutes=10,
     statement=r"""
-        The dual step (20): the price $\lambda$ rises by $\sigma$ times what the score lacks to $\epsilon$, falls when the
-        score is more than enough, and is never negative. Return the new price.
+        The dual step (20): the price $\lambda$ rises by $\sigma$ times what the score lacks to $\epsilon$, falls when
+        the score is more than enough, and is never negative. Return the new price.
     """,
     stub="""
         def next_price(price, sigma, epsilon, score):

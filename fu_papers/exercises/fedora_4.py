@@ -41,16 +41,12 @@ EXERCISE = Exercise(
     mistakes=(
         Mistake(
             SIGN,
-            lambda theta, theta_0, g_r, g_u, price, tau, mu: (
-                theta - tau * (g_r + price * g_u + mu * (theta - theta_0))
-            ),
+            lambda theta, theta_0, g_r, g_u, price, tau, mu: theta - tau * (g_r + price * g_u + mu * (theta - theta_0)),
             "This goes *down* on the forgetting score: it makes the model surer of what it should forget.",
         ),
         Mistake(
             "uphill",
-            lambda theta, theta_0, g_r, g_u, price, tau, mu: (
-                theta + tau * (g_r - price * g_u + mu * (theta - theta_0))
-            ),
+            lambda theta, theta_0, g_r, g_u, price, tau, mu: theta + tau * (g_r - price * g_u + mu * (theta - theta_0)),
             "The step goes against the gradient of the Lagrangian, not along it.",
         ),
         Mistake(

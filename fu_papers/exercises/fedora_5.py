@@ -37,11 +37,12 @@ EXERCISE = Exercise(
     stars=3,
     minutes=30,
     statement=r"""
-        Which threshold could a retrained model meet? One that asks for no more uncertainty about the forgotten samples than
-        *samples of the same classes that nobody has trained on* show already. You have the model's `unseen_logits` (n, C)
-        on such held-out samples, their labels, the labels of the samples to be forgotten, and $\beta$. Return the threshold
-        as a share of the largest score: take the mean entropy of the held-out samples whose class is among the forgotten,
-        as a share $h$ of $\log C$, and turn it into a share of the score (exercise fedora-2, backwards).
+        Which threshold could a retrained model meet? One that asks for no more uncertainty about the forgotten samples
+        than *samples of the same classes that nobody has trained on* show already. You have the model's `unseen_logits`
+        (n, C) on such held-out samples, their labels, the labels of the samples to be forgotten, and $\beta$. Return
+        the threshold as a share of the largest score: take the mean entropy of the held-out samples whose class is
+        among the forgotten, as a share $h$ of $\log C$, and turn it into a share of the score (exercise fedora-2,
+        backwards).
     """,
     stub="""
         import math
@@ -93,7 +94,7 @@ EXERCISE = Exercise(
     ),
     commentary="""
         It is often negative: unseen samples are recognised, too, and a good model is sure of them. This is what the
-        notebook runs as *threshold of unseen samples* (`FedORA calibrated` asks for no more). The paper's thresholds ask for far
-        more than a retrained model shows (errata F1).
+        notebook runs as *threshold of unseen samples* (`FedORA calibrated` asks for no more). The paper's thresholds
+        ask for far more than a retrained model shows (errata F1).
     """,
 )

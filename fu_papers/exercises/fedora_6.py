@@ -25,9 +25,9 @@ EXERCISE = Exercise(
     stars=2,
     minutes=20,
     statement=r"""
-        Minimise $\tfrac12 \lVert \theta - a\rVert^2$ subject to $c^\top \theta \ge \epsilon$, with $\lVert c\rVert = 1$. The
-        minimum without the constraint is $a$. Return $\theta^\star$, also where the constraint is inactive. (What is the
-        price $\lambda^\star$ in either case?)
+        Minimise $\tfrac12 \lVert \theta - a\rVert^2$ subject to $c^\top \theta \ge \epsilon$, with $\lVert c\rVert =
+        1$. The minimum without the constraint is $a$. Return $\theta^\star$, also where the constraint is inactive.
+        (What is the price $\lambda^\star$ in either case?)
     """,
     stub="""
         def saddle(a, c, epsilon):
@@ -42,7 +42,7 @@ EXERCISE = Exercise(
     trials=trials,
     hints=(
         "At the optimum the gradients balance: theta - a = lambda c. So theta* = a + lambda* c for some lambda* >= 0.",
-        "If c.a >= epsilon, a itself is allowed and lambda* = 0. Else c.theta* = epsilon gives lambda* = epsilon - c.a.",
+        "If c.a >= epsilon, a itself is allowed, lambda* = 0. Else c.theta* = epsilon gives lambda* = epsilon - c.a.",
     ),
     mistakes=(
         Mistake(
@@ -57,11 +57,13 @@ EXERCISE = Exercise(
             "theta* = a.",
         ),
         Mistake(
-            "never active", lambda a, c, epsilon: a.clone(), "This is right only where `a` meets the constraint already."
+            "never active",
+            lambda a, c, epsilon: a.clone(),
+            "This is right only where `a` meets the constraint already.",
         ),
     ),
     commentary="""
-        An inactive constraint has the price zero: the request costs nothing, since the model is as uncertain as asked for
-        before anybody did anything. Section 6 finds the same point by the iteration.
+        An inactive constraint has the price zero: the request costs nothing, since the model is as uncertain as asked
+        for before anybody did anything. Section 6 finds the same point by the iteration.
     """,
 )

@@ -73,7 +73,7 @@ EXERCISE = Exercise(
         ),
     ),
     commentary="""
-        In the readings table of section 10 it has a row of its own, `score H - beta KL(U||p)`. Compare it with the tuned
-        one: which columns move, and which way?
+        In the readings table of section 10 it has a row of its own, `score H - beta KL(U||p)`. Compare it with the
+        tuned one: which columns move, and which way?
     """,
 )

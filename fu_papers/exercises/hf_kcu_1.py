@@ -9,7 +9,7 @@ ID = "hf_kcu-1"
 
 
 def trials() -> list[Arguments]:
-    """theta (2,), g (2,), H_r (2, 2), w: a resting model, the leaving client's gradient there, the others' curvature."""
+    """theta (2,), g (2,), H_r (2, 2), w: a resting model, the leaving client's gradient, the others' curvature."""
     draws = Draws(ID)
     by_hand = (numbers(2, 2), numbers(-2, 4), torch.diag(numbers(1, 2)), 0.5)
     return [by_hand, (draws.normal(2), draws.normal(2), draws.bowl(2), 0.1)]
@@ -21,10 +21,10 @@ EXERCISE = Exercise(
     stars=1,
     minutes=15,
     statement=r"""
-        The model `theta` (2,) is at the minimum of $L = (1-w) L_r + w\, \ell_u$: of those who stay, and of the client that
-        leaves with its weight $w$. Known there are the leaving client's gradient `g` $= \nabla \ell_u$ and the others'
-        curvature `H_r` (2, 2). All losses are bowls. Return the minimum of $L_r$, where retraining ends. Begin with: what
-        is $\nabla L$ at `theta`, and hence $\nabla L_r$?
+        The model `theta` (2,) is at the minimum of $L = (1-w) L_r + w\, \ell_u$: of those who stay, and of the client
+        that leaves with its weight $w$. Known there are the leaving client's gradient `g` $= \nabla \ell_u$ and the
+        others' curvature `H_r` (2, 2). All losses are bowls. Return the minimum of $L_r$, where retraining ends. Begin
+        with: what is $\nabla L$ at `theta`, and hence $\nabla L_r$?
     """,
     stub="""
         def retrained(theta, g, H_r, w):
@@ -70,8 +70,8 @@ EXERCISE = Exercise(
         ),
     ),
     commentary="""
-        The printed formula is the influence of *adding* weight to a sample. Forgetting takes weight away, and there is the
-        second minus that Eq. (3) lost. Section 3 shows the same on real data: the printed step is farther from retraining
-        than doing nothing.
+        The printed formula is the influence of *adding* weight to a sample. Forgetting takes weight away, and there is
+        the second minus that Eq. (3) lost. Section 3 shows the same on real data: the printed step is farther from
+        retraining than doing nothing.
     """,
 )

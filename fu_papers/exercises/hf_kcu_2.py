@@ -45,10 +45,10 @@ EXERCISE = Exercise(
     stars=2,
     minutes=20,
     statement=r"""
-        For a net with a million parameters the Hessian $H$ has $10^{12}$ entries. Its product with a vector needs none of
-        them: $Hv = \nabla_w \big(v^\top \nabla_w L(w)\big)$, the gradient of a number. Return $Hv$ for any function `loss`
-        of a vector `w` (d,), with two calls of `torch.autograd.grad`. (The first needs `create_graph=True`, so that the
-        second can go through it.)
+        For a net with a million parameters the Hessian $H$ has $10^{12}$ entries. Its product with a vector needs none
+        of them: $Hv = \nabla_w \big(v^\top \nabla_w L(w)\big)$, the gradient of a number. Return $Hv$ for any function
+        `loss` of a vector `w` (d,), with two calls of `torch.autograd.grad`. (The first needs `create_graph=True`, so
+        that the second can go through it.)
     """,
     stub="""
         def hessian_product(loss, w, v):
@@ -65,7 +65,8 @@ EXERCISE = Exercise(
     trials=trials,
     hints=(
         "Give autograd a vector of your own: `w = w.detach().clone().requires_grad_()`.",
-        "`torch.autograd.grad(loss(w), w, create_graph=True)` is the gradient; `v @ gradient` is a number. Its gradient?",
+        "`torch.autograd.grad(loss(w), w, create_graph=True)` is the gradient; `v @ gradient` is a number. And its "
+        "gradient?",
     ),
     mistakes=(
         Mistake(SIGN, lambda loss, w, v: -product(loss, w, v), "Right, but for the sign: the product is +Hv."),
@@ -81,7 +82,7 @@ EXERCISE = Exercise(
         ),
     ),
     commentary="""
-        About twice the price of a gradient, whatever the number of parameters. Conjugate gradients ask for nothing else,
-        and so does all of HF-KCU: hence "Hessian-free".
+        About twice the price of a gradient, whatever the number of parameters. Conjugate gradients ask for nothing
+        else, and so does all of HF-KCU: hence "Hessian-free".
     """,
 )

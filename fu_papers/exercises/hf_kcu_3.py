@@ -41,10 +41,10 @@ EXERCISE = Exercise(
     stars=2,
     minutes=30,
     statement=r"""
-        Solve $Hv = g$ knowing only the function `product(p)` $= Hp$. Start with $v = 0$, residual $r = g$, direction
-        $p = g$, and repeat `k` times: $\alpha = \frac{r^\top r}{p^\top Hp}$, $v \leftarrow v + \alpha p$,
-        $r_{\text{new}} = r - \alpha Hp$, $p \leftarrow r_{\text{new}} + \frac{r_{\text{new}}^\top r_{\text{new}}}{r^\top r} p$.
-        Return $v$ after `k` steps.
+        Solve $Hv = g$ knowing only the function `product(p)` $= Hp$. Start with $v = 0$, residual $r = g$, direction $p
+        = g$, and repeat `k` times: $\alpha = \frac{r^\top r}{p^\top Hp}$, $v \leftarrow v + \alpha p$, $r_{\text{new}}
+        = r - \alpha Hp$, $p \leftarrow r_{\text{new}} + \frac{r_{\text{new}}^\top r_{\text{new}}}{r^\top r} p$. Return
+        $v$ after `k` steps.
     """,
     stub="""
         def conjugate_gradients(product, g, k):
@@ -87,7 +87,7 @@ EXERCISE = Exercise(
     ),
     commentary="""
         Two parameters, two steps: in d dimensions CG arrives after at most d steps, and comes near after a number that
-        grows like the root of the condition number. Where H is not positive, as in a net, alpha may divide by a negative
-        number; section 4 shows what happens then.
+        grows like the root of the condition number. Where H is not positive, as in a net, alpha may divide by a
+        negative number; section 4 shows what happens then.
     """,
 )

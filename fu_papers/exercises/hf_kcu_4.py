@@ -18,9 +18,9 @@ EXERCISE = Exercise(
     stars=2,
     minutes=20,
     statement=r"""
-        Algorithm 1 as printed solves with the leaving client's *own* Hessian $H_f$, and takes the step
-        $-w_f H_f^{-1} \nabla \ell_f(\theta)$. Without damping and clip, for a client whose loss is a bowl with its minimum
-        in $\theta_f^\star$: where does it end? Return that point, without any Hessian.
+        Algorithm 1 as printed solves with the leaving client's *own* Hessian $H_f$, and takes the step $-w_f H_f^{-1}
+        \nabla \ell_f(\theta)$. Without damping and clip, for a client whose loss is a bowl with its minimum in
+        $\theta_f^\star$: where does it end? Return that point, without any Hessian.
     """,
     stub="""
         def end_of_algorithm_1(theta, theta_f, w_f):

@@ -33,8 +33,8 @@ EXERCISE = Exercise(
     statement=r"""
         Not a whole client leaves, but $m$ of $n$ samples. `gradients` (n, d) are all samples' gradients at the resting
         model `theta`, where they add up to zero; `gone` (n,) says which samples leave; `H_r` (d, d) is the curvature of
-        the mean loss of those that are kept. Return the corrected step's end: one Newton step on the mean loss of what is
-        kept, computed from the gradients of what *leaves* alone.
+        the mean loss of those that are kept. Return the corrected step's end: one Newton step on the mean loss of what
+        is kept, computed from the gradients of what *leaves* alone.
     """,
     stub="""
         def without_samples(theta, gradients, gone, H_r):
@@ -55,8 +55,8 @@ EXERCISE = Exercise(
         Mistake(
             SIGN,
             lambda theta, gradients, gone, H_r: stepped(theta, H_r, -gradients[gone].sum(dim=0) / (~gone).sum()),
-            "The wrong way, as the paper prints it: the kept samples' gradient is *minus* that of the others, and Newton "
-            "goes against it.",
+            "The wrong way, as the paper prints it: the kept samples' gradient is *minus* that of the others, and "
+            "Newton goes against it.",
         ),
         Mistake(
             "divided by n",
@@ -76,7 +76,7 @@ EXERCISE = Exercise(
     ),
     commentary="""
         The factor is m / (n - m) on the mean gradient of what leaves. For one whole client it is w / (1 - w). Under
-        objective (2), which keeps the client's weight although it holds less, the right vector is centred as well (errata
-        H6): set `client_weights="fixed"` to see the difference.
+        objective (2), which keeps the client's weight although it holds less, the right vector is centred as well
+        (errata H6): set `client_weights="fixed"` to see the difference.
     """,
 )

@@ -17,9 +17,9 @@ EXERCISE = Exercise(
     stars=1,
     minutes=10,
     statement=r"""
-        Line 17 of Algorithm 1 shortens the raw step $v$ to at most $\beta$ times the length of the model; with one client
-        leaving, line 18 multiplies by $\alpha = 1$; line 24 by the client's weight $w_f$. Return the largest distance that
-        the model can move, whatever the client's data, the Hessian, and the number of CG steps.
+        Line 17 of Algorithm 1 shortens the raw step $v$ to at most $\beta$ times the length of the model; with one
+        client leaving, line 18 multiplies by $\alpha = 1$; line 24 by the client's weight $w_f$. Return the largest
+        distance that the model can move, whatever the client's data, the Hessian, and the number of CG steps.
     """,
     stub="""
         def farthest(theta, beta, w_f):
@@ -51,6 +51,7 @@ EXERCISE = Exercise(
     ),
     commentary="""
         With the paper's beta = 0.01 and ten clients: a thousandth of the model's length, and less with more clients
-        (errata H2). A model that has hardly moved keeps its test accuracy, is produced quickly, and has forgotten nothing.
+        (errata H2). A model that has hardly moved keeps its test accuracy, is produced quickly, and has forgotten
+        nothing.
     """,
 )

@@ -16,9 +16,9 @@ EXERCISE = Exercise(
     stars=1,
     minutes=10,
     statement=r"""
-        The paper's CF is 1 if the unlearned model's test accuracy equals the retrained one's, and 0 if it is as far from it
-        as the original's. Return it: $1 - \frac{|a_u - a_r|}{|a_o - a_r|}$. The first trial has the accuracies of Table 1
-        (71.16 for HF-KCU, 70.79 retrained, 71.76 trained), for which the paper prints 0.38.
+        The paper's CF is 1 if the unlearned model's test accuracy equals the retrained one's, and 0 if it is as far
+        from it as the original's. Return it: $1 - \frac{|a_u - a_r|}{|a_o - a_r|}$. The first trial has the accuracies
+        of Table 1 (71.16 for HF-KCU, 70.79 retrained, 71.76 trained), for which the paper prints 0.38.
     """,
     stub="""
         def causal_faithfulness(unlearned, retrained, original):
@@ -58,7 +58,7 @@ EXERCISE = Exercise(
     ),
     commentary="""
         No other row of the paper's CF column follows from its accuracies either (errata H3). And where original and
-        retrained differ by less than the noise of a test accuracy, the fraction says nothing at all; our tables leave it
-        out there (`fu_papers.hf_kcu.metrics`).
+        retrained differ by less than the noise of a test accuracy, the fraction says nothing at all; our tables leave
+        it out there (`fu_papers.hf_kcu.metrics`).
     """,
 )

@@ -16,8 +16,8 @@ EXERCISE = Exercise(
     stars=3,
     minutes=30,
     statement=r"""
-        All clients' losses are bowls of the same curvature $c$, $\frac c2 (w - a_i)^2$ with minima $a_i$. The model rests
-        at $w = \sum_i p_i a_i$, with $p_i$ a client's share of the data; without client $u$ it would rest at
+        All clients' losses are bowls of the same curvature $c$, $\frac c2 (w - a_i)^2$ with minima $a_i$. The model
+        rests at $w = \sum_i p_i a_i$, with $p_i$ a client's share of the data; without client $u$ it would rest at
         $\sum_{i \ne u} p_i a_i / (1 - p_u)$. Client $u$ trains once more, $E$ steps of rate $\eta$. Return the $\eta_u$
         with which PUF-Special lands exactly on the retrained model.
     """,

@@ -54,7 +54,7 @@ EXERCISE = Exercise(
         Mistake(
             SIGN,
             lambda w, stored, fresh, sizes: _replayed(w, -_lengths(stored) * fresh / _lengths(fresh), sizes),
-            "These are updates of those who *stay*, and they are added. FedEraser negates nobody; it leaves somebody out.",
+            "These are updates of those who *stay*, and they are added. FedEraser negates nobody, it leaves one out.",
         ),
         Mistake(
             "swapped",

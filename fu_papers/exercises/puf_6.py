@@ -52,8 +52,8 @@ def registered(answer: Callable[..., torch.Tensor]) -> str:
     if any(method.serve is answer for method in methods().values()):
         return ""
     return (
-        f'The step is right, but it is not registered: put `@register("{NAME}", paper="mine", colour="#d98cc0")` above '
-        f'it, and `fu_core.unlearn("{NAME}", ...)` will find it.'
+        f'The step is right, but not registered: put `@fu_core.register("{NAME}", paper="mine", colour="#d98cc0")` '
+        f'above it, and `fu_core.unlearn("{NAME}", ...)` will find it.'
     )
 
 
@@ -63,25 +63,20 @@ EXERCISE = Exercise(
     stars=2,
     minutes=20,
     statement=r"""
-        NoT negates the *weights* (not the biases) of the net's first layer and leaves everything else as it is. Write it
-        in three lines, and register it, so that `fu_core.unlearn("my NoT", ...)` serves requests with it and it can
+        NoT negates the *weights* (not the biases) of the net's first layer and leaves everything else as it is. Write
+        it in three lines, and register it, so that `fu_core.unlearn("my NoT", ...)` serves requests with it and it can
         stand in every table. `trained.model` is the vector $w$; `trained.horizontal.model.views(w)` cuts it into
-        tensors *that share its memory*, by name and in the order of the layers. The checker's net has two linear layers.
+        tensors *that share its memory*, by name and in the order of the layers. The checker's net has two linear
+        layers.
     """,
     stub="""
-        from fu_core import register
-
-
-        # @register("my NoT", paper="mine", colour="#d98cc0")
+        # @fu_core.register("my NoT", paper="mine", colour="#d98cc0")
         def negate_first_layer(trained, deletion, config):
             return ...
     """,
     answer="negate_first_layer",
     solution="""
-        from fu_core import register
-
-
-        @register("my NoT", paper="mine", colour="#d98cc0")
+        @fu_core.register("my NoT", paper="mine", colour="#d98cc0")
         def negate_first_layer(trained, deletion, config):
             w = trained.model.clone()
             next(iter(trained.horizontal.model.views(w).values())).neg_()  # the first tensor is the first weight

@@ -43,7 +43,7 @@ EXERCISE = Exercise(
         Mistake(
             SIGN,
             lambda w, deltas, sizes: w - sizes / sizes.sum() @ deltas,
-            "An update is new minus old, so the server *adds* it. With a minus everybody unlearns what they have learned.",
+            "An update is new minus old, so the server *adds* it. With a minus everybody unlearns what was learned.",
         ),
         Mistake(
             "unweighted",

@@ -44,8 +44,8 @@ EXERCISE = Exercise(
             lambda members, unseen, threshold: (
                 (unseen <= threshold).double().mean() - (members <= threshold).double().mean()
             ),
-            "The other way round: models are surer of what they have seen, so *small* losses mean members, and the unseen "
-            "that are called so are subtracted.",
+            "The other way round: models are surer of what they have seen, so *small* losses mean members, and the "
+            "unseen that are called so are subtracted.",
         ),
         Mistake(
             "members only",

@@ -1,7 +1,7 @@
 """Which notebooks there are, and with which parameters one is to be run: everything checked before anything runs.
 
-A paper's notebook has runs, profiles and a schema of parameters. A guide, numbered 00, has none of them: it computes what
-it shows while it is read, and is the same in every profile.
+A paper's notebook has runs, profiles and a schema of parameters. A guide, numbered 00, has none of them: it computes
+what it shows while it is read, and is the same in every profile.
 """
 
 from __future__ import annotations

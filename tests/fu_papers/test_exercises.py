@@ -1,4 +1,4 @@
-"""Every exercise answers: its solution is right, and every wrong answer gets the hint that fits. The notebooks have them."""
+"""Every exercise answers: its solution is right, every wrong answer gets the hint that fits. Notebooks have them."""
 
 from collections import Counter
 from inspect import signature
@@ -151,7 +151,7 @@ def test_an_exercise_that_is_not_there_is_named_with_the_nearest():
 
 
 def test_a_method_that_is_not_registered_is_told_how():
-    assert "put `@register" in refused(check("puf-6", exercise("puf-6").model_answer))
+    assert "put `@fu_core.register" in refused(check("puf-6", exercise("puf-6").model_answer))
 
 
 def test_a_new_mistake_is_shown_with_numbers_and_one_in_later_trials_with_the_last_hint():

@@ -69,8 +69,8 @@ def test_it_takes_thirty_minutes_to_read(notebook):
 def test_every_link_leads_somewhere(name):
     """Relative links only, to files of the repository, and in the errata to an anchor."""
     path = (guides() | notebooks())[name]
-    cells = nbformat.read(path, as_version=4).cells
-    links = [link for cell in cells if cell.cell_type == "markdown" for link in re.findall(r"\]\(([^)\s]+)\)", cell.source)]
+    prose = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown"]
+    links = [link for text in prose for link in re.findall(r"\]\(([^)\s]+)\)", text)]
     assert links
     for link in links:
         file, _, anchor = link.partition("#")

@@ -13,7 +13,8 @@ from fu_papers.lab.notebooks import OTHERS, declared, notebooks, schema_of
 from tests.notebook_lab import ABSOLUTE_PATH, code, outputs
 
 TITLES = {"puf": "# PUF: ", "hf_kcu": "# HF-KCU: ", "certified_dfl": "# Certified DFL: ", "fedora": "# FedORA: "}
-HOUSE = ("Try it", "Claims", "Closing checks", "In five sentences", "Exercises", "Where things are")  # how every notebook ends
+# how every notebook ends
+HOUSE = ("Try it", "Claims", "Closing checks", "In five sentences", "Exercises", "Where things are")
 SECTIONS = {
     "puf": ("Parameters", "Setting", "Training", "request", "PUF", "Recovery", "Table III", "Two readings", *HOUSE),
     "hf_kcu": (
