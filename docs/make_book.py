@@ -33,8 +33,8 @@ A model that many parties have trained is to forget one of them. What does that 
 methods of four papers do it? The pages of this book are notebooks that have been run, with every number from a record.
 
 - **New to all this?** [Start here](notebooks/00_start_here.ipynb): half an hour, everything by hand.
-- **In a reading group?** Each paper's notebook has the equation beside its code, ends in five sentences, has questions
-  to discuss, and [exercises](exercises.md) that answer.
+- **In a reading group?** [Ninety minutes with a paper](docs/reading_groups.md). Each paper's notebook has the equation
+  beside its code, ends in five sentences, has questions to discuss, and [exercises](exercises.md) that answer.
 - **Looking something up?** [Words](docs/glossary.md), [letters](docs/notation.md),
   [what is wrong in the papers](fu_papers/errata.md), [what they claim](fu_papers/claims.md),
   [the library](reference/unlearning.md).
@@ -50,6 +50,7 @@ methods of four papers do it? The pages of this book are notebooks that have bee
 :hidden:
 :caption: To work with
 
+docs/reading_groups
 exercises
 docs/glossary
 docs/notation
@@ -97,7 +98,8 @@ def _notebooks() -> Iterator[tuple[str, str]]:
 
 
 def _documents() -> Iterator[tuple[str, str]]:
-    for name in ("docs/glossary.md", "docs/notation.md", "docs/architecture.md", "docs/cluster.md"):
+    for name in ("reading_groups", "glossary", "notation", "architecture", "cluster"):
+        name = f"docs/{name}.md"
         yield name, (ROOT / name).read_text(encoding="utf-8")
     errata = (ROOT / "fu_papers" / "errata.md").read_text(encoding="utf-8")
     yield "fu_papers/errata.md", re.sub(r'<a id="(\w+)"></a>\n', r"(\1)=\n\n", errata)  # anchors that Sphinx knows
