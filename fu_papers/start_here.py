@@ -75,10 +75,8 @@ class AttackersView:
                 bar.set_height(height)
         self.line.set_xdata([threshold, threshold])
         found, wrongly = self.caught(model, threshold)
-        self.figure.axes[0].set_title(
-            f"{model}: the attacker calls {found:.0f} % of the members, and {wrongly:.0f} % of the unseen, members",
-            fontsize=11,
-        )
+        said = f"{model}: {found:.0f} % of the members are called members, and {wrongly:.0f} % of the unseen"
+        self.figure.axes[0].set_title(said, fontsize=10)
         picture = io.BytesIO()
         self.figure.savefig(picture, format="png", dpi=SCREEN_DPI, facecolor="white")
         return Image(data=picture.getvalue())
@@ -105,8 +103,11 @@ def _shares(losses: np.ndarray) -> np.ndarray:
 
 
 def _bars(ax: Axes, shares: tuple[np.ndarray, ...]) -> list[BarContainer]:
-    looks = ({"color": hue, "alpha": 0.55, "align": "edge", "label": side} for side, hue in SIDES.items())
-    return [ax.bar(LOSSES[:-1], share, np.diff(LOSSES), **look) for share, look in zip(shares, looks, strict=True)]
+    sides = zip(SIDES.items(), shares, strict=True)
+    return [
+        ax.bar(LOSSES[:-1], share, np.diff(LOSSES), color=hue, alpha=0.55, align="edge", label=side)
+        for (side, hue), share in sides
+    ]
 
 
 def _dress(ax: Axes, highest: float) -> None:

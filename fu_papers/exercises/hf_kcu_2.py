@@ -28,15 +28,17 @@ def trials() -> list[Arguments]:
     return [(small_bowl, numbers(1, 1), numbers(1, -1)), (logistic, draws.normal(4), draws.normal(4))]
 
 
-def gradient(loss: Callable[[Tensor], Tensor], w: Tensor) -> Tensor:
-    """Of a loss, at w."""
-    return torch.func.grad(loss)(w)
+def gradient(loss: Callable[[Tensor], Tensor], w: Tensor, *, graph: bool = False) -> tuple[Tensor, Tensor]:
+    """A copy of w, and the gradient of a loss there; with its graph, to be differentiated once more."""
+    w = w.detach().clone().requires_grad_()
+    (found,) = torch.autograd.grad(loss(w), w, create_graph=graph)
+    return w, found
 
 
 def product(loss: Callable[[Tensor], Tensor], w: Tensor, v: Tensor) -> Tensor:
     """The Hessian of a loss at w, times v."""
-    result: Tensor = torch.autograd.functional.hvp(loss, w, v)[1]
-    return result
+    w, found = gradient(loss, w, graph=True)
+    return torch.autograd.grad(v @ found, w)[0]
 
 
 EXERCISE = Exercise(
@@ -72,12 +74,12 @@ EXERCISE = Exercise(
         Mistake(SIGN, lambda loss, w, v: -product(loss, w, v), "Right, but for the sign: the product is +Hv."),
         Mistake(
             "the gradient",
-            lambda loss, w, v: gradient(loss, w),
+            lambda loss, w, v: gradient(loss, w)[1],
             "This is the gradient. Multiply it by v, and take the gradient of that number.",
         ),
         Mistake(
             "entry by entry",
-            lambda loss, w, v: gradient(loss, w) * v,
+            lambda loss, w, v: gradient(loss, w)[1] * v,
             "This multiplies gradient and v entry by entry. `v @ gradient` is a number, and its gradient is Hv.",
         ),
     ),

@@ -36,14 +36,9 @@ EXERCISE = Exercise(
         `pseudo_gradient` does not.)
     """,
     stub="""
-        from fu_core.unlearning.puf import pseudo_gradient
-
-
         def fedavg_by_puf(w, deltas, sizes, leaves, eta_r):
-            eta_u = ...
-            if eta_u is ...:
-                return ...
-            return w + pseudo_gradient(deltas, sizes, leaves, mode="regular", eta_r=eta_r, eta_u=eta_u)
+            # w + fu_core.unlearning.puf.pseudo_gradient(deltas, sizes, leaves, mode="regular", eta_r=eta_r, eta_u=?)
+            return ...
     """,
     answer="fedavg_by_puf",
     solution="""

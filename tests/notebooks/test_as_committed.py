@@ -164,3 +164,14 @@ def test_no_path_of_any_machine_is_in_it(notebook):
         texts += [output.get("text", "")]
         texts += [str(value) for kind, value in output.get("data", {}).items() if kind != "image/png"]
     assert [text for text in texts if ABSOLUTE_PATH.search(text)] == []
+
+
+def test_what_stands_in_its_margins_is_true(notebook):
+    """The few lines of code in the cells that unfold: each is a check of what the prose beside it says."""
+    margins = [cell.source for cell in notebook.cells if cell.id.startswith("margin-")]
+    assert margins
+    for source in margins:
+        assert source.startswith("<details><summary>")
+        (block,) = re.findall(r"```python\n(.*?)```", source, re.DOTALL)
+        assert "assert " in block
+        exec(compile(block, "margin", "exec"), {})
