@@ -26,6 +26,7 @@ WHAT = {
     "unlearning": "Unlearning",
     "evaluation": "Evaluation",
 }
+DOCUMENTS = ("findings", "reading_groups", "glossary", "notation", "architecture", "data", "scale", "cluster", "speed")
 INDEX = """
 # Federated unlearning, from scratch and from four papers
 
@@ -102,11 +103,17 @@ def _notebooks() -> Iterator[tuple[str, str]]:
 
 
 def _documents() -> Iterator[tuple[str, str]]:
-    for name in ("reading_groups", "glossary", "notation", "architecture", "cluster"):
+    for name in DOCUMENTS:
         name = f"docs/{name}.md"
-        yield name, (ROOT / name).read_text(encoding="utf-8")
+        yield name, re.sub(r"\[([^\]]+)\]\(\.\./([^)]+)\)", _named, (ROOT / name).read_text(encoding="utf-8"))
     errata = (ROOT / "fu_papers" / "errata.md").read_text(encoding="utf-8")
     yield "fu_papers/errata.md", re.sub(r'<a id="(\w+)"></a>\n', r"(\1)=\n\n", errata)  # anchors that Sphinx knows
+
+
+def _named(link: re.Match[str]) -> str:
+    """A link to a file that is no page: what it was called, and where the file lies in the repository."""
+    text, path = link.groups()
+    return link[0] if path.endswith((".md", ".ipynb")) else f"{text} (`{path}`)"
 
 
 def _claims() -> str:
