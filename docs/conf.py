@@ -15,6 +15,11 @@ suppress_warnings = ["myst.header", "misc.highlighting_failure", "mystnb.unknown
 
 html_theme = "sphinx_book_theme"
 html_title = "Federated unlearning, from scratch and from four papers"
-html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False, "home_page_in_toc": True}
+html_theme_options = {
+    "show_toc_level": 2,
+    "navigation_with_keys": False,
+    "home_page_in_toc": True,
+    "navbar_persistent": [],
+}  # one field to search in is enough
 html_show_sourcelink = False
 html_copy_source = False

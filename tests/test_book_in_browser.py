@@ -1,0 +1,194 @@
+"""The book as a reader has it: every page in Chromium, driven over its own debugging protocol.
+
+Needs Chromium and what `make book` installs; skipped where either is missing.
+"""
+
+import functools
+import http.server
+import itertools
+import json
+import shutil
+import subprocess
+import threading
+import time
+import urllib.request
+
+import pytest
+import websocket  # of websocket-client, which Jupyter brings
+
+from fu_papers.lab.paths import ROOT
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
+)
+PACKAGES = ROOT / "docs" / ".packages" / ".ready"
+SECONDS = 30  # for anything to appear
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not CHROMIUM, reason="Chromium is not installed"),
+    pytest.mark.skipif(not PACKAGES.exists(), reason="`make book` has not been called here"),
+]
+
+
+class Silent(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        """Nothing."""
+
+
+class Tab:
+    """One page of the browser. errors: what its console, its scripts and its network complained of since `open`."""
+
+    def __init__(self, address):
+        self.socket = websocket.create_connection(address, timeout=SECONDS, suppress_origin=True)
+        self.numbers, self.events, self.errors = itertools.count(1), [], []
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method, **parameters):
+        number = next(self.numbers)
+        self.socket.send(json.dumps({"id": number, "method": method, "params": parameters}))
+        while (message := json.loads(self.socket.recv())).get("id") != number:
+            self.hear(message)
+        return message.get("result", {})
+
+    def hear(self, message):
+        self.events.append(message["method"])
+        told = message["params"]
+        if message["method"] == "Runtime.exceptionThrown":
+            self.errors.append(told["exceptionDetails"]["text"])
+        elif message["method"] == "Log.entryAdded" and told["entry"]["level"] == "error":
+            self.errors.append(told["entry"]["text"] + " " + told["entry"].get("url", ""))
+        elif message["method"] == "Runtime.consoleAPICalled" and told["type"] == "error":
+            self.errors.append(str(told["args"]))
+        elif message["method"] == "Network.requestWillBeSent":
+            url = told["request"]["url"]
+            if not url.startswith(("http://127.0.0.1:", "data:", "blob:")):
+                self.errors.append(f"asks elsewhere: {url}")
+
+    def open(self, url):
+        """Load a page to its end."""
+        self.events, self.errors = [], []
+        self.call("Page.navigate", url=url)
+        until = time.monotonic() + SECONDS
+        while "Page.loadEventFired" not in self.events:
+            assert time.monotonic() < until, f"{url} has not loaded"
+            self.hear(json.loads(self.socket.recv()))
+        self.value("1")  # whatever was under way has been heard
+
+    def value(self, script):
+        """What a script gives."""
+        return self.call("Runtime.evaluate", expression=script, returnByValue=True)["result"].get("value")
+
+    def wait_for(self, script):
+        """A script's value as soon as it is true."""
+        until = time.monotonic() + SECONDS
+        while not (found := self.value(script)):
+            assert time.monotonic() < until, f"never true: {script}"
+            time.sleep(0.1)
+        return found
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The address of the book, built and served."""
+    subprocess.run(["make", "book"], cwd=ROOT, check=True, capture_output=True)
+    folder = ROOT / "build" / "book" / "site"
+    handler = functools.partial(Silent, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}", folder
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory):
+    profile = tmp_path_factory.mktemp("profile")
+    settings = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--no-first-run"]
+    settings += ["--disable-background-networking", "--disable-component-update", f"--user-data-dir={profile}"]
+    browser = subprocess.Popen([CHROMIUM, *settings, "about:blank"], stderr=subprocess.DEVNULL)
+    port_file, until = profile / "DevToolsActivePort", time.monotonic() + SECONDS
+    while not port_file.exists():
+        assert time.monotonic() < until, "Chromium has not started"
+        time.sleep(0.1)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port_file.read_text().split()[0]}/json") as answer:
+        address = next(each["webSocketDebuggerUrl"] for each in json.load(answer) if each["type"] == "page")
+    yield Tab(address)
+    browser.kill()
+    browser.wait()
+
+
+def test_every_page_opens_without_a_complaint_and_asks_nobody_else(site, tab):
+    address, folder = site
+    found = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.html"))
+    pages = [page for page in found if not page.startswith("_static/")]  # parts that the theme puts together
+    assert len(pages) > 15
+    told = {}
+    for page in pages:
+        tab.open(f"{address}/{page}")
+        assert tab.value("document.querySelector('h1') !== null || location.pathname.includes('genindex')"), page
+        if tab.errors:
+            told[page] = list(tab.errors)
+    assert told == {}
+
+
+def test_the_listener_hears_a_script_that_fails_and_a_file_that_is_missing(site, tab):
+    address, _ = site
+    tab.open(f"{address}/no_such_page.html")
+    assert any("404" in error for error in tab.errors)
+    tab.open(f"{address}/index.html")
+    tab.value("setTimeout(() => { throw new Error('planted') }, 0)")
+    tab.wait_for("1")
+    time.sleep(0.3)
+    tab.value("1")
+    assert any("Uncaught" in error for error in tab.errors)
+
+
+def test_links_lead_to_pages(site, tab):
+    address, _ = site
+    tab.open(f"{address}/index.html")
+    links = tab.value("[...document.querySelectorAll('a.internal, article a')].map(a => a.href).filter(h => h)")
+    inside = {link.partition("#")[0] for link in links if link.startswith(address)}
+    assert len(inside) > 15
+    for link in sorted(inside):
+        with urllib.request.urlopen(link) as answer:
+            assert answer.status == 200
+
+
+def test_search_finds_the_sign(site, tab):
+    address, _ = site
+    tab.open(f"{address}/search.html?q=sign")
+    found = tab.wait_for("[...document.querySelectorAll('#search-results li a')].map(a => a.textContent)")
+    assert any("HF-KCU" in title for title in found)
+
+
+def test_a_folded_solution_opens(site, tab):
+    address, _ = site
+    tab.open(f"{address}/exercises.html")
+    solution = "[...document.querySelectorAll('details')].find(d => d.innerText.startsWith('Solution'))"
+    assert tab.value(f"{solution}.open") is False
+    tab.value(f"{solution}.querySelector('summary').click()")
+    assert tab.wait_for(f"{solution}.open && {solution}.querySelector('pre').offsetHeight > 0")
+
+
+def test_formulas_are_typeset(site, tab):
+    """MathJax lies beside the pages."""
+    address, _ = site
+    tab.open(f"{address}/exercises.html")
+    assert tab.wait_for("document.querySelectorAll('mjx-container').length > 5")
+
+
+def test_dark_mode_is_dark(site, tab):
+    address, _ = site
+    tab.open(f"{address}/index.html")
+    tab.value("document.documentElement.dataset.theme = 'dark'")
+    red = tab.wait_for("parseInt(getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0]) + 1") - 1
+    assert red < 60
+
+
+def test_a_narrow_page_does_not_run_over(site, tab):
+    address, _ = site
+    tab.call("Emulation.setDeviceMetricsOverride", width=390, height=800, deviceScaleFactor=1, mobile=True)
+    tab.open(f"{address}/notebooks/02_hf_kcu.html")
+    width = tab.value("document.documentElement.scrollWidth")
+    tab.call("Emulation.clearDeviceMetricsOverride")
+    assert width <= 400
