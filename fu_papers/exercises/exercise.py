@@ -228,9 +228,14 @@ def _close(given: Tensor, right: Tensor) -> bool:
 
 
 def _shown(value: Any) -> str:
+    """An argument or a result in few words: numbers in four digits, what is no number by its kind."""
     if isinstance(value, Tensor):
-        return str([round(number, 4) for number in value.tolist()] if value.dim() == 1 else value.tolist())
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+        value = value.tolist()
+    if isinstance(value, list):
+        return f"[{', '.join(map(_shown, value))}]"
+    if isinstance(value, (bool, int, str)) or value is None:
+        return str(value)
+    return f"{value:.4g}" if isinstance(value, float) else f"a {type(value).__name__}"
 
 
 def _tidy(text: str) -> str:

@@ -19,6 +19,7 @@ from fu_papers.lab.notebooks import guides, notebooks
 from tests.notebook_lab import ABSOLUTE_PATH, closing_cell, code, outputs
 
 SECONDS = 60  # of computing, in the kernel
+LINKED = ("start_here", "puf", "hf_kcu", "fedora", "certified_dfl")
 ANSWERS = 0.5  # seconds until the picture has followed the slider
 
 
@@ -71,7 +72,7 @@ def test_every_link_leads_somewhere(name):
     path = (guides() | notebooks())[name]
     prose = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "markdown"]
     links = [link for text in prose for link in re.findall(r"\]\(([^)\s]+)\)", text)]
-    assert links
+    assert links or name not in LINKED
     for link in links:
         file, _, anchor = link.partition("#")
         target = path.parent / file

@@ -15,6 +15,7 @@ from tests.notebook_lab import ABSOLUTE_PATH, code, outputs
 TITLES = {"puf": "# PUF: ", "hf_kcu": "# HF-KCU: ", "certified_dfl": "# Certified DFL: ", "fedora": "# FedORA: "}
 # how every notebook ends
 HOUSE = ("Try it", "Claims", "Closing checks", "In five sentences", "Exercises", "Where things are")
+WITH_MARGINS = ("puf", "hf_kcu", "fedora", "certified_dfl")
 SECTIONS = {
     "puf": ("Parameters", "Setting", "Training", "request", "PUF", "Recovery", "Table III", "Two readings", *HOUSE),
     "hf_kcu": (
@@ -166,10 +167,10 @@ def test_no_path_of_any_machine_is_in_it(notebook):
     assert [text for text in texts if ABSOLUTE_PATH.search(text)] == []
 
 
-def test_what_stands_in_its_margins_is_true(notebook):
+def test_what_stands_in_its_margins_is_true(paper, notebook):
     """The few lines of code in the cells that unfold: each is a check of what the prose beside it says."""
     margins = [cell.source for cell in notebook.cells if cell.id.startswith("margin-")]
-    assert margins
+    assert margins or paper not in WITH_MARGINS
     for source in margins:
         assert source.startswith("<details><summary>")
         (block,) = re.findall(r"```python\n(.*?)```", source, re.DOTALL)
