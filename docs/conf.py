@@ -21,5 +21,7 @@ html_theme_options = {
     "home_page_in_toc": True,
     "navbar_persistent": [],
 }  # one field to search in is enough
+html_context = {"default_mode": "auto"}  # light or dark, as the reader's system
+html_favicon = "favicon.svg"
 html_show_sourcelink = False
 html_copy_source = False
