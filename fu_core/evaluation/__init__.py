@@ -14,9 +14,14 @@ if TYPE_CHECKING:
         canaries,
         costs,
         equivalence,
+        klom,
+        lira,
+        margins,
         membership,
+        per_example_epsilon,
         relearn,
         release_audit,
+        rmia,
     )
 
 __all__ = [
@@ -26,9 +31,14 @@ __all__ = [
     "canaries",
     "costs",
     "equivalence",
+    "klom",
+    "lira",
+    "margins",
     "membership",
+    "per_example_epsilon",
     "relearn",
     "release_audit",
+    "rmia",
 ]
 
 __getattr__ = lazy.parts(__name__, __all__)
