@@ -1,0 +1,193 @@
+"""The tidy frame of the arena's runs, the check of its controls, and the ranking.
+
+A row is one method in one place (a setting and a request). Retrain is what everybody is compared with; as a row stands
+Retrain again, N further retrainings of other seeds, whose distance is the noise floor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fu_core.unlearning.method import Method
+from fu_core.unlearning.method import method as registered
+from fu_papers.arena.grid import YARDSTICK
+from fu_papers.arena.pools import CONSTANT, NOISY
+from fu_papers.controls import AGAIN, DESTROYED, FLOOR
+from fu_papers.lab.record import Record
+from fu_papers.study import Cell, tidy, wide
+
+Found = Mapping[Cell, Record]
+REASONS = ("unsupported", "diverged")
+AS_GOOD = 2.0  # times the floor: below it, unlearned models count as told apart from retrained ones by nobody
+NOTHING = "Original"
+MUST_FAIL = (NOTHING, CONSTANT, DESTROYED)
+SHOWN = {NOTHING: "do nothing (Original)", AGAIN: FLOOR}
+
+
+class ControlsFailed(RuntimeError):
+    """The controls did not come out as they must, so the table that they stand in can tell nobody from anybody."""
+
+
+def shown(name: str) -> str:
+    """A method's name in tables."""
+    return SHOWN.get(name, name)
+
+
+def about(name: str) -> Method | None:
+    """What is registered of a method; None for controls that no method makes."""
+    return None if name in (AGAIN, CONSTANT, NOISY) else registered(name)
+
+
+def of_runs(unlearned: Found, judged: Found) -> pd.DataFrame:
+    """Every number of every method in every place, wide. Where a method has no result, `reason` says why.
+
+    Accuracies in percent; `passes` over all training data, of unlearning and recovery together, and `price`, the same
+    over Retrain's; bytes, storage and seconds of one model. What is infinite is inf, as a constant margin's KLoM is.
+    """
+
+    def measure(cell: Cell, record: Record) -> Iterator[dict[str, Any]]:
+        found = dict(record.metrics)
+        if lost := [why for why in REASONS if why in found]:
+            yield {"reason": found[lost[0]], "lost": lost[0]}
+            return
+        for kept in ("klom_draws", "example"):
+            found.pop(kept)
+        infinite = {name: math.inf for name, value in found.items() if value is None}
+        own, again = (_chunks(unlearned, cell, name) for name in (cell.method, AGAIN))
+        costs = {name: _mean(own, name) for name in ("bytes", "passes", "rounds", "storage", "seconds")}
+        price = costs["passes"] / _mean(again, "passes")
+        costs["passes"] /= own[0].metrics["samples"]
+        states = {part: _mean(own, part) for part in ("test", "forget", "retain", "recovery")}
+        yield {
+            **found,
+            **infinite,
+            "low": _interval(record)[0],
+            "high": _interval(record)[1],
+            "excess": found["epsilon"] - found["epsilon_null"],
+            **states,
+            "test_retrain": _mean(again, "test"),
+            "forget_retrain": _mean(again, "forget"),
+            "distance": _mean(own, "distance") if own[0].metrics["distance"] else None,
+            **costs,
+            "price": price,
+        }
+
+    return wide(tidy(judged, measure))
+
+
+def _chunks(unlearned: Found, cell: Cell, name: str) -> list[Record]:
+    """The runs of a method in the cell's place, of the seeds that are judged."""
+    place = (cell.setting, cell.request, name)
+    return [
+        r
+        for c, r in unlearned.items()
+        if (c.setting, c.request, c.method) == place and r.config["first_seed"] < YARDSTICK
+    ]
+
+
+def _mean(records: Sequence[Record], name: str) -> float:
+    """Over all models of all chunks; of numbers that are per model already, weighted by how many each has."""
+    values = [r.metrics[name] for r in records]
+    sizes = [r.config["models"] for r in records]
+    means = [float(np.mean(value)) for value in values]
+    return float(np.average(means, weights=sizes))
+
+
+def _interval(record: Record) -> tuple[float, float]:
+    """95 % of KLoM on forgotten examples, from its resampled logarithms: it is a ratio, and never below 0.
+
+    Resampled sets hold models twice, which moves the level of KLoM; their spread is what is taken of them.
+    """
+    value, draws = record.metrics["klom_forget"], record.metrics["klom_draws"]
+    if value is None or None in draws:
+        return (math.inf, math.inf) if value is None else (0.0, math.inf)
+    reach = 1.96 * float(np.std(np.log(draws)))
+    return value * math.exp(-reach), value * math.exp(reach)
+
+
+# --- controls --------------------------------------------------------------------------------------------------------
+
+
+def wrong_controls(frame: pd.DataFrame) -> list[str]:
+    """What is wrong with the controls, place by place; empty if they come out as they must.
+
+    Doing nothing, a constant output and random weights must fail: be told from retrained models, the whole interval of
+    KLoM above twice the floor. A second retraining must pass: KLoM at most twice the floor.
+    """
+    told = []
+    for (setting, request), rows in frame.groupby(["setting", "request"], sort=False):
+        place, by_name = f"{setting}, {request}", rows.set_index("method")
+        for name in (*MUST_FAIL, AGAIN):
+            if name not in by_name.index or pd.isna(by_name.klom_forget[name]):
+                told.append(f"{place}: {shown(name)} has not been judged")
+                continue
+            row = by_name.loc[name]
+            allowed = AS_GOOD * row.floor
+            if name == AGAIN and not row.klom_forget <= allowed:
+                told.append(f"{place}: {shown(name)} fails, with KLoM {row.klom_forget:.3g} above {allowed:.3g}")
+            if name != AGAIN and not row.low > allowed:
+                told.append(f"{place}: {shown(name)} passes, with KLoM down to {row.low:.3g}, not above {allowed:.3g}")
+    return told
+
+
+def check_controls(frame: pd.DataFrame) -> None:
+    """Raise ControlsFailed, naming what is wrong, unless all controls come out as they must."""
+    if wrong := wrong_controls(frame):
+        raise ControlsFailed(
+            f"controls: {len(wrong)} did not come out as they must, so nothing is ranked. {'; '.join(wrong[:5])}"
+        )
+
+
+# --- ranking ---------------------------------------------------------------------------------------------------------
+
+
+def ranking(frame: pd.DataFrame, judged: Found) -> pd.DataFrame:
+    """A row per method, those nearest to Retrain first: geometric means of KLoM over places, means of all else.
+
+    `low` and `high`: 95 % of the geometric mean, over models. `places`: where it has a result, of how many. Methods
+    with no result anywhere come last. Raises ControlsFailed where the controls are wrong.
+    """
+    check_controls(frame)
+    places = len(frame.groupby(["setting", "request"]))
+    rows = []
+    for name, own in frame.groupby("method", sort=False):
+        there = own[own.klom_forget.notna()] if "klom_forget" in own else own.iloc[:0]
+        about_it = about(str(name))
+        row: dict[str, Any] = {
+            "method": name,
+            "guarantee": "none" if about_it is None else about_it.guarantee,
+            "places": len(there),
+            "of": places,
+        }
+        if len(there):
+            row |= {part: _geometric(there[part]) for part in ("klom_forget", "klom_retain", "klom_test", "floor")}
+            row["low"], row["high"] = _geometric_interval(there, judged)
+            row["times"] = row["klom_forget"] / row["floor"]
+            means = ("auc", "tpr_1", "tpr_01", "rmia", "excess", "exposure", "price", "passes", "bytes", "storage")
+            row |= {mean: float(there[mean].astype(float).mean()) for mean in (*means, "seconds", "models")}
+            row["lost"] = float((there.test_retrain - there.test).astype(float).mean())
+            row["forget_gap"] = float((there.forget - there.forget_retrain).astype(float).abs().mean())
+            row["as_good"] = int((there.klom_forget <= AS_GOOD * there.floor).sum())
+        rows.append(row)
+    return pd.DataFrame(rows).sort_values("klom_forget", kind="stable", na_position="last").reset_index(drop=True)
+
+
+def _geometric(values: pd.Series) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.exp(np.log(values.astype(float)).mean()))
+
+
+def _geometric_interval(there: pd.DataFrame, judged: Found) -> tuple[float, float]:
+    """95 % of the geometric mean over places; trainings of different places are their own."""
+    value = _geometric(there.klom_forget)
+    if not math.isfinite(value):
+        return math.inf, math.inf
+    keys = {record.key: record for record in judged.values()}
+    spreads = [float(np.std(np.log(keys[key].metrics["klom_draws"]))) for key in there.record]
+    reach = 1.96 * math.sqrt(sum(s**2 for s in spreads)) / len(spreads)
+    return value * math.exp(-reach), value * math.exp(reach)
