@@ -28,6 +28,7 @@ SERVED = {name: m for name, m in methods().items() if "server" in m.exchanges}
 NEEDS_ALL = {"PGA", "FedEraser", "HF-KCU", "HF-KCU held-out", "Stored vectors"}
 GIVEN = {  # parameters without which a method serves nobody, of those that are trained
     "HF-KCU held-out": lambda before: {"held_out": joined(before.horizontal.clients)},
+    "SCRUB+R": lambda before: {"held_out": joined(before.horizontal.clients)},
     "Stored vectors": lambda before: {"vectors": {1: torch.ones_like(before.w)}},
 }
 
@@ -173,7 +174,7 @@ def test_every_method_serves_half_a_federation_or_says_that_it_needs_all(name):
             unlearn(name, trained(0.5), "client-1")
     else:
         before = trained(0.5)
-        model = unlearn(name, before, "client-1").model
+        model = unlearn(name, before, "client-1", **GIVEN.get(name, lambda _: {})(before)).model
         if name == "Retrain":
             f = before.horizontal.after(Deletion.of(before.horizontal.clients, 1))
             assert torch.equal(model, fedavg(f, before.w_0, 4))
