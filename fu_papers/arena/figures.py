@@ -9,18 +9,18 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from fu_papers.arena.pools import CONSTANT, NOISY
-from fu_papers.arena.results import AS_GOOD, NOTHING, Found, check_controls, shown
+from fu_papers.arena.results import NOTHING, Found, check_controls, shown
 from fu_papers.controls import AGAIN, DESTROYED
 from fu_papers.look import LINE, colour
 
 MARKERS = {"none": "o", "exact": "s", "certified": "D"}  # by guarantee
 GREYS = {AGAIN: "#000000", CONSTANT: "#b0b0b0", NOISY: "#9a9a9a"}
 FREE = 0.02  # percent of Retrain's passes: what costs less is drawn there
-FARTHEST = 300.0  # times the floor: what is farther from Retrain is drawn there, with an arrow
+LOWEST, FARTHEST = -30.0, 200.0  # percent left: what is farther is drawn there, with an arrow
+CONTROLS = (NOTHING, AGAIN, CONSTANT, NOISY, DESTROYED)
 FORGOTTEN, REMEMBERED = "#e5f5e0", "#fdece9"
 
 
@@ -32,103 +32,73 @@ def look_of(name: str) -> str:
 def map_figure(ranked: pd.DataFrame) -> Figure:
     """Forgetting against cost: left is cheap, down is forgotten. Marker by guarantee; green: as good as Retrain."""
     fig, ax = plt.subplots(figsize=(10.5, 6.4))
-    there = ranked[ranked.places > 0].set_index("method")
-    nothing = float(there.times[NOTHING])
-    ax.axhspan(0.5, AS_GOOD, color=FORGOTTEN, zorder=0)
-    ax.axhspan(nothing, 2 * FARTHEST, color=REMEMBERED, zorder=0)
-    ax.axhline(nothing, color=look_of(NOTHING), linestyle=":", linewidth=1.2)
-    ax.text(
-        0.99,
-        nothing * 1.04,
-        "farther from Retrain than doing nothing",
-        color=LINE,
-        transform=_right(ax),
-        ha="right",
-        va="bottom",
-    )
-    ax.text(0.99, AS_GOOD * 0.96, "cannot be told from Retrain", color=LINE, transform=_right(ax), ha="right", va="top")
+    there = ranked[ranked.places > 0]
+    ax.axhspan(LOWEST, 15, color=FORGOTTEN, zorder=0)
+    ax.axhspan(100, FARTHEST * 1.2, color=REMEMBERED, zorder=0)
+    ax.axhline(0, color=look_of(AGAIN), linestyle="--", linewidth=1.2)
+    ax.axhline(100, color=look_of(NOTHING), linestyle=":", linewidth=1.2)
+    words = {"color": LINE, "transform": ax.get_yaxis_transform(), "ha": "right"}
+    ax.text(0.99, FARTHEST * 1.17, "farther from Retrain than doing nothing", va="top", **words)
+    ax.text(0.99, LOWEST + 2, "forgotten as by Retrain", va="bottom", **words)
     labels: list[tuple[float, float, str]] = []
-    for name, row in there.iterrows():
-        x, y = max(100 * row.price, FREE), min(row.times, FARTHEST)
-        look: dict[str, Any] = {"color": look_of(str(name)), "marker": MARKERS[row.guarantee], "s": 70, "zorder": 3}
-        if name in (NOTHING, AGAIN, CONSTANT, NOISY, DESTROYED):
+    for row in there.to_dict("records"):
+        name = row["method"]
+        x, y = max(100 * row["price"], FREE), min(row["left"], FARTHEST)
+        look: dict[str, Any] = {"edgecolors": look_of(name), "facecolors": look_of(name)}
+        if name in CONTROLS:
             look |= {"facecolors": "none", "linewidths": 1.6}
-        ax.scatter(x, y, **look)
-        far = row.times > FARTHEST
-        labels.append((x, y, f"{shown(str(name))}{' ↑' if far else ''}"))
-    ax.set(xscale="log", yscale="log", xlim=(FREE / 1.6, 400), ylim=(0.5, 1.5 * FARTHEST))
+        ax.scatter(x, y, marker=MARKERS[row["guarantee"]], s=70, zorder=3, **look)
+        labels.append((x, y, f"{shown(name)}{' ↑' if row['left'] > FARTHEST else ''}"))
+    ax.set(xscale="log", xlim=(FREE / 1.6, 500), ylim=(LOWEST, FARTHEST * 1.2))
     _spread_labels(ax, labels)
-    ticks = [FREE, 0.1, 1, 10, 100]
-    ax.set_xticks(ticks, labels=["free", "0.1", "1", "10", "100"])
-    ax.set_yticks([1, 2, 10, 100], labels=["1", "2", "10", "100"])
+    ax.set_xticks([FREE, 0.1, 1, 10, 100], labels=["free", "0.1 %", "1 %", "10 %", "Retrain"])
     ax.minorticks_off()
-    ax.set(
-        xlabel="cost: passes over data, % of retraining",
-        ylabel="distance from retrained models\n(KLoM on forgotten data, times the noise floor)",
-    )
+    ax.set_yticks([0, 50, 100, 150, 200], labels=["Retrain", "50 %", "do nothing", "150 %", "200 %"])
+    ax.set_xlabel("cost: passes over the data, of those that retraining takes")
+    ax.set_ylabel("what is left to forget\n(log KLoM on forgotten data, 0 is the noise floor)")
     for guarantee, marker in MARKERS.items():
         ax.scatter([], [], color=LINE, marker=marker, label=f"guarantee: {guarantee}")
-    ax.scatter([], [], color=LINE, facecolors="none", marker="o", label="control")
+    ax.scatter([], [], edgecolors=LINE, facecolors="none", marker="o", label="control")
     ax.legend(loc="lower left", frameon=True)
     return fig
 
 
-def _right(ax: Axes) -> Any:
-    """x as a share of the axes, y in data."""
-    return ax.get_yaxis_transform()
-
-
 def _spread_labels(ax: Axes, labels: Sequence[tuple[float, float, str]]) -> None:
-    """Names right of their markers, moved up where they would lie on another; deterministic."""
+    """Names beside their markers, moved up or down where they would lie on another name. Deterministic."""
+    assert ax.figure is not None
     ax.figure.draw_without_rendering()  # type: ignore[union-attr]
-    taken: list[tuple[float, float, float]] = []  # left, right, height in pixels
-    for x, y, text in sorted(labels, key=lambda one: (one[1], one[0])):
+    height, taken = 14.0, []  # pixels; left, right, height of each name
+    for x, y, text in sorted(labels, key=lambda one: (one[0], one[1])):
         px, py = ax.transData.transform((x, y))
-        width, height = 6.4 * len(text), 13.0
-        left = px + 9
-        if left + width > ax.bbox.x1 + 90:
-            left = px - 9 - width
-        at = py
-        while any(abs(at - other) < height and left < end and begin < left + width for begin, end, other in taken):
-            at += 2.0
+        width = 6.9 * len(text)
+        left = px + 10 if px + 10 + width < ax.bbox.x1 + 60 else px - 10 - width
+        for k in range(60):
+            at = py + (k + 1) // 2 * height / 2 * (-1 if k % 2 else 1)
+            free = all(abs(at - other) >= height or left >= end or begin >= left + width for begin, end, other in taken)
+            if free and ax.bbox.y0 < at < ax.bbox.y1:
+                break
         taken.append((left, left + width, at))
         place = ax.transData.inverted().transform((left, at))
-        ax.annotate(
-            text, (x, y), xytext=tuple(place), fontsize=9, va="center",
-            arrowprops={"arrowstyle": "-", "color": "#bbbbbb", "linewidth": 0.6} if abs(at - py) > 8 else None,
-        )  # fmt: skip
+        line = {"arrowstyle": "-", "color": "#aaaaaa", "linewidth": 0.7} if abs(at - py) > height / 2 else None
+        ax.annotate(text, (x, y), xytext=tuple(place), fontsize=9, va="center", arrowprops=line)
 
 
 def places_figure(frame: pd.DataFrame, ranked: pd.DataFrame) -> Figure:
-    """Every method in every place: KLoM on forgotten data over the floor, as colour and number."""
+    """Every method in every place: what is left of doing nothing's distance from Retrain, as colour and number."""
     check_controls(frame)
     order = list(ranked[ranked.places > 0].method)
     places = list(dict.fromkeys(zip(frame.setting, frame.request, strict=True)))
     grid = np.full((len(order), len(places)), np.nan)
     for row in frame[frame.klom_forget.notna()].to_dict("records"):
-        grid[order.index(row["method"]), places.index((row["setting"], row["request"]))] = (
-            row["klom_forget"] / row["floor"]
-        )
-    fig, ax = plt.subplots(figsize=(1.25 * len(places) + 3, 0.3 * len(order) + 1.6))
-    shown_as = np.clip(np.where(np.isfinite(grid), grid, np.where(np.isnan(grid), np.nan, 1e9)), 0.5, 1e3)
-    ax.imshow(shown_as, cmap="RdYlGn_r", norm=LogNorm(1, 300), aspect="auto")
+        grid[order.index(row["method"]), places.index((row["setting"], row["request"]))] = row["left"]
+    fig, ax = plt.subplots(figsize=(1.15 * len(places) + 3, 0.3 * len(order) + 1.6))
+    ax.imshow(np.clip(grid, 0, 200), cmap="RdYlGn_r", vmin=-20, vmax=220, aspect="auto")
     for (i, j), value in np.ndenumerate(grid):
-        text = (
-            ""
-            if np.isnan(value)
-            else "∞"
-            if np.isinf(value)
-            else "≥ 1000"
-            if value >= 1000
-            else f"{value:.2g}"
-            if value < 100
-            else f"{value:.0f}"
-        )
-        ax.text(j, i, text or "refuses", ha="center", va="center", fontsize=8, color="black" if text else "#999999")
+        text = "refuses" if np.isnan(value) else "∞" if np.isinf(value) else "> 999" if value > 999 else f"{value:.0f}"
+        ax.text(j, i, text, ha="center", va="center", fontsize=8, color="#999999" if np.isnan(value) else "black")
     ax.set_yticks(range(len(order)), labels=[shown(name) for name in order])
-    ax.set_xticks(
-        range(len(places)), labels=[f"{request}\n{place_name(setting)}" for setting, request in places], fontsize=8
-    )
+    heads = [f"{request}\n{place_name(setting)}" for setting, request in places]
+    ax.set_xticks(range(len(places)), labels=heads, fontsize=8)
     ax.xaxis.tick_top()
     ax.grid(visible=False)
     return fig

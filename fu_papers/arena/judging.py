@@ -37,7 +37,7 @@ def judged(unlearned: Margins, retrained: Margins, twins: Margins, *, resamples:
         auc, tpr_1, tpr_01              U-LiRA on forgotten examples, with the auc's interval
         rmia                            AUC of the RMIA scores of forgotten examples, unlearned against retrained
         epsilon, epsilon_null           mean per-example epsilon, and that of a perfect method
-        example                         the margins of one forgotten example, on both sides, to be looked at
+        example                         margins of the forgotten example that is hardest without it, to be looked at
         exposure                        AUC of membership of those who stay, less that under the twins, with interval
     """
     u, r = unlearned["forget"], retrained["forget"]
@@ -46,7 +46,8 @@ def judged(unlearned: Margins, retrained: Margins, twins: Margins, *, resamples:
         each = klom(unlearned[part], retrained[part])
         found |= {f"klom_{part}": finite(each.mean()), f"klom_{part}_p95": finite(each.sort().values[_p95(each)])}
     found["klom_draws"] = _draws(lambda p, q: _short(klom(p, q).mean()), u, r, resamples)
-    found["example"] = {"unlearned": _digits(u[:, 0]), "retrained": _digits(r[:, 0])}
+    hardest = int(r.mean(dim=0).argmin())  # whoever has not seen it guesses it wrong
+    found["example"] = {"unlearned": _digits(u[:, hardest]), "retrained": _digits(r[:, hardest])}
     lira = u_lira(u, r)
     found |= {"auc": lira.auc, "auc_low": finite(lira.auc_low), "auc_high": finite(lira.auc_high)}
     found |= {"tpr_1": lira.tpr_at_1_fpr, "tpr_01": lira.tpr_at_01_fpr, "rmia": _rmia_auc(unlearned, retrained)}

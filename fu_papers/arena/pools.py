@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 import torch
@@ -108,7 +108,11 @@ def serve(
         memories = pool.memories(needs.history)
     kept = [sum(t.numel() * t.element_size() for t in memory.tensors().values()) for memory in memories]
     given = dict(options or {})
-    if name == "HF-KCU held-out":  # the only method that reads data beyond its clients'
+    if (
+        needs.auxiliary_data
+        and is_dataclass(about.parameters)
+        and "held_out" in {f.name for f in fields(about.parameters)}
+    ):
         given = {"held_out": recovery.held_out, **given}
     began = time.perf_counter()
     models, spent = [], Meter()

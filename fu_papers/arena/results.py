@@ -77,7 +77,25 @@ def of_runs(unlearned: Found, judged: Found) -> pd.DataFrame:
             "price": price,
         }
 
-    return wide(tidy(judged, measure))
+    return _compared(wide(tidy(judged, measure)))
+
+
+def _compared(frame: pd.DataFrame) -> pd.DataFrame:
+    """With `left`, `left_low`, `left_high`: how much of doing nothing's distance from Retrain is left, in percent.
+
+    On the scale of log KLoM, from the floor (0) to doing nothing in the same place (100), so that places with more and
+    with less to forget count alike; above 100 is farther away than doing nothing.
+    """
+    if "klom_forget" not in frame:
+        return frame
+    places, nothing = ["setting", "request"], frame[frame.method == NOTHING]
+    beside = frame[places].merge(nothing[[*places, "klom_forget"]], on=places, how="left").klom_forget.to_numpy(float)
+    floors = frame.floor.to_numpy(float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        span = np.log(beside / floors)
+        given = {"left": "klom_forget", "left_low": "low", "left_high": "high"}
+        of = {name: 100 * np.log(frame[source].to_numpy(float) / floors) / span for name, source in given.items()}
+    return frame.assign(**of)
 
 
 def _chunks(unlearned: Found, cell: Cell, name: str) -> list[Record]:
@@ -146,48 +164,45 @@ def check_controls(frame: pd.DataFrame) -> None:
 # --- ranking ---------------------------------------------------------------------------------------------------------
 
 
-def ranking(frame: pd.DataFrame, judged: Found) -> pd.DataFrame:
-    """A row per method, those nearest to Retrain first: geometric means of KLoM over places, means of all else.
+def ranking(frame: pd.DataFrame) -> pd.DataFrame:
+    """A row per method, those nearest to Retrain first: means over the places where it has a result.
 
-    `low` and `high`: 95 % of the geometric mean, over models. `places`: where it has a result, of how many. Methods
-    with no result anywhere come last. Raises ControlsFailed where the controls are wrong.
+    `left` with its 95 % interval over models (places have trainings of their own); `klom_*`: geometric means;
+    `places`: where it has a result, of how many. Methods with no result anywhere come last. Raises ControlsFailed where
+    the controls are wrong.
     """
     check_controls(frame)
     places = len(frame.groupby(["setting", "request"]))
     rows = []
     for name, own in frame.groupby("method", sort=False):
-        there = own[own.klom_forget.notna()] if "klom_forget" in own else own.iloc[:0]
-        about_it = about(str(name))
+        there = own[own.klom_forget.notna()]
+        known = about(str(name))
         row: dict[str, Any] = {
             "method": name,
-            "guarantee": "none" if about_it is None else about_it.guarantee,
+            "guarantee": "none" if known is None else known.guarantee,
             "places": len(there),
             "of": places,
         }
         if len(there):
             row |= {part: _geometric(there[part]) for part in ("klom_forget", "klom_retain", "klom_test", "floor")}
-            row["low"], row["high"] = _geometric_interval(there, judged)
-            row["times"] = row["klom_forget"] / row["floor"]
+            row["left"], (row["low"], row["high"]) = float(there.left.mean()), _mean_interval(there)
             means = ("auc", "tpr_1", "tpr_01", "rmia", "excess", "exposure", "price", "passes", "bytes", "storage")
             row |= {mean: float(there[mean].astype(float).mean()) for mean in (*means, "seconds", "models")}
             row["lost"] = float((there.test_retrain - there.test).astype(float).mean())
             row["forget_gap"] = float((there.forget - there.forget_retrain).astype(float).abs().mean())
             row["as_good"] = int((there.klom_forget <= AS_GOOD * there.floor).sum())
         rows.append(row)
-    return pd.DataFrame(rows).sort_values("klom_forget", kind="stable", na_position="last").reset_index(drop=True)
+    return pd.DataFrame(rows).sort_values("left", kind="stable", na_position="last").reset_index(drop=True)
 
 
 def _geometric(values: pd.Series) -> float:
-    with np.errstate(over="ignore"):
-        return float(np.exp(np.log(values.astype(float)).mean()))
+    return float(np.exp(np.log(values.astype(float)).mean()))
 
 
-def _geometric_interval(there: pd.DataFrame, judged: Found) -> tuple[float, float]:
-    """95 % of the geometric mean over places; trainings of different places are their own."""
-    value = _geometric(there.klom_forget)
-    if not math.isfinite(value):
-        return math.inf, math.inf
-    keys = {record.key: record for record in judged.values()}
-    spreads = [float(np.std(np.log(keys[key].metrics["klom_draws"]))) for key in there.record]
-    reach = 1.96 * math.sqrt(sum(s**2 for s in spreads)) / len(spreads)
-    return value * math.exp(-reach), value * math.exp(reach)
+def _mean_interval(there: pd.DataFrame) -> tuple[float, float]:
+    """95 % of the mean of `left` over places that are independent of each other."""
+    middle = float(there.left.mean())
+    if not np.isfinite(there[["left_low", "left_high"]].astype(float)).all(axis=None):
+        return (math.inf, math.inf) if math.isinf(middle) else (-math.inf, math.inf)
+    reach = float(np.sqrt(((there.left_high - there.left_low).astype(float) ** 2).sum())) / 2 / len(there)
+    return middle - reach, middle + reach

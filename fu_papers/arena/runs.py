@@ -165,7 +165,7 @@ def sides_of(config: Config) -> Needs:
 
 @run_function("arena.judge", data=lambda config: data_hash(config["unlearned"][0]), needs=sides_of)
 def judge(config: Config, context: RunContext) -> tuple[dict[str, Any], None]:
-    """All judges on one method's models, see `judging.judged`; what cannot be judged leaves the reason, as `unlearn`."""
+    """All judges on one method's models, see `judging.judged`. What cannot be judged leaves the reason why."""
     lost = {}
     for k in range(len(config["unlearned"])):
         metrics = context.needed_record(f"unlearned {k}").metrics

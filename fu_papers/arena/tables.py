@@ -27,7 +27,7 @@ def number(value: Any, digits: int = 3) -> str:
 
 
 def ranking_table(ranked: pd.DataFrame) -> pd.DataFrame:
-    """The ranking as it is shown. KLoM: geometric means over places, with 95 % over models; all else plain means."""
+    """The ranking as it is shown; `left` is what it is ranked by: 0 is Retrain, 100 is doing nothing."""
     rows = []
     for row in ranked[ranked.places > 0].to_dict("records"):
         rows.append(
@@ -35,10 +35,10 @@ def ranking_table(ranked: pd.DataFrame) -> pd.DataFrame:
                 "method": shown(row["method"]),
                 "guarantee": row["guarantee"],
                 "places": f"{row['places']} of {row['of']}",
-                "KLoM, forgotten": f"{number(row['klom_forget'])} [{number(row['low'])}, {number(row['high'])}]",
-                "times the floor": number(row["times"]),
-                "as good as Retrain": f"{row['as_good']} of {row['places']}",
-                "KLoM, retained": number(row["klom_retain"]),
+                "left of the distance, %": interval(row["left"], row["low"], row["high"]),
+                "as Retrain": f"{row['as_good']} of {row['places']}",
+                "KLoM, forgotten": number(row["klom_forget"]),
+                "retained": number(row["klom_retain"]),
                 "U-LiRA AUC": f"{row['auc']:.2f}",
                 "found at 1 % FPR": f"{100 * row['tpr_1']:.0f} %",
                 "at 0.1 %": f"{100 * row['tpr_01']:.0f} %",
@@ -52,6 +52,15 @@ def ranking_table(ranked: pd.DataFrame) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
+
+
+def interval(value: float, low: float, high: float) -> str:
+    """`"37 [30, 45]"`, in whole numbers; "∞" where it is."""
+    if math.isinf(value):
+        return "∞"
+    if value > 1000:
+        return "> 1000"
+    return f"{value:.0f} [{low:.0f}, {high:.0f}]"
 
 
 def request_table(frame: pd.DataFrame, setting: str, request: str) -> pd.DataFrame:
