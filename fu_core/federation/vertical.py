@@ -339,10 +339,11 @@ def endless_batches(rows: Tensor, batch_size: int, *, seed: int, first: int = 1,
 
 
 def check_finite(w: Vectors, when: str) -> None:
-    """Raise NumericalFailure naming the party whose parameters are NaN or infinite."""
+    """Raise NumericalFailure naming the party whose parameters are NaN or infinite; a lone vector is a whole model."""
     for k, w_k in enumerate(w):
         if not bool(w_k.isfinite().all()):
             who = "the active party" if k == len(w) - 1 else f"passive party {k}"
+            who = "the model" if len(w) == 1 else who
             raise NumericalFailure(f"the parameters of {who} became NaN or infinite {when}; lower the learning rate")
 
 

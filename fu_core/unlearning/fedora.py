@@ -233,59 +233,89 @@ def fedora(
 ) -> Parties:
     """The parties after unlearning, with the samples that stay at hand; the federation's own are left untouched.
 
-    `on_iteration` gets the dual variable, the residual and the step sizes of each iteration, and after the end the
-    score of the result; `notes` takes in how it ended (see `Ending`), and with `config.verify` the score of the result
-    on all of D_u as "score_all". Random: batches of retained samples, from the streams of (f.seed, pass over them),
-    none of which training uses; with `config.forget_sample` the samples of D_u, from the streams of (f.seed, "fedora
-    forgotten", how often it was asked for).
-
-    Raises InfeasibleConstraint if no model can be so uncertain, NumericalFailure if parameters become NaN or infinite.
+    `on_iteration`, `notes`, what is random and what raises: as `unlearned` has them.
     """
     forget, retain = deletion.forget[0], deletion.retain[0]  # row numbers
-    classes, told = f.parties.active.classes, notes if notes is not None else {}
-    epsilon = config.epsilon(classes)
-    u, substeps, iterations, _ = config.planned(len(forget), len(retain))
-    asked = 0
 
     def score(theta: Vectors, rows: Tensor) -> _Loss:
         exchange = forward(f.parties, theta, rows, f.boundary, config.part)
         return _Loss(exchange, uncertainty_loss(exchange.logits, weight=config.weight, score=config.score))  # (24)
 
-    def forgetting(theta: Vectors) -> Answer:
-        nonlocal asked
-        asked += 1
-        return score(theta, forget if u == len(forget) else some(forget, u, seed=f.seed, draw=asked))
-
-    passing = endless_batches(retain, config.batch_size, seed=f.seed, first=-1, step=-1)  # no epoch of training
-    batches_of: dict[int, list[Tensor]] = {}
-
-    def retained(theta: Vectors, t: int, j: int) -> Answer:
-        if t not in batches_of:
-            batches_of.clear()
-            batches_of[t] = [next(passing) for _ in range(substeps)]
-        exchange = forward(f.parties, theta, batches_of[t][j], f.boundary)
+    def retained(theta: Vectors, rows: Tensor) -> _Loss:
+        exchange = forward(f.parties, theta, rows, f.boundary)
         return _Loss(exchange, F.cross_entropy(exchange.logits, exchange.y))  # (26)
 
     def counted(iteration: Iteration) -> None:
         if iteration.t:  # the closing report has none of its own, and these are of the iteration before
             if config.step_rule and config.unlearn:
                 f.boundary.numbers(len(f.parties.passive))  # gradient norms up, lambda down
-            if config.adaptive and config.steps == "guarded" and substeps:
+            if config.adaptive and config.steps == "guarded" and config.planned(len(forget), len(retain)).substeps:
                 f.boundary.numbers(len(f.parties.passive), up=False)  # does the retained loss rise?
         if on_iteration is not None:
             on_iteration(iteration)
 
-    w = f.parties.w
-    f.meter.keep("theta0 and the cached gradient", *w, *w)
+    f.meter.keep("theta0 and the cached gradient", *f.parties.w, *f.parties.w)
+    theta = unlearned(
+        f.parties.w, score, retained, forget, retain, config,
+        classes=f.parties.active.classes, seed=f.seed, on_iteration=counted, notes=notes,
+    )  # fmt: skip
+    return f.parties.having(theta)
+
+
+def unlearned(
+    theta0: Vectors,
+    score: Callable[[Vectors, Tensor], Answer],
+    retained: Callable[[Vectors, Tensor], Answer],
+    forget: Tensor,
+    retain: Tensor,
+    config: FedORA,
+    *,
+    classes: int,
+    seed: int,
+    on_iteration: Callable[[Iteration], None] | None = None,
+    notes: dict[str, Any] | None = None,
+) -> Vectors:
+    """The parameters, one vector per party, after (7) is solved from `theta0`, whoever holds what of the samples.
+
+    score, retained: L_u and L_r at some parameters on some samples, of which `forget` (n_u,) and `retain` (n_r,) are
+    the names: row numbers, say.
+
+    `on_iteration` gets the dual variable, the residual and the step sizes of each iteration, and after the end the
+    score of the result; `notes` takes in how it ended (see `Ending`), and with `config.verify` the score of the result
+    on all of D_u as "score_all". Random: batches of retained samples, from the streams of (seed, pass over them),
+    none of which training uses; with `config.forget_sample` the samples of D_u, from the streams of (seed, "fedora
+    forgotten", how often it was asked for).
+
+    Raises InfeasibleConstraint if no model can be so uncertain, NumericalFailure if parameters become NaN or infinite.
+    """
+    told = notes if notes is not None else {}
+    epsilon = config.epsilon(classes)
+    u, substeps, iterations, _ = config.planned(len(forget), len(retain))
+    asked = 0
+
+    def forgetting(theta: Vectors) -> Answer:
+        nonlocal asked
+        asked += 1
+        return score(theta, forget if u == len(forget) else some(forget, u, seed=seed, draw=asked))
+
+    passing = endless_batches(retain, config.batch_size, seed=seed, first=-1, step=-1)  # no epoch of training
+    batches_of: dict[int, list[Tensor]] = {}
+
+    def on_batch(theta: Vectors, t: int, j: int) -> Answer:
+        if t not in batches_of:
+            batches_of.clear()
+            batches_of[t] = [next(passing) for _ in range(substeps)]
+        return retained(theta, batches_of[t][j])
+
     theta = primal_dual(
-        w, forgetting, retained, replace(config, iterations=iterations), epsilon=epsilon, substeps=substeps,
-        uniform=math.log(classes), on_iteration=counted, on_end=lambda end: told.update(end.notes),
+        theta0, forgetting, on_batch, replace(config, iterations=iterations), epsilon=epsilon, substeps=substeps,
+        uniform=math.log(classes), on_iteration=on_iteration, on_end=lambda end: told.update(end.notes),
     )  # fmt: skip
     if iterations < config.iterations:
         told["why"] += f" ({config.iterations} without passes={config.passes:g})"
     if config.verify:
         told["score_all"] = score(theta, forget).value
-    return f.parties.having(theta)
+    return theta
 
 
 def some(rows: Tensor, count: int, *, seed: int, draw: int) -> Tensor:

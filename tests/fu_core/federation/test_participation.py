@@ -25,7 +25,9 @@ from fu_core.unlearning.puf import PUF, puf_round
 W_0 = torch.zeros(3, dtype=torch.float64)
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
 SERVED = {name: m for name, m in methods().items() if "server" in m.exchanges}
-NEEDS_ALL = {"PGA", "FedEraser", "HF-KCU", "HF-KCU held-out", "Stored vectors"}
+NEEDS_ALL = {
+    "PGA", "FedEraser", "HF-KCU", "HF-KCU held-out", "Stored vectors", "FedORA horizontal", "FedORA horizontal reverse",
+}  # fmt: skip
 GIVEN = {  # parameters without which a method serves nobody, of those that are trained
     "HF-KCU held-out": lambda before: {"held_out": joined(before.horizontal.clients)},
     "SCRUB+R": lambda before: {"held_out": joined(before.horizontal.clients)},

@@ -5,11 +5,14 @@ Each is asked to serve every kind of request in every kind of federation that it
 
 import importlib
 import json
+import math
 import pkgutil
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, fields, is_dataclass, replace
 
 import pytest
@@ -18,7 +21,6 @@ from torch import Tensor
 
 from fu_core import unlearning
 from fu_core.errors import InvalidRequest, UnsupportedTask
-from fu_core.federation.meter import Meter
 from fu_core.federation.vertical import Parties
 from fu_core.request import Deletion, Request
 from fu_core.unlearning import baselines, method
@@ -161,7 +163,7 @@ def test_same_seed_same_bits_and_what_it_costs_is_counted(name, exchange):
     assert all(torch.equal(a, b) for a, b in zip(ours, again, strict=True))
     assert first.cost == second.cost
     work = first.cost.bytes + first.cost.images + first.cost.products
-    assert work == 0 if name in FREE else first.cost != Meter()
+    assert (work == 0) == (name in FREE)
 
 
 @pytest.mark.parametrize(("name", "exchange"), ANY)
@@ -252,6 +254,39 @@ def test_an_exact_method_never_sees_what_it_forgets(name, exchange, kind):
     assert not all(torch.equal(a, b) for a, b in zip(ours, other, strict=True))
 
 
+def without_model(trained) -> Trained:
+    """The same, but whatever came out of training is NaN: the model, the parties', what was sent meanwhile."""
+    if trained.exchange == "vertical":
+        parties = trained.vertical.parties
+        lost = parties.having([torch.full_like(w_k, math.nan) for w_k in parties.w])
+        return replace(trained, federation=trained.vertical.having(parties=lost))
+    memory = deepcopy(trained.memory)
+    for kept in tensors(memory):
+        if kept.is_floating_point():
+            kept.fill_(math.nan)
+    return replace(trained, w=torch.full_like(trained.model, math.nan), memory=memory)
+
+
+@pytest.mark.parametrize(
+    ("name", "exchange", "kind"), [c for c in cases(refused=False) if METHODS[c.values[0]].guarantee == "exact"]
+)
+def test_an_exact_method_never_reads_what_training_gave(name, exchange, kind):
+    """To the bit what it is with the model at hand; but it reads where training began."""
+    trained, request = FEDERATIONS[exchange](), REQUESTS[exchange][kind]
+    ours = parameters(served(name, trained, request).model)
+    blind = parameters(served(name, without_model(FEDERATIONS[exchange]()), request).model)
+    elsewhere = parameters(served(name, replace(trained, w_0=trained.w_0 + 0.1), request).model)
+    assert all(torch.equal(a, b) for a, b in zip(ours, blind, strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(ours, elsewhere, strict=True))
+
+
+def test_a_refusal_begins_with_what_is_wrong_about_the_request():
+    """The name of a part of the request, that is, and then says of whom it speaks."""
+    for name, m in METHODS.items():
+        for kind, sentence in m.refuses.items():
+            assert re.match(r"(forget|targets|leaving|samples|classes)\b.* ", sentence), (name, kind, sentence)
+
+
 def test_what_it_tells_of_itself_can_be_shown():
     for name, m in METHODS.items():
         assert m.name == name
@@ -319,6 +354,61 @@ def test_a_method_of_ones_own_is_served_as_soon_as_its_decorator_has_run():
         unlearn("Shrink", trained, "client-1-2")
     assert method.methods()["Shrink"].serves == ["client", "samples", "classes"]
     assert set(method.methods()) == {*METHODS, "Shrink"}
+
+
+SCRATCH = '''
+"""What somebody has in a file of their own."""
+
+from dataclasses import dataclass
+
+import fu_core
+from fu_core.unlearning.ranges import Range
+
+
+@dataclass(frozen=True)
+class Halfway:
+    share: float = 0.5
+
+
+@fu_core.register(
+    "Halfway back", paper="nobody's", colour="#abcdef", parameters=Halfway, recovers=False,
+    refuses={"classes": "forget: Halfway back does not know what a class is"}, ranges={"share": Range(0.1, 0.9)},
+)
+def serve(trained, deletion, config):
+    trained.notes["share"] = config.share
+    trained.horizontal.meter.send(trained.model, up=len(deletion.targets))
+    return trained.w_0 + config.share * (trained.model - trained.w_0)
+'''
+
+
+def test_a_scratch_file_joins_by_one_decorated_function(tmp_path):
+    """Once it has run it is a method like any other: served, counted, tuned, refused and told apart."""
+    scratch = tmp_path / "scratch.py"
+    scratch.write_text(SCRATCH)
+    assert "Halfway back" not in method.methods()
+    runpy.run_path(str(scratch), run_name="scratch")
+    joined = method.methods()["Halfway back"]
+    assert set(method.methods()) == {*METHODS, "Halfway back"}
+    assert (joined.serves, joined.exchanges) == (["client", "clients", "samples"], ("server",))
+
+    trained = federations.with_server()
+    before = [t.clone() for t in tensors(trained)]
+    for kind in joined.serves:
+        model, cost, notes = unlearn("Halfway back", trained, REQUESTS["server"][kind], share=0.25)
+        assert torch.equal(model, trained.w_0 + 0.25 * (trained.model - trained.w_0))
+        forget = resolved(trained, REQUESTS["server"][kind]).targets
+        assert (cost.bytes_up, cost.bytes_down, notes) == (len(forget) * 4 * len(model), 0, {"share": 0.25})
+    assert all(torch.equal(a, b) for a, b in zip(before, tensors(trained), strict=True))
+
+    found = trials("Halfway back", 4, seed=0)
+    assert found[0] == {"share": 0.5}
+    assert len({options["share"] for options in found}) == 4
+    with pytest.raises(UnsupportedTask, match=r"^forget: Halfway back does not know what a class is$"):
+        unlearn("Halfway back", trained, "class-1")
+    with pytest.raises(UnsupportedTask, match=r"^Halfway back works in a federation of kind server"):
+        unlearn("Halfway back", federations.vertical(), "samples-9")
+    with pytest.raises(ValueError, match="did you mean 'Halfway back'"):
+        unlearn("Halfway bakc", trained, "client-1")
 
 
 def test_a_name_belongs_to_one_function():
