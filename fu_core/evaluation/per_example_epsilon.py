@@ -5,13 +5,14 @@ shares FPR and FNR of wrong guesses among N models a side, the example's
 
     epsilon = max over attacks of max(log((1 - delta - FPR) / FNR), log((1 - delta - FNR) / FPR)), at least 0
 
-    "single"    one threshold, "unlearned" above it, or below it where the unlearned median is the smaller one
-    "double"    two thresholds: the side with the smaller range is guessed between them
+    "single"    one threshold, the side with the larger median is guessed above it
+    "double"    two thresholds, the side with the smaller range is guessed between them: about as far apart as that
+                range, give or take 2, and the upper one within 2 of its maximum
 
 Two conventions of the competition's: an attack with exactly one rate 0 says nothing, with both 0 everything (epsilon
-is then CAP). And the best of many attacks on few models flatters: a perfect method has epsilon about 1.4 by single
-thresholds (`null_epsilon`), so quote what is in excess of Retrain against another Retrain. Nothing between
-`resolution(N)`, about log(N - 1), and CAP can occur. `audit` has the bounds that are right with 95 %.
+is then CAP). Nothing between `resolution(N)`, about log(N - 1), and CAP can occur. And of so many attacks the best is
+never as bad as chance: a perfect method has an epsilon well above 1 for whatever N (`null_epsilon`), so quote what is
+in excess of Retrain against another Retrain. `audit` has the bounds that are right with 95 %.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ ATTACKS = ("single", "double")
 CAP = 50.0  # in place of infinity
 MUCH_NARROWER = 0.01  # ratio of ranges at which no threshold needs to be tried
 BIN = 0.5  # of the score
+BUFFER = 2.0  # in margins: by how much the two thresholds may be off the narrower side's range
 
 
 def per_example_epsilon(
@@ -42,9 +44,9 @@ def per_example_epsilon(
     """epsilon (S,) of S examples, float64, larger is more exposed. Deterministic.
 
     unlearned, retrained: margins (N, S) of equally many models; delta: as the competition's code has it, its paper has
-    0.01; attacks: see above. Thresholds are all that there can be, between any two margins, where the competition tries
-    100 per unit. Where the range of one side is less than a hundredth of the other's, epsilon is CAP, but 0 where both
-    sides are constant and agree.
+    0.01; attacks: see above. Thresholds are tried between any two margins, where the competition takes 100 per unit,
+    so ours is as large as theirs or larger by what such a grid misses (tested). Where the range of one side is less
+    than a hundredth of the other's, epsilon is CAP, and so where both are constant and differ; 0 where they agree.
 
     Raises ValueError for shapes that do not fit, fewer than 4 models a side or not equally many, a `delta` outside
     [0, 1), unknown or no `attacks`; NumericalFailure for margins that are not finite.
@@ -118,7 +120,7 @@ def score(epsilon: Tensor, n: int) -> float:
 
 
 def _epsilons(n: int, delta: float) -> np.ndarray:
-    """epsilon of every pair of counts, false negatives in rows, false positives in columns, (n + 1, n + 1) flattened."""
+    """epsilon of every pair of counts: false negatives in rows, false positives in columns, (n + 1)^2 flattened."""
     rate = np.arange(n + 1) / n
     fnr, fpr = rate[:, None], rate[None, :]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -129,37 +131,47 @@ def _epsilons(n: int, delta: float) -> np.ndarray:
     return table.ravel()
 
 
-def _cuts(positive: np.ndarray, negative: np.ndarray) -> np.ndarray:
-    """(2N + 1, S): for a cut above k of the 2N sorted margins, negatives below it less (N + 1) times the positives.
+def _cuts(positive: np.ndarray, negative: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The sorted margins of both sides (2N, S), and what cutting them says, (2N + 1, S).
 
-    What two cuts enclose is then one difference, an offset into the table. Margins that are equal cannot be cut apart:
-    such a cut stands for the next one that is possible.
+    For a cut that leaves k margins below: the negatives among them less (N + 1) times the positives. What two cuts
+    enclose is then one difference, an offset into the table. Margins that are equal cannot be cut apart: such a cut
+    stands for the next one that is possible.
     """
     n, every = len(positive), np.concatenate([positive, negative])
     order = np.argsort(every, axis=0, kind="stable")
+    ordered = np.take_along_axis(every, order, axis=0)
     worth = np.where(order < n, -(n + 1), 1)
     below = np.concatenate([np.zeros((1, every.shape[1]), dtype=np.int64), np.cumsum(worth, axis=0)])
-    ordered = np.take_along_axis(every, order, axis=0)
     possible = np.ones(below.shape, dtype=bool)
     possible[1:-1] = ordered[1:] > ordered[:-1]
     index = np.where(possible, np.arange(len(below))[:, None], len(below) - 1)
     nearest = np.minimum.accumulate(index[::-1], axis=0)[::-1]
-    return np.take_along_axis(below, nearest, axis=0)
+    return ordered, np.take_along_axis(below, nearest, axis=0)
 
 
 def _single(positive: np.ndarray, negative: np.ndarray, table: np.ndarray) -> np.ndarray:
     """Best epsilon (S,) of "positive above the cut"."""
-    n, cuts = len(positive), _cuts(positive, negative)
+    n, (_, cuts) = len(positive), _cuts(positive, negative)
     return table[n * (n + 1) + cuts[-1] - cuts].max(axis=0)
 
 
 def _double(positive: np.ndarray, negative: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """Best epsilon (S,) of "positive between the cuts", over all pairs of cuts: one vectorised step per width."""
-    n, cuts = len(positive), _cuts(positive, negative)
+    """Best epsilon (S,) of "positive between the cuts", over all pairs of cuts: one vectorised step per distance."""
+    n, (ordered, cuts) = len(positive), _cuts(positive, negative)
+    span, top = np.ptp(positive, axis=0), positive.max(axis=0)
+    ends = np.full((1, ordered.shape[1]), np.inf)
+    lowest = np.concatenate([-ends, ordered])  # a threshold at this cut lies between the margins below and above it
+    highest = np.concatenate([ordered, ends])
+    # Of upper thresholds only those near the largest positive margin
+    low, high = np.maximum(lowest, top - BUFFER), np.minimum(highest, top + BUFFER)
     best = np.zeros(cuts.shape[1])
-    for width in range(1, len(cuts)):
-        enclosed = n * (n + 1) + cuts[width:] - cuts[:-width]
-        np.maximum(best, table[enclosed].max(axis=0), out=best)
+    for distance in range(1, len(cuts)):
+        most = high[distance:] - lowest[:-distance]  # that the two thresholds can be apart, and the least
+        least = low[distance:] - highest[:-distance]
+        may = (low <= high)[distance:] & (most >= span - BUFFER) & (least <= span + BUFFER)
+        enclosed = n * (n + 1) + cuts[distance:] - cuts[:-distance]
+        np.maximum(best, np.where(may, table[enclosed], 0.0).max(axis=0), out=best)
     return best
 
 
