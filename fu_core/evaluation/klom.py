@@ -97,7 +97,7 @@ def floor(n: int, retrained: int | None = None) -> float:
 def _gaussian(p: Tensor, q: Tensor) -> Tensor:
     var_p, var_q = p.var(dim=0), q.var(dim=0)
     divergence = 0.5 * (torch.log(var_q / var_p) + (var_p + (p.mean(dim=0) - q.mean(dim=0)) ** 2) / var_q - 1)
-    # The variance of equal margins is 0 up to rounding only, so they are asked for directly.
+    # Asked for directly: equal margins need not have a variance of exactly 0 on every device.
     still_p, still_q = _constant(p), _constant(q)
     equal = still_p & still_q & (p[0] == q[0])
     return torch.where(still_p | still_q, torch.where(equal, 0.0, torch.inf), divergence)

@@ -109,7 +109,7 @@ def test_standing_out_as_forgotten_is_as_far_as_being_remembered():
 
 
 def test_constant_margins_are_infinitely_far_unless_both_sides_agree():
-    """0.1 is no sum of powers of two: the variance of equal margins is 0 up to rounding only."""
+    """Also of numbers that are no sums of powers of two, whose mean is rounded."""
     still, other, moves = torch.full((7, 1), 0.1), torch.full((7, 1), 0.3), normal("moves", 7, 1)
     assert klom(still, moves).tolist() == klom(moves, still).tolist() == klom(still, other).tolist() == [math.inf]
     assert klom(still, still.clone()).tolist() == [0.0]
