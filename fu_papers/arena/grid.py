@@ -39,14 +39,11 @@ class Experiment(ArenaParameters):
     def _fits_together(self) -> Experiment:
         """What one value says about another. Raises ConfigError naming them."""
         check_count("clients", self.clients, least=3, error=ConfigError)  # two leave, and somebody must stay
-        for name in ("models", "few_models", "memory_models", "chunk"):
+        for name in ("models", "few_models", "memory_models", "slow_models", "chunk"):
             check_count(name, getattr(self, name), least=LEAST_MODELS, error=ConfigError)
-        if self.memory_models % self.chunk and self.memory_models < max(self.models, self.few_models):
-            raise ConfigError(
-                f"memory_models must be whole chunks of {self.chunk}, or at least models, got {self.memory_models}"
-            )
-        for name in self.methods:
-            check_choice("methods", name, [m for m in of_servers() if m not in CONTROLS], ConfigError)
+        for field in ("methods", "slow_methods"):
+            for name in getattr(self, field):
+                check_choice(field, name, [m for m in of_servers() if m not in CONTROLS], ConfigError)
         for name in ("requests", "skewed_requests"):
             for text in getattr(self, name):
                 named = Request.parse(text).clients
@@ -72,7 +69,9 @@ class Experiment(ArenaParameters):
     def size(self, setting: str, name: str = "Original") -> int:
         """N, how many models of a method are judged in a setting."""
         N = self.few_models if Setting.parse(setting).model in CONVOLUTIONAL else self.models
-        return min(N, self.memory_models) if name not in (AGAIN, CONSTANT, NOISY) and remembers(name) else N
+        if name not in (AGAIN, CONSTANT, NOISY) and remembers(name):
+            N = min(N, self.memory_models)
+        return min(N, self.slow_models) if name in self.slow_methods else N
 
     # --- configs of runs ---
 
@@ -99,8 +98,10 @@ class Experiment(ArenaParameters):
             ):
                 yield (setting, chunk["request"], chunk["first_seed"]), chunk
 
-    def unlearnings(self, setting: str, request: str, name: str, first_seed: int = 0) -> list[dict[str, Any]]:
-        """The configs of the `unlearn` runs of one method: a run per chunk of models."""
+    def unlearnings(
+        self, setting: str, request: str, name: str, first_seed: int = 0, N: int | None = None
+    ) -> list[dict[str, Any]]:
+        """The configs of the `unlearn` runs of one method, a run per chunk of its N models (default: its `size`)."""
         method = "Retrain" if name == AGAIN else name
         about = {
             "method": method,
@@ -110,7 +111,7 @@ class Experiment(ArenaParameters):
             "noise": float(self.noise) if method == NOISY else 0.0,
             "examples": self.examples,
         }
-        chunks = self.chunks(setting, request, self.size(setting, name), first_seed)
+        chunks = self.chunks(setting, request, N or self.size(setting, name), first_seed)
         return [{**chunk, **about} for chunk in chunks]
 
     def unlearned(self) -> Iterator[tuple[Cell, dict[str, Any]]]:
@@ -124,7 +125,8 @@ class Experiment(ArenaParameters):
     def judged(self) -> Iterator[tuple[Cell, dict[str, Any]]]:
         """Every `judge` run: one per setting, request and method, on all models of its pool.
 
-        Retrain is what they are compared with, and so is no row of its own; Retrain again is.
+        Retrain is what they are compared with, and so is no row of its own; Retrain again is. A method of fewer models
+        has as many twins, in runs of its own where they fill no whole chunks.
         """
         for (setting, request), name in itertools.product(self.places(), self.entrants):
             if name == "Retrain":
@@ -134,7 +136,7 @@ class Experiment(ArenaParameters):
             config = {
                 "unlearned": unlearned,
                 "retrained": self.unlearnings(setting, request, whose, YARDSTICK),
-                "twins": self.unlearnings(setting, request, AGAIN)[: len(unlearned)],
+                "twins": self.unlearnings(setting, request, AGAIN, N=self.size(setting, name)),
                 "resamples": self.resamples,
                 "delta": float(self.delta),
             }

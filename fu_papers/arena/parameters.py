@@ -29,6 +29,8 @@ class ArenaParameters(Parameters):
     models: Count = parameter("N, federations trained with a seed each, and as many retrained", unit="models")
     few_models: Count = parameter("N of settings with convolutional nets", unit="models")
     memory_models: Count = parameter("N of methods that need what was kept during training", unit="models")
+    slow_methods: Several[str] = parameter("methods that are judged on no more than slow_models, for what they cost")
+    slow_models: Count = parameter("N of those", unit="models")
     chunk: Count = parameter("models per run: what is resumed, and divided among machines", unit="models")
     clients: Count = parameter("how many hold the data")
     n_train: Natural = parameter("training samples in all; 0 for all there are")

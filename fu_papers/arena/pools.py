@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from fu_core.evaluation.margins import margins
 from fu_core.federation import Federation, Meter
 from fu_core.federation.many import fedavg_many
 from fu_core.federation.together import prepared
@@ -189,3 +190,31 @@ def accuracies(outputs: Tensor, y: Tensor) -> list[float]:
     """Accuracy of each of N models in percent, from outputs (N, n, C)."""
     right: list[float] = (100 * (outputs.argmax(dim=2) == y).double().mean(dim=1)).tolist()
     return right
+
+
+Sides = Mapping[str, tuple[Tensor, Tensor]]  # "forget", "retain", "test" -> samples (x, y)
+
+
+def evaluated(model: FlatModel, served: Served, sides: Sides, most: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What is kept of unlearned models: numbers, and margins (N, S) of at most so many examples of each kind.
+
+    Numbers, lists with one per model: accuracy in percent on each side, rounds of recovery; of one model: its cost and
+    seconds. Random: which examples, the same for every method, from the streams (0, "examples", side).
+    """
+    found: dict[str, Any] = {**served.cost, "recovery": served.recovery, "seconds": served.seconds}
+    kept = {}
+    for side, (x, y) in sides.items():
+        outputs = outputs_of(model, served.models, x)
+        found[side] = accuracies(outputs, y)
+        chosen = torch.randperm(len(y), generator=stream(0, "examples", side))[:most].sort().values.to(y.device)
+        kept[side] = margins(outputs[:, chosen], y[chosen])
+    return found, kept
+
+
+def distances(models: Tensor | list[Any], of: Tensor, pair: tuple[Tensor, Tensor]) -> list[float] | None:
+    """|models - of| over the distance of `pair`, row by row (N); None for ensembles, which are no vectors."""
+    if not isinstance(models, Tensor):
+        return None
+    apart = (pair[0] - pair[1]).double().norm(dim=1)
+    ratios: list[float] = ((models - of).double().norm(dim=1) / apart).tolist()
+    return ratios

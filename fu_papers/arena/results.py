@@ -22,6 +22,7 @@ from fu_papers.lab.record import Record
 from fu_papers.study import Cell, tidy, wide
 
 Found = Mapping[Cell, Record]
+Chunk = tuple[Mapping[str, Any], int]  # what `runs.unlearn` tells of so many models
 REASONS = ("unsupported", "diverged")
 AS_GOOD = 2.0  # times the floor: below it, unlearned models count as told apart from retrained ones by nobody
 NOTHING = "Original"
@@ -51,36 +52,36 @@ def of_runs(unlearned: Found, judged: Found) -> pd.DataFrame:
     """
 
     def measure(cell: Cell, record: Record) -> Iterator[dict[str, Any]]:
-        found = dict(record.metrics)
-        if lost := [why for why in REASONS if why in found]:
-            yield {"reason": found[lost[0]], "lost": lost[0]}
-            return
-        for kept in ("klom_draws", "example"):
-            found.pop(kept)
-        infinite = {name: math.inf for name, value in found.items() if value is None}
-        own, again = (_chunks(unlearned, cell, name) for name in (cell.method, AGAIN))
-        costs = {name: _mean(own, name) for name in ("bytes", "passes", "rounds", "storage", "seconds")}
-        price = costs["passes"] / _mean(again, "passes")
-        costs["passes"] /= own[0].metrics["samples"]
-        states = {part: _mean(own, part) for part in ("test", "forget", "retain", "recovery")}
-        yield {
-            **found,
-            **infinite,
-            "low": _interval(record)[0],
-            "high": _interval(record)[1],
-            "excess": found["epsilon"] - found["epsilon_null"],
-            **states,
-            "test_retrain": _mean(again, "test"),
-            "forget_retrain": _mean(again, "forget"),
-            "distance": _mean(own, "distance") if own[0].metrics["distance"] else None,
-            **costs,
-            "price": price,
-        }
+        yield row_of(record.metrics, *(_chunks(unlearned, cell, name) for name in (cell.method, AGAIN)))
 
-    return _compared(wide(tidy(judged, measure)))
+    return compared(wide(tidy(judged, measure)))
 
 
-def _compared(frame: pd.DataFrame) -> pd.DataFrame:
+def row_of(judged: Mapping[str, Any], own: Sequence[Chunk], again: Sequence[Chunk]) -> dict[str, Any]:
+    """The numbers of one method in one place: from the judges', and the runs of its models and of the twins."""
+    if lost := [why for why in REASONS if why in judged]:
+        return {"reason": judged[lost[0]], "lost": lost[0]}
+    found = {name: value for name, value in judged.items() if name not in ("klom_draws", "example")}
+    infinite = {name: math.inf for name, value in found.items() if value is None}
+    costs = {name: _mean(own, name) for name in ("bytes", "passes", "rounds", "storage", "seconds")}
+    low, high = _interval(judged)
+    return {
+        **found,
+        **infinite,
+        "low": low,
+        "high": high,
+        "excess": found["epsilon"] - found["epsilon_null"],
+        **{part: _mean(own, part) for part in ("test", "forget", "retain", "recovery")},
+        "test_retrain": _mean(again, "test"),
+        "forget_retrain": _mean(again, "forget"),
+        "distance": _mean(own, "distance") if own[0][0]["distance"] else None,
+        **costs,
+        "passes": costs["passes"] / own[0][0]["samples"],
+        "price": costs["passes"] / _mean(again, "passes"),
+    }
+
+
+def compared(frame: pd.DataFrame) -> pd.DataFrame:
     """With `left`, `left_low`, `left_high`: how much of doing nothing's distance from Retrain is left, in percent.
 
     On the scale of log KLoM, from the floor (0) to doing nothing in the same place (100), so that places with more and
@@ -98,30 +99,25 @@ def _compared(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(**of)
 
 
-def _chunks(unlearned: Found, cell: Cell, name: str) -> list[Record]:
+def _chunks(unlearned: Found, cell: Cell, name: str) -> list[Chunk]:
     """The runs of a method in the cell's place, of the seeds that are judged."""
     place = (cell.setting, cell.request, name)
-    return [
-        r
-        for c, r in unlearned.items()
-        if (c.setting, c.request, c.method) == place and r.config["first_seed"] < YARDSTICK
-    ]
+    own = [r for c, r in unlearned.items() if (c.setting, c.request, c.method) == place]
+    return [(r.metrics, r.config["models"]) for r in own if r.config["first_seed"] < YARDSTICK]
 
 
-def _mean(records: Sequence[Record], name: str) -> float:
-    """Over all models of all chunks; of numbers that are per model already, weighted by how many each has."""
-    values = [r.metrics[name] for r in records]
-    sizes = [r.config["models"] for r in records]
-    means = [float(np.mean(value)) for value in values]
-    return float(np.average(means, weights=sizes))
+def _mean(chunks: Sequence[Chunk], name: str) -> float:
+    """Over all models of all chunks, of lists with a number per model as of means."""
+    means = [float(np.mean(metrics[name])) for metrics, _ in chunks]
+    return float(np.average(means, weights=[models for _, models in chunks]))
 
 
-def _interval(record: Record) -> tuple[float, float]:
+def _interval(judged: Mapping[str, Any]) -> tuple[float, float]:
     """95 % of KLoM on forgotten examples, from its resampled logarithms: it is a ratio, and never below 0.
 
     Resampled sets hold models twice, which moves the level of KLoM; their spread is what is taken of them.
     """
-    value, draws = record.metrics["klom_forget"], record.metrics["klom_draws"]
+    value, draws = judged["klom_forget"], judged["klom_draws"]
     if value is None or None in draws:
         return (math.inf, math.inf) if value is None else (0.0, math.inf)
     reach = 1.96 * float(np.std(np.log(draws)))

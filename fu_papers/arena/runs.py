@@ -16,10 +16,8 @@ import torch
 from torch import Tensor
 
 from fu_core.errors import MissingHistory, NumericalFailure, UnsupportedTask
-from fu_core.evaluation.margins import margins
 from fu_core.federation.many import fedavg_many
 from fu_core.request import Deletion, Request
-from fu_core.streams import stream
 from fu_papers.arena.grid import OWN_YARDSTICK, YARDSTICK
 from fu_papers.arena.judging import PARTS, judged
 from fu_papers.arena.pools import (
@@ -30,6 +28,8 @@ from fu_papers.arena.pools import (
     Served,
     accuracies,
     control,
+    distances,
+    evaluated,
     initial,
     outputs_of,
     per_model,
@@ -107,16 +107,9 @@ def unlearn(config: Config, context: RunContext) -> tuple[dict[str, Any], dict[s
         return {"unsupported": str(reason)}, None
     except NumericalFailure as reason:
         return {"diverged": str(reason)}, None
-    found: dict[str, Any] = {**served.cost, "recovery": served.recovery, "seconds": served.seconds}
-    found["samples"] = sum(len(y) for _, y in p.clients)
     sides = {"forget": deletion.forget, "retain": deletion.retain, "test": p.test}
-    kept = {}
-    for part, (x, y) in sides.items():
-        outputs = outputs_of(p.model, served.models, x)
-        found[part] = accuracies(outputs, y)
-        shown = examples(len(y), config["examples"], part)
-        kept[part] = margins(outputs[:, shown], y[shown])
-    found["distance"] = _distances(served.models, read)
+    found, kept = evaluated(p.model, served, sides, config["examples"])
+    found |= {"samples": sum(len(y) for _, y in p.clients), "distance": _distances(served.models, read)}
     return found, kept
 
 
@@ -140,17 +133,9 @@ def _served(config: Config, context: RunContext, p: Problem, deletion: Deletion,
 
 def _distances(models: Tensor | list[Any], read: Mapping[str, Tensor]) -> list[float] | None:
     """Of each model from its retrained twin, over the original's; of the twins themselves, from another seed's."""
-    if not isinstance(models, Tensor) or "originals" not in read:
+    if "originals" not in read:
         return None
-    apart = (read["originals"] - read["twins"]).double().norm(dim=1)
-    of = read.get("others", read["twins"])
-    ratios: list[float] = ((models - of).double().norm(dim=1) / apart).tolist()
-    return ratios
-
-
-def examples(there: int, wanted: int, part: str) -> Tensor:
-    """Which of the examples judges look at, the same for every method. Random: the stream (0, "examples", part)."""
-    return torch.randperm(there, generator=stream(0, "examples", part))[:wanted].sort().values
+    return distances(models, read.get("others", read["twins"]), (read["originals"], read["twins"]))
 
 
 # --- judging ---------------------------------------------------------------------------------------------------------
