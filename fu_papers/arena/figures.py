@@ -37,7 +37,7 @@ def map_figure(ranked: pd.DataFrame) -> Figure:
     ax.axhspan(100, FARTHEST * 1.2, color=REMEMBERED, zorder=0)
     ax.axhline(0, color=look_of(AGAIN), linestyle="--", linewidth=1.2)
     ax.axhline(100, color=look_of(NOTHING), linestyle=":", linewidth=1.2)
-    words = {"color": LINE, "transform": ax.get_yaxis_transform(), "ha": "right"}
+    words: dict[str, Any] = {"color": LINE, "transform": ax.get_yaxis_transform(), "ha": "right"}
     ax.text(0.99, FARTHEST * 1.17, "farther from Retrain than doing nothing", va="top", **words)
     ax.text(0.99, LOWEST + 2, "forgotten as by Retrain", va="bottom", **words)
     labels: list[tuple[float, float, str]] = []
@@ -67,7 +67,8 @@ def _spread_labels(ax: Axes, labels: Sequence[tuple[float, float, str]]) -> None
     """Names beside their markers, moved up or down where they would lie on another name. Deterministic."""
     assert ax.figure is not None
     ax.figure.draw_without_rendering()  # type: ignore[union-attr]
-    height, taken = 14.0, []  # pixels; left, right, height of each name
+    height = 14.0  # pixels
+    taken: list[tuple[float, float, float]] = []  # left, right and height of each name
     for x, y, text in sorted(labels, key=lambda one: (one[0], one[1])):
         px, py = ax.transData.transform((x, y))
         width = 6.9 * len(text)

@@ -71,9 +71,9 @@ def _rmia_auc(unlearned: Margins, retrained: Margins) -> float:
     """Half of the retrained models are the attacker's references, the other half what unlearned ones are told from."""
     half = len(retrained["forget"]) // 2
     p_u, p_r = ({part: true_class_probabilities(side[part]) for part in PARTS} for side in (unlearned, retrained))
-    references = {"reference": p_r["forget"][:half], "population_reference": p_r["test"][:half]}
+    others, population = p_r["forget"][:half], p_r["test"][:half]
     scores = [
-        rmia(side["forget"], population=side["test"], **references).flatten()
+        rmia(side["forget"], others, side["test"], population).flatten()
         for side in (p_u, {part: p_r[part][half:] for part in PARTS})
     ]
     known = torch.cat([torch.full_like(score, label) for label, score in zip((1.0, 0.0), scores, strict=True)])

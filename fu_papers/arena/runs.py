@@ -151,7 +151,7 @@ def sides_of(config: Config) -> Needs:
 @run_function("arena.judge", data=lambda config: data_hash(config["unlearned"][0]), needs=sides_of)
 def judge(config: Config, context: RunContext) -> tuple[dict[str, Any], None]:
     """All judges on one method's models, see `judging.judged`. What cannot be judged leaves the reason why."""
-    lost = {}
+    lost: dict[str, Any] = {}
     for k in range(len(config["unlearned"])):
         metrics = context.needed_record(f"unlearned {k}").metrics
         lost |= {why: metrics[why] for why in ("unsupported", "diverged") if why in metrics}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -35,7 +36,7 @@ def paragraphs(frame: pd.DataFrame, ranked: pd.DataFrame) -> str:
     return "\n\n".join(told)
 
 
-def paragraph(frame: pd.DataFrame, row: dict[str, Any]) -> str:
+def paragraph(frame: pd.DataFrame, row: Mapping[Any, Any]) -> str:
     """One method's: `row` is its line of the ranking."""
     name = row["method"]
     known = about(name)
@@ -62,7 +63,7 @@ def paragraph(frame: pd.DataFrame, row: dict[str, Any]) -> str:
     return " ".join(said)
 
 
-def _distance(row: dict[str, Any]) -> str:
+def _distance(row: Mapping[Any, Any]) -> str:
     left = interval(row["left"], row["low"], row["high"])
     if row["as_good"] == row["places"]:
         return f"Nobody tells its models from retrained ones, in {row['places']} of {row['places']} places."
@@ -85,7 +86,7 @@ def _best_and_worst(there: pd.DataFrame) -> str:
     return f"Best: {place(ordered.iloc[0])}; worst: {place(ordered.iloc[-1])}."
 
 
-def _side_effects(row: dict[str, Any]) -> str:
+def _side_effects(row: Mapping[Any, Any]) -> str:
     lost = row["lost"]
     accuracy = f"{abs(lost):.1f} points of test accuracy {'below' if lost > 0 else 'above'} Retrain"
     return f"Models end {accuracy}; U-LiRA tells a forgotten example with an AUC of {row['auc']:.2f}."
