@@ -20,6 +20,7 @@ MARKERS = {"none": "o", "exact": "s", "certified": "D"}  # by guarantee
 GREYS = {AGAIN: "#000000", CONSTANT: "#b0b0b0", NOISY: "#9a9a9a"}
 FREE = 0.02  # percent of Retrain's passes: what costs less is drawn there
 LOWEST, FARTHEST = -30.0, 200.0  # percent left: what is farther is drawn there, with an arrow
+MOST_TIMES = 1e4  # the floor: what is farther is drawn there
 CONTROLS = (NOTHING, AGAIN, CONSTANT, NOISY, DESTROYED)
 FORGOTTEN, REMEMBERED = "#e5f5e0", "#fdece9"
 
@@ -31,7 +32,7 @@ def look_of(name: str) -> str:
 
 def map_figure(ranked: pd.DataFrame) -> Figure:
     """Forgetting against cost: left is cheap, down is forgotten. Marker by guarantee; green: as good as Retrain."""
-    fig, ax = plt.subplots(figsize=(10.5, 6.4))
+    fig, ax = plt.subplots(figsize=(10.5, 6.8))
     there = ranked[ranked.places > 0]
     ax.axhspan(LOWEST, 15, color=FORGOTTEN, zorder=0)
     ax.axhspan(100, FARTHEST * 1.2, color=REMEMBERED, zorder=0)
@@ -64,24 +65,44 @@ def map_figure(ranked: pd.DataFrame) -> Figure:
 
 
 def _spread_labels(ax: Axes, labels: Sequence[tuple[float, float, str]]) -> None:
-    """Names beside their markers, moved up or down where they would lie on another name. Deterministic."""
+    """Names beside their markers, right or left, moved up or down where they would lie on another. Deterministic."""
     assert ax.figure is not None
     ax.figure.draw_without_rendering()  # type: ignore[union-attr]
-    height = 14.0  # pixels
-    taken: list[tuple[float, float, float]] = []  # left, right and height of each name
-    for x, y, text in sorted(labels, key=lambda one: (one[0], one[1])):
-        px, py = ax.transData.transform((x, y))
-        width = 6.9 * len(text)
-        left = px + 10 if px + 10 + width < ax.bbox.x1 + 60 else px - 10 - width
-        for k in range(60):
+    height, apart = 14.0, 10.0  # pixels
+    dots = [tuple(ax.transData.transform((x, y))) for x, y, _ in labels]
+    taken = [(px - 7, px + 7, py) for px, py in dots]  # left, right and height of what is there
+    for (x, y, text), (px, py) in sorted(zip(labels, dots, strict=True), key=lambda one: (one[1], one[0])):
+        width = 7.3 * len(text)
+        left, at = px + apart, py
+        for k in range(80):
             at = py + (k + 1) // 2 * height / 2 * (-1 if k % 2 else 1)
-            free = all(abs(at - other) >= height or left >= end or begin >= left + width for begin, end, other in taken)
+            sides = [px + apart, px - apart - width]
+            inside = [one for one in sides if ax.bbox.x0 < one and one + width < ax.bbox.x1 + 40]
+            free = [one for one in inside if _is_free((one, one + width, at), taken, height)]
             if free and ax.bbox.y0 < at < ax.bbox.y1:
+                left = free[0]
                 break
         taken.append((left, left + width, at))
-        place = ax.transData.inverted().transform((left, at))
+        rightwards = left > px
+        place = ax.transData.inverted().transform((left if rightwards else px - apart, at))
         line = {"arrowstyle": "-", "color": "#aaaaaa", "linewidth": 0.7} if abs(at - py) > height / 2 else None
-        ax.annotate(text, (x, y), xytext=tuple(place), fontsize=9, va="center", arrowprops=line)
+        ax.annotate(
+            text,
+            (x, y),
+            xytext=tuple(place),
+            fontsize=9,
+            va="center",
+            ha="left" if rightwards else "right",
+            arrowprops=line,
+        )
+
+
+Strip = tuple[float, float, float]  # left, right, height
+
+
+def _is_free(strip: Strip, taken: Sequence[Strip], height: float) -> bool:
+    left, right, at = strip
+    return all(abs(at - other) >= height or left >= end or begin >= right for begin, end, other in taken)
 
 
 def places_figure(frame: pd.DataFrame, ranked: pd.DataFrame) -> Figure:
@@ -118,8 +139,8 @@ def margins_figure(judged: Found, setting: str, request: str, names: Sequence[st
         (record,) = (r for c, r in judged.items() if (c.setting, c.request, c.method) == (setting, request, name))
         both = record.metrics["example"]
         edges = np.linspace(min(map(min, both.values())) - 0.1, max(map(max, both.values())) + 0.1, 18)
-        ax.hist(both["retrained"], edges, color=LINE, alpha=0.45, label="retrained")
-        ax.hist(both["unlearned"], edges, color=look_of(name), alpha=0.6, label="unlearned")
+        ax.hist(both["unlearned"], edges, color=look_of(name), alpha=0.5, label="unlearned")
+        ax.hist(both["retrained"], edges, histtype="step", color="black", linewidth=1.6, label="retrained")
         ax.set(title=shown(name), xlabel="margin of one forgotten example")
         ax.legend(frameon=False, fontsize=8)
     axes[0][0].set_ylabel("models")
@@ -131,8 +152,10 @@ def judges_figure(frame: pd.DataFrame) -> Figure:
     fig, ax = plt.subplots(figsize=(6.4, 4.2))
     there = frame[frame.klom_forget.notna() & np.isfinite(frame.klom_forget.astype(float))]
     for name, own in there.groupby("method", sort=False):
-        ax.scatter(own.klom_forget / own.floor, own.auc, color=look_of(str(name)), s=22)
+        times = np.minimum((own.klom_forget / own.floor).astype(float), MOST_TIMES)
+        ax.scatter(times, own.auc, color=look_of(str(name)), s=22)
     ax.axvline(1, color=LINE, linestyle="--", linewidth=1)
     ax.axhline(0.5, color=LINE, linestyle="--", linewidth=1)
-    ax.set(xscale="log", xlabel="KLoM on forgotten data, times the noise floor", ylabel="AUC of U-LiRA (0.5: chance)")
+    ax.set(xscale="log", ylabel="AUC of U-LiRA (0.5: chance)")
+    ax.set_xlabel(f"KLoM on forgotten data, times the noise floor (at most {MOST_TIMES:,.0f} shown)")
     return fig

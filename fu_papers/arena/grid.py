@@ -76,7 +76,7 @@ class Experiment(ArenaParameters):
     # --- configs of runs ---
 
     def pool(self, setting: str, request: str, first_seed: int, models: int) -> dict[str, Any]:
-        """The config of one `pool` run: so many trainings of everybody ("none"), or of what `request` leaves."""
+        """The config of one `train` run: so many trainings of everybody ("none"), or of what `request` leaves."""
         shared = {name: getattr(self, name) for name in ("clients", "n_train", "n_val", "n_test", "rounds")}
         local = plain_fields(client_opt(dict(self)))
         about = {"request": request, "first_seed": first_seed, "models": models}
@@ -88,7 +88,7 @@ class Experiment(ArenaParameters):
         return [self.pool(setting, request, first_seed + k, min(self.chunk, N - k)) for k in starts]
 
     def pools(self) -> Iterator[tuple[tuple[str, str, int], dict[str, Any]]]:
-        """Every `pool` run by setting, request and first seed: originals, retrained twins, and the yardstick."""
+        """Every `train` run by setting, request and first seed: originals, retrained twins, and the yardstick."""
         for setting, request in self.places():
             N = self.size(setting)
             for chunk in (

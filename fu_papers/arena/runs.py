@@ -1,6 +1,6 @@
 """The arena's experiments as runs: from a flat config to a record.
 
-`pool` trains many federations, a seed each; `unlearn` lets one method make the models of a pool forget, and keeps their
+`train` trains many federations, a seed each; `unlearn` lets one method make the models of a pool forget and keeps their
 margins; `judge` compares the margins of all of a method's models with those of retrained ones. Everything shown in
 tables and figures is read from the records of `unlearn` and `judge`.
 """
@@ -54,8 +54,8 @@ def describe(config: Config, context: RunContext) -> tuple[dict[str, Any], None]
     return problem(config).description, None
 
 
-@run_function("arena.pool", data=data_hash)
-def pool(config: Config, context: RunContext) -> tuple[dict[str, Any], dict[str, Tensor]]:
+@run_function("arena.train", data=data_hash)
+def train(config: Config, context: RunContext) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Trainings from scratch on what the config's request leaves, one per seed; keeps the models as "w" (N, d).
 
     Metrics: accuracy of each in percent, on test and held-out data; what one cost; seconds of one.
@@ -78,12 +78,12 @@ def pool(config: Config, context: RunContext) -> tuple[dict[str, Any], dict[str,
 def needs(config: Config) -> Needs:
     """The pools that a run reads: originals, their retrained twins, and for a second retraining the yardstick."""
     own = {key: config[key] for key in POOL_KEYS}
-    found: dict[str, Any] = {"twins": (pool, own)}
+    found: dict[str, Any] = {"twins": (train, own)}
     if config["first_seed"] >= YARDSTICK:
         return found
-    found["originals"] = (pool, {**own, "request": "none"})
+    found["originals"] = (train, {**own, "request": "none"})
     if config["method"] == "Retrain":
-        found["others"] = (pool, {**own, "first_seed": config["first_seed"] + YARDSTICK})
+        found["others"] = (train, {**own, "first_seed": config["first_seed"] + YARDSTICK})
     return found
 
 

@@ -16,7 +16,7 @@ def descriptions(e: Experiment) -> dict[str, Config]:
 
 STAGES = (
     Stage("settings", runs.describe, descriptions),
-    Stage("pool", runs.pool, lambda e: dict(e.pools())),
+    Stage("pool", runs.train, lambda e: dict(e.pools())),
     Stage("unlearning", runs.unlearn, lambda e: dict(e.unlearned()), needs=("pool",)),
     Stage("judging", runs.judge, lambda e: dict(e.judged()), needs=("unlearning",)),
 )

@@ -97,7 +97,7 @@ def test_slow_methods_and_those_with_a_memory_are_judged_on_fewer_models():
 def test_a_pool_is_the_trainings_of_its_seeds(study):
     e = study.experiment
     config = e.pool(e.settings[0], "none", 0, 4)
-    record = study.store.run(runs.pool, config)
+    record = study.store.run(runs.train, config)
     w = study.store.tensors(record.key, ["w"])["w"]
     p = problem(config)
     one = {**config, "seed": 2}
@@ -115,7 +115,7 @@ def test_retrain_again_is_what_the_method_retrain_gives(study):
     rule = Recovery(p.validation, 0.0, 1)
     found = serve("Retrain", originals, deletion, rule)
     (config,) = e.chunks(e.settings[0], "class-0", 4)
-    pool = study.store.tensors(study.store.run(runs.pool, config).key, ["w"])["w"]
+    pool = study.store.tensors(study.store.run(runs.train, config).key, ["w"])["w"]
     torch.testing.assert_close(found.models, pool[:2], rtol=1e-4, atol=1e-6)
 
 
