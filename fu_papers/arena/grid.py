@@ -87,16 +87,16 @@ class Experiment(ArenaParameters):
         starts = range(0, N, self.chunk)
         return [self.pool(setting, request, first_seed + k, min(self.chunk, N - k)) for k in starts]
 
-    def pools(self) -> Iterator[tuple[tuple[str, str, int], dict[str, Any]]]:
-        """Every `train` run by setting, request and first seed: originals, retrained twins, and the yardstick."""
+    def pools(self) -> Iterator[tuple[tuple[str, str, int, int], dict[str, Any]]]:
+        """Every `train` run by setting, request, first seed and models: originals, their twins, and the yardstick.
+
+        Methods of fewer models have pools of their own where those fill no whole chunks.
+        """
         for setting, request in self.places():
-            N = self.size(setting)
-            for chunk in (
-                *self.chunks(setting, "none", N),
-                *self.chunks(setting, request, N),
-                *self.chunks(setting, request, N, YARDSTICK),
-            ):
-                yield (setting, chunk["request"], chunk["first_seed"]), chunk
+            for N in sorted({self.size(setting, name) for name in self.entrants}, reverse=True):
+                originals, twins = (self.chunks(setting, who, N) for who in ("none", request))
+                for chunk in (*originals, *twins, *self.chunks(setting, request, N, YARDSTICK)):
+                    yield (setting, chunk["request"], chunk["first_seed"], chunk["models"]), chunk
 
     def unlearnings(
         self, setting: str, request: str, name: str, first_seed: int = 0, N: int | None = None
@@ -115,7 +115,15 @@ class Experiment(ArenaParameters):
         return [{**chunk, **about} for chunk in chunks]
 
     def unlearned(self) -> Iterator[tuple[Cell, dict[str, Any]]]:
-        """Every `unlearn` run, the yardstick's among them; the cell's seed is the first of its chunk."""
+        """Every `unlearn` run, the yardstick's among them; the cell's seed is the first of its chunk.
+
+        Twins of methods of fewer models are labelled with how many they are.
+        """
+        for setting, request in self.places():
+            sizes = {self.size(setting, name) for name in self.entrants}
+            for N in sorted(sizes - {self.size(setting)}):
+                for config in self.unlearnings(setting, request, AGAIN, N=N):
+                    yield Cell(GROUP, setting, config["first_seed"], request, AGAIN, f"{N} models"), config
         for (setting, request), name in itertools.product(self.places(), self.entrants):
             starts = {"Retrain": [YARDSTICK], **{own: [0, YARDSTICK] for own in OWN_YARDSTICK}}.get(name, [0])
             for start in starts:
@@ -155,8 +163,15 @@ def remembers(name: str) -> bool:
 
 
 def plugin(name: str) -> str:
-    """The module that registers a method from outside of the library, to be imported where a run is computed; or ""."""
+    """The module that registers a method from outside of the library, to be imported where a run is computed; or "".
+
+    Raises ConfigError for a method that was registered in a notebook's cell, which other processes cannot import.
+    """
     if name in (CONSTANT, NOISY):
         return ""
     module = registered(name).serve.__module__
+    if module == "__main__":
+        raise ConfigError(
+            f"methods: {name} must be registered in a file that can be imported, not in a notebook's cell"
+        )
     return "" if module.startswith("fu_core.") else module

@@ -86,7 +86,8 @@ class Recovery:
 @dataclass(frozen=True, eq=False)
 class Served:
     """models: the unlearned ones, (N, d), or N ensembles; cost: of one model on average, counted as `Meter` does, with
-    "storage", bytes that the method must keep; recovery: rounds of each; seconds: of one model."""
+    "storage", bytes that the method must keep; recovery: rounds of each; seconds: of one model, SISA's with the
+    training of its shards."""
 
     models: Tensor | list[Any]
     cost: dict[str, float]

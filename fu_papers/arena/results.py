@@ -102,7 +102,7 @@ def compared(frame: pd.DataFrame) -> pd.DataFrame:
 def _chunks(unlearned: Found, cell: Cell, name: str) -> list[Chunk]:
     """The runs of a method in the cell's place, of the seeds that are judged."""
     place = (cell.setting, cell.request, name)
-    own = [r for c, r in unlearned.items() if (c.setting, c.request, c.method) == place]
+    own = [r for c, r in unlearned.items() if (c.setting, c.request, c.method, c.label) == (*place, "")]
     return [(r.metrics, r.config["models"]) for r in own if r.config["first_seed"] < YARDSTICK]
 
 

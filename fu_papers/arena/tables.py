@@ -44,10 +44,13 @@ def ranking_table(ranked: pd.DataFrame) -> pd.DataFrame:
                 "at 0.1 %": f"{100 * row['tpr_01']:.0f} %",
                 "RMIA AUC": f"{row['rmia']:.2f}",
                 "excess ε": f"{row['excess']:.1f}",
+                "forget acc. off": f"{row['forget_gap']:.1f}",
+                "stayers exposed": f"{row['exposure']:+.3f}",
                 "test acc. lost": f"{row['lost']:.1f}",
                 "passes, % of Retrain": number(100 * row["price"]),
                 "MB sent": number(row["bytes"] / MEGABYTE),
                 "MB kept": number(row["storage"] / MEGABYTE),
+                "seconds": number(row["seconds"], 2),
                 "N": f"{row['models']:.0f}",
             }
         )

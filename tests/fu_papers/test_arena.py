@@ -194,6 +194,19 @@ def test_a_missing_control_refuses_every_table(frame):
 # --- what is shown ---
 
 
+def test_a_method_of_a_notebook_s_cell_is_asked_to_move_to_a_file(monkeypatch):
+    """Runs are computed in processes of their own, which cannot import it."""
+    monkeypatch.setattr(registry, "_REGISTERED", dict(registry.methods()))
+
+    def serve(trained, deletion, config):
+        return trained.model
+
+    serve.__module__ = "__main__"
+    registry.register("Cell", paper="a notebook", colour="#123456")(serve)
+    with pytest.raises(ConfigError, match="Cell must be registered in a file"):
+        list(experiment(methods=["Cell"]).unlearned())
+
+
 def test_the_ranking_is_by_what_is_left(frame, ranked):
     there = ranked[ranked.places > 0]
     assert there.left.is_monotonic_increasing
