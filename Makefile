@@ -12,10 +12,11 @@ VENV  := .venv
 PY    := $(VENV)/bin/python
 READY := $(VENV)/.ready
 BENCH := benchmarks/.packages
+BOOK  := docs/.packages
 SETTINGS := $(if $(DATA),FU_DATA="$(DATA)") $(if $(JOBS),FU_JOBS="$(JOBS)")
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce plan figures test notebooks data lab lint bench clean distclean
+.PHONY: help setup reproduce plan figures test notebooks data lab lint bench book clean distclean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -75,9 +76,20 @@ $(BENCH)/.ready: benchmarks/requirements.txt $(READY)
 	$(PY) -m pip install --quiet --no-deps --require-hashes --target $(BENCH) --upgrade -r benchmarks/requirements.txt
 	@touch $@
 
+book: $(READY) $(BOOK)/.ready ## Make a site of the notebooks, documents and docstrings, in build/book/site
+	rm -rf build/book
+	$(PY) docs/make_book.py build/book/pages
+	PYTHONPATH=$(BOOK) $(PY) -m sphinx -q -W --keep-going -b html -c docs build/book/pages build/book/site
+	@echo "open build/book/site/index.html"
+
+# In a folder of its own, like the benchmark's: no other command is to wait for it.
+$(BOOK)/.ready: requirements-book.lock $(READY)
+	$(PY) -m pip install --quiet --no-deps --require-hashes --target $(BOOK) --upgrade -r requirements-book.lock
+	@touch $@
+
 clean: ## Remove working state and caches; figures, data and .venv stay
 	rm -rf runs build .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean ## The same, and .venv, too
-	rm -rf $(VENV) $(BENCH)
+	rm -rf $(VENV) $(BENCH) $(BOOK)

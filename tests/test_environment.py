@@ -12,6 +12,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parent.parent
 CONDA_NAMES = {"pytorch": "torch"}
 ONLY_CONDA = {"python", "pip", "make"}  # what pip users bring along
+BOOK = "book"  # the extra that has a lock file of its own: no other command waits for it
 
 
 def canonical(name):
@@ -20,10 +21,14 @@ def canonical(name):
 
 
 def requirements():
-    """`{"": the library's requirements, "papers": those of the extra, ...}`, as pyproject.toml has them."""
+    """`{"": the library's requirements, "papers": those of the extra, ...}` from pyproject.toml, all but the book's."""
+    lists = _lists()
+    return {extra: [Requirement(line) for line in lines] for extra, lines in lists.items() if extra != BOOK}
+
+
+def _lists():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    lists = {"": project["dependencies"], **project["optional-dependencies"]}
-    return {extra: [Requirement(line) for line in lines] for extra, lines in lists.items()}
+    return {"": project["dependencies"], **project["optional-dependencies"]}
 
 
 def direct():
@@ -31,9 +36,9 @@ def direct():
     return {canonical(requirement.name) for lines in requirements().values() for requirement in lines}
 
 
-def lock_entries():
-    """`(name, version, lines)` of every package in the lock file."""
-    text = (ROOT / "requirements.lock").read_text()
+def lock_entries(file="requirements.lock"):
+    """`(name, version, lines)` of every package in a lock file."""
+    text = (ROOT / file).read_text()
     parts = re.split(r"^(?=[A-Za-z0-9])", text, flags=re.MULTILINE)[1:]
     heads = [re.match(r"([\w.-]+)==([^\s;\\]+)", part) for part in parts]
     assert all(heads), "every entry must be pinned as name==version"
@@ -74,10 +79,20 @@ def test_only_the_companion_pins_and_bounds_from_above():
     assert [name for name, used in operators["papers"].items() if "==" in used] == ["torch", "torchvision"]
 
 
-def test_every_locked_package_has_hashes_and_names_no_host():
-    for name, _, lines in lock_entries():
+def test_the_book_is_locked_by_itself_and_contradicts_nothing():
+    locked = {name: version for name, version, _ in lock_entries("requirements-book.lock")}
+    assert [
+        line for line in map(Requirement, _lists()[BOOK]) if locked[canonical(line.name)] not in line.specifier
+    ] == []
+    ours = {name: version for name, version, _ in lock_entries()}
+    assert {name: version for name, version in locked.items() if ours.get(name, version) != version} == {}
+
+
+@pytest.mark.parametrize("file", ["requirements.lock", "requirements-book.lock"])
+def test_every_locked_package_has_hashes_and_names_no_host(file):
+    for name, _, lines in lock_entries(file):
         assert re.search(r"--hash=sha256:[0-9a-f]{64}", lines), name
-    text = (ROOT / "requirements.lock").read_text()
+    text = (ROOT / file).read_text()
     assert not re.search(r"://|^\s*-(i|f|-index|-extra-index|-find-links|-trusted-host)", text, flags=re.MULTILINE)
 
 

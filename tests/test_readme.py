@@ -1,4 +1,4 @@
-"""The README says what the repository holds."""
+"""The README and the pages it leads to say what the repository holds."""
 
 import os
 import re
@@ -31,6 +31,7 @@ def test_the_tally_is_that_of_the_claims_files():
 def test_the_speed_table_is_that_of_the_benchmark():
     """Per framework: its best setting on one core, in brackets on two."""
     measured = pd.read_csv(ROOT / "benchmarks" / "rounds.csv", comment="#")
+    speed = (ROOT / "docs" / "speed.md").read_text("utf-8")
 
     def cell(workload, framework):
         rows = measured[(measured.workload == workload) & (measured.framework == framework)]
@@ -39,15 +40,37 @@ def test_the_speed_table_is_that_of_the_benchmark():
         return f"({two:.3g})" if pd.isna(one) else f"{bold}{one:.3g}{bold} ({two:.3g})"
 
     for workload in measured.workload.unique():
-        [row] = re.findall(rf"^\| {workload}:[^|]*\|(.*)\|$", README, re.MULTILINE)
+        [row] = re.findall(rf"^\| {workload}:[^|]*\|(.*)\|$", speed, re.MULTILINE)
         frameworks = ("fu_core", "plain", "flower", "pfl")
         assert [text.strip() for text in row.split("|")] == [cell(workload, name) for name in frameworks]
 
 
 def test_every_file_and_folder_it_links_to_exists():
-    links = [link for link in re.findall(r"\]\(([^)]+)\)", README) if not link.startswith("http")]
-    assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        links = [link for link in re.findall(r"\]\(([^)]+)\)", page.read_text("utf-8")) if "://" not in link]
+        assert [link for link in links if not _leads_somewhere(page, link)] == [], page.name
+
+
+def _leads_somewhere(page, link):
+    """Is there such a file or folder, and in it, after a #, such a heading?"""
+    path, _, anchor = link.partition("#")
+    target = page.parent / path if path else page
+    if not anchor or not target.exists():
+        return target.exists()
+    headings = re.findall(r"^#+ (.*)$", target.read_text("utf-8"), re.MULTILINE)
+    return anchor in [re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings]
+
+
+def test_it_is_read_in_five_minutes():
+    assert len(README.split()) <= 900
+
+
+def test_it_counts_the_undetermined_claims():
+    """Of the largest profile that has judged them, as printed."""
+    largest = next(folder for folder in reversed(PROFILES) if (folder / "claims.csv").exists())
+    verdicts = pd.read_csv(largest / "claims.csv").verdict
+    [(open_, all_)] = re.findall(r"(\d+) of (\d+) are undetermined", README)
+    assert (int(open_), int(all_)) == ((verdicts == "undetermined").sum(), len(verdicts))
 
 
 def test_every_notebook_is_in_its_table():

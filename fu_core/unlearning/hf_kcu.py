@@ -60,6 +60,7 @@ from fu_core.unlearning.krylov import Krylov, Solution, krylov_space, solve
 from fu_core.unlearning.method import Trained, register
 from fu_core.unlearning.needs import Needs
 from fu_core.unlearning.newton import halved, retained_shares
+from fu_core.unlearning.ranges import Range
 from fu_core.unlearning.trust import gain_damping, held_out_damping
 
 FORMS = ("corrected", "printed")
@@ -74,6 +75,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {  # of fields that are None: as printed, 
     "net": {"iters": 10, "tol": 0.4, "matrix": "ggn", "curvature": "retained",
             "gradient": "centred", "steps": 1, "sign": 1, "scaling": False},
 }  # fmt: skip
+
+RANGES = {"steps": Range(1, 3, "whole"), "recovery": Range(0, 3, "whole"), "iters": Range(5, 20, "whole")}
+PRINTED_RANGES = {"damping": Range(1e-3, 1.0, "log"), "beta": Range(3e-3, 0.3, "log")}  # the paper's own sweep, and on
 
 
 @dataclass(frozen=True)
@@ -324,6 +328,7 @@ def _no_minimiser(found: Step) -> bool:
     parameters=HFKCU,
     needs=Needs(full_participation=True, several_rounds=True),  # a product of CG asks everybody who stays
     recovers=False,
+    ranges=RANGES,
 )
 @register(
     "HF-KCU printed",
@@ -333,6 +338,7 @@ def _no_minimiser(found: Step) -> bool:
     parameters=HFKCU,
     preset={"form": "printed"},
     recovers=False,
+    ranges=PRINTED_RANGES,
 )
 def serve(trained: Trained, deletion: Deletion, config: HFKCU) -> Tensor:
     """The step on a trained model, and its rounds of recovery; notes what `Step.told` tells."""
@@ -350,6 +356,7 @@ def serve(trained: Trained, deletion: Deletion, config: HFKCU) -> Tensor:
     parameters=HFKCU,
     needs=Needs(full_participation=True, several_rounds=True, auxiliary_data=True),
     recovers=False,
+    ranges=RANGES,
 )
 def serve_held_out(trained: Trained, deletion: Deletion, config: HFKCU) -> Tensor:
     """As `serve`, as far as `config.held_out` says; the same on convex models. Raises InvalidRequest without it."""

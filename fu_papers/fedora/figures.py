@@ -135,6 +135,7 @@ def figure_8(e: Experiment, runs: pd.DataFrame) -> Figure:
             linewidth=1,
             label="Retrain: unlearning acc.",
         )
+        ax.plot([], [], "x", color="black", markersize=8, markeredgewidth=2, label="what the paper says, same colours")
         ax.set(xlabel=name, ylim=(-3, 103))
         ax.set_xticks(range(len(values)), [f"{scale * value:g}" for value in values])
     axes[0].set_ylabel("percent")

@@ -5,19 +5,21 @@ Every function takes the experiment and records or the wide frame of `results`; 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fu_papers.controls import REFERENCES
-from fu_papers.hf_kcu.grid import FORMS, METHODS, Experiment
+from fu_papers.controls import AGAIN, REFERENCES
+from fu_papers.hf_kcu.grid import ASCENT, FORMS, MATCHED, METHODS, ROUND, Experiment
 from fu_papers.hf_kcu.results import Speeds, main_runs, rows_of, shown
+from fu_papers.hf_kcu.tables import DIVERGED
 from fu_papers.lab.record import Record
 from fu_papers.look import colour, linestyle
 from fu_papers.problem_figures import axes_row, title
 
+MARKERS = {FORMS[0]: "v", FORMS[1]: "D", MATCHED: "s", ASCENT: "^", "NaiveGA": "<", "FedEraser": "P"}  # against price
 SHOWN_BELOW_RETRAIN = 15  # points of test accuracy; a collapsed method leaves the frame and is named instead
 
 
@@ -78,6 +80,41 @@ def pareto_figure(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> Figure:
     right.invert_yaxis()
     right.margins(x=0.35)
     right.grid(axis="y", visible=False)
+    return fig
+
+
+def price_figure(e: Experiment, runs: pd.DataFrame, passes: Mapping[str, float]) -> Figure:
+    """What a price buys: KL to Retrain on the forgotten against passes over Retrain's, a dot per seed.
+
+    Natural is a line over its rounds, joined at the means. Dashed: doing nothing; the band: below what two retrainings
+    differ by, the floor. passes: of retraining, as "retrain". What has diverged is left out, and named below.
+    """
+    fig, (ax,) = axes_row(1, height=4.4, width=7.4)
+    whole = passes["retrain"]
+    natural = rows_of(runs, "price", ROUND).assign(rounds=lambda frame: frame.label.astype(int))
+    by_rounds = natural.groupby("rounds")[["passes", "kl_forget"]].mean().sort_index()
+    ax.plot(by_rounds.passes / whole, by_rounds.kl_forget, color=colour(ROUND), linewidth=1.5)
+    ax.scatter(natural.passes / whole, natural.kl_forget, color=colour(ROUND), s=18, label="Natural, by rounds")
+    gone = []
+    for method in MARKERS:
+        r = main_runs(e, runs, method)
+        if r.empty or r.kl_forget.isna().any():
+            continue
+        if (r.kl > DIVERGED).any():
+            gone.append(shown(method))
+            continue
+        look: dict[str, Any] = {"color": colour(method), "marker": MARKERS[method], "s": 50}
+        ax.scatter(r.passes / whole, r.kl_forget, label=shown(method), **look)
+    nothing, floor = (main_runs(e, runs, method).kl_forget.mean() for method in ("Original", AGAIN))
+    ax.axhline(nothing, color=colour("Original"), linestyle="--", linewidth=1, label="do nothing")
+    if floor == floor:  # two seeds at least
+        ax.axhspan(0, floor, color=colour("Retrain"), alpha=0.12, linewidth=0, label="below two retrainings' KL")
+    ax.plot([1], [0], marker="X", markersize=11, linestyle="none", color=colour("Retrain"), label="Retrain",
+            clip_on=False)  # fmt: skip
+    note = f"\n(diverged, left out: {', '.join(gone)})" if gone else ""
+    ax.set(xscale="log", ylim=(0, None), ylabel="KL to Retrain on the forgotten data (nats)",
+           xlabel=f"gradient passes / Retrain's{note}")  # fmt: skip
+    fig.legend(loc="outside right upper", frameon=False)
     return fig
 
 

@@ -18,6 +18,7 @@ from fu_core.errors import ConfigError, check_choice, check_count
 from fu_core.federation.local import ClientOpt
 from fu_core.unlearning.baselines.sisa import shard_clients
 from fu_core.unlearning.method import method as registered
+from fu_core.unlearning.tuning import trials
 from fu_papers.controls import AGAIN, DESTROYED, REFERENCES, other_seed
 from fu_papers.hf_kcu.parameters import HfKcuParameters
 from fu_papers.lab.record import config_key
@@ -32,6 +33,8 @@ ROUND = "Fine-tune"  # one ordinary round of those who stay: what the same price
 ASCENT = "Ascent"  # uphill on the forgotten data, as far as the corrected step goes: what its direction is worth
 BESIDE = (MATCHED, ROUND, ASCENT)  # of both forms, in every table
 METHODS = ("NaiveGA", "FedEraser", "SISA", *FORMS, *BESIDE)
+TUNED = ("NaiveGA", "FedEraser", *FORMS, *BESIDE)  # who has something to choose
+IN_TURN = (*FORMS, MATCHED, ROUND)  # whom one request after the other is shown of
 ELSEWHERE = ("NaiveGA", *FORMS, *BESIDE)  # on the other data sets
 OF_THE_CORRECTED = {name: name for name in ("iters", "beta", "matrix", "curvature_samples")}
 OPTIONS = {  # method -> its hyper-parameters that parameters of ours set; the others are what the method registers
@@ -92,6 +95,19 @@ class Experiment(HfKcuParameters):
         check_count("clients", self.clients, least=3, error=ConfigError)  # the CG figure looks at clients 1 and 2
         for count in self.client_counts:
             check_count("client_counts", count, least=2, error=ConfigError)
+        apart = self.tuning_seed not in self.seeds and TARGET < self.tuning_client < self.clients
+        if self.tuning_trials > 1 and not apart:
+            raise ConfigError(
+                f"tuning_seed must be none of the seeds {self.seeds} and tuning_client one of 1 to {self.clients - 1}, "
+                f"got {self.tuning_seed} and {self.tuning_client}"
+            )
+        if self.longest_sequence > self.clients - 2:
+            raise ConfigError(f"longest_sequence must leave two of {self.clients} clients, got {self.longest_sequence}")
+        if self.tuning_trials > 1 and 2 * self.held_out > self.n_attacker:
+            raise ConfigError(
+                f"held_out must be at most half of n_attacker ({self.n_attacker}), whose rest judges trials, "
+                f"got {self.held_out}"
+            )
         if self.shards > self.clients:
             raise ConfigError(f"shards must be at most clients ({self.clients}), got {self.shards}")
         self.local()
@@ -149,13 +165,55 @@ class Experiment(HfKcuParameters):
         return plain_fields(of.configured(**{**FIXED.get(method, {}), **set_here, **change}))
 
     def unlearning(
-        self, setting: str, seed: int, method: str, options: Mapping[str, Any] | None = None, **change: Any
+        self,
+        setting: str,
+        seed: int,
+        method: str,
+        options: Mapping[str, Any] | None = None,
+        *,
+        request: str = REQUEST,
+        in_turn: bool = False,
+        **change: Any,
     ) -> dict[str, Any]:
-        """The config of one `unlearn` run. `options` overrides the method's own, `change` values of the training."""
+        """The config of one `unlearn` run. `options` overrides the method's own, `change` values of the training.
+
+        in_turn: of a request of several clients, one after the other, each from the model that the last one left.
+        """
         check_choice("method", method, (*REFERENCES, DESTROYED, *METHODS), ConfigError)
-        attack = self.shadows if setting == self.main and not change else 0  # it needs trainings of its own
-        asked = {"request": REQUEST, "method": method, "attack": attack}
-        return {**self.training(setting, seed, **change), **asked, "options": self.options(method, **(options or {}))}
+        judged = setting == self.main and request == REQUEST and not change
+        attack = self.shadows if judged else 0  # it needs trainings of its own
+        asked = {"request": request, "in_turn": in_turn, "method": method, "attack": attack}
+        own = {"options": self.options(method, **(options or {})), "trials": [], "tuned_on": {}}
+        return {**self.training(setting, seed, **change), **asked, **own}
+
+    def tuned(self, seed: int, method: str) -> dict[str, Any]:
+        """The config of an `unlearn` run on the main setting with the best of the method's trials."""
+        published = self.unlearning(self.main, seed, method)
+        on = {**self.training(self.main, self.tuning_seed), "request": f"client-{self.tuning_client}"}
+        return {**published, "trials": self.tried(method), "tuned_on": on}
+
+    def tried(self, method: str) -> list[dict[str, Any]]:
+        """The choices among which a method is tuned; the first is the method as it stands in the other tables."""
+        first = self.options(method)
+        if method == ROUND:
+            return [{**first, "rounds": rounds} for rounds in sorted({1, *self.natural_rounds})]
+        of = "HF-KCU" if method == ASCENT else method
+        fixed = {name: value for name, value in first.items() if name not in registered(of).ranges}
+        if method == ASCENT:  # of a length of its own, in place of the corrected step's
+            _, *others = trials(ASCENT, self.tuning_trials, seed=self.tuning_seed)
+            return [first, *others]
+        _, *others = trials(method, self.tuning_trials, seed=self.tuning_seed)
+        return [first, *({**fixed, **one} for one in others)]
+
+    def tuning(self) -> dict[Cell, dict[str, Any]]:
+        """Every trial: client `tuning_client` leaves a training of `tuning_seed`, and nothing of it is judged."""
+        if self.tuning_trials == 1:
+            return {}
+        return {
+            Cell("tuning", self.main, self.tuning_seed, one["request"], method, str(k)): one
+            for method in TUNED
+            for k, one in enumerate(trials_of(self.tuned(self.seeds[0], method)))
+        }
 
     def runs(self) -> dict[Cell, dict[str, Any]]:
         """Every `unlearn` run with the place of its result. A cell of two tables names the same run twice.
@@ -165,14 +223,18 @@ class Experiment(HfKcuParameters):
         found: dict[Cell, dict[str, Any]] = {}
 
         def add(cell: Cell, options: Mapping[str, Any] | None = None, **change: Any) -> None:
-            schedule = self._schedule(cell)
-            found[cell] = schedule.unlearning(cell.setting, cell.seed, cell.method, options, **change)
+            change = {"request": cell.request, "in_turn": cell.condition == "in turn", **change}
+            found[cell] = self._schedule(cell).unlearning(cell.setting, cell.seed, cell.method, options, **change)
 
         for cell, _, change in self._trained():
             everybody = METHODS if cell.setting == self.main else ELSEWHERE
             for method in (*REFERENCES, *(everybody if cell.group == "methods" else (*FORMS, *BESIDE))):
                 add(cell._replace(method=method), **change)
+            for method in IN_TURN if cell.group == "sequence" else ():
+                add(cell._replace(method=method, condition="in turn"))
         for seed in self.seeds:
+            for method in TUNED if self.tuning_trials > 1 else ():
+                found[Cell("tuned", self.main, seed, REQUEST, method)] = self.tuned(seed, method)
             for group, label, method, change in self._variants():
                 add(Cell(group, self.main, seed, REQUEST, method, label), change)
         named = {config_key(config) for config in found.values()}
@@ -186,7 +248,7 @@ class Experiment(HfKcuParameters):
         there = self.runs()
         found = {
             cell._replace(method=DESTROYED): self._schedule(cell).unlearning(
-                cell.setting, cell.seed, DESTROYED, **change
+                cell.setting, cell.seed, DESTROYED, request=cell.request, **change
             )
             for cell, _, change in self._trained()
         }
@@ -200,7 +262,7 @@ class Experiment(HfKcuParameters):
         """The Retrain run of another seed, by the place of the second retraining that it is."""
         return {
             cell._replace(method=AGAIN): self._schedule(cell).unlearning(
-                cell.setting, other_seed(cell.seed, seeds, self.seeds), "Retrain", **change
+                cell.setting, other_seed(cell.seed, seeds, self.seeds), "Retrain", request=cell.request, **change
             )
             for cell, seeds, change in self._trained()
         }
@@ -216,6 +278,10 @@ class Experiment(HfKcuParameters):
             found.append((cell, self.seeds, self.poisoned()))
         for seed, (group, setting, label, change) in itertools.product(self.sweep_seeds, self._sweeps()):
             found.append((Cell(group, setting, seed, REQUEST, "", label), self.sweep_seeds, change))
+        for seed, count in itertools.product(self.sweep_seeds, range(2, self.longest_sequence + 1)):
+            request = "-".join(["client", *map(str, range(count))])
+            cell = Cell("sequence", self.main, seed, request, "", str(count), "at once")
+            found.append((cell, self.sweep_seeds, {}))
         return found
 
     def _sweeps(self) -> list[tuple[str, str, str, dict[str, Any]]]:
@@ -230,6 +296,7 @@ class Experiment(HfKcuParameters):
         found = [("ablation", label, "HF-KCU printed", change) for label, change in ABLATIONS.items()]
         found += [("choice", label, "HF-KCU", change) for label, change in CHOICES.items()]
         found += [("choice", label, MATCHED, change) for label, change in LENGTHS.items()]
+        found += [("price", str(rounds), ROUND, {"rounds": rounds}) for rounds in self.natural_rounds]
         for method in FORMS:
             found += [("damping", f"{damping:g}", method, {"damping": damping}) for damping in self.dampings]
             found += [("iters", str(k), method, {"iters": k}) for k in self.iters_sweep]
@@ -280,6 +347,12 @@ class Experiment(HfKcuParameters):
         """Table 5's variants."""
         found = itertools.product(reversed(FORMS), self.dampings)
         return {f"{method}, damping {damping:g}": self.timed(method, damping=damping) for method, damping in found}
+
+
+def trials_of(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The configs of the trials that a tuned run chooses among; none for one with settings of its own."""
+    plain = {**config, **config["tuned_on"], "trials": [], "tuned_on": {}, "attack": 0}
+    return [{**plain, "options": one} for one in config["trials"]]
 
 
 def shards_without_target(clients: int, shards: int, seed: int) -> list[list[int]]:

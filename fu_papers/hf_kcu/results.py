@@ -22,7 +22,14 @@ SHOWN = {"Original": "do nothing (Original)", AGAIN: FLOOR,
          "HF-KCU": "HF-KCU, corrected", "HF-KCU printed": "HF-KCU, as printed",
          MATCHED: "HF-KCU, held-out length", ROUND: "Natural, one round", ASCENT: "ascent of equal length"}  # fmt: skip
 COMPARED = ("test", "forget", "retain", "mia", "asr", "asr_included")  # with the same training's Retrain and Original
-APART = ("kl", "logit_mse", "logit_mse_centred", "agreement", "gap")  # of a model and Retrain's, side by side
+APART = (
+    "kl",
+    "kl_forget",
+    "logit_mse",
+    "logit_mse_centred",
+    "agreement",
+    "gap",
+)  # of a model and Retrain's, side by side
 DERIVED = [f"{name}_{reference.lower()}" for reference in REFERENCES for name in COMPARED]
 DERIVED += [*(f"delta_{name}" for name in COMPARED), "cf", "cf_defined"]
 
@@ -63,18 +70,18 @@ def of_runs(unlearnings: Unlearnings, floor: Floor) -> pd.DataFrame:
 def _second(cell: Cell, record: Record, floor: Floor) -> dict[str, Any]:
     """The metrics of a second retraining; those of its own run are next to itself, and so are left out."""
     other = record.config["seed"]
-    beside_itself = (*APART, "step", "kl_forget", "distance", "travelled")
+    beside_itself = (*APART, "step", "distance", "travelled")
     found = {name: value for name, value in record.metrics.items() if name not in beside_itself}
     found["other_seed"] = other
     pair = floor.get((min(cell.seed, other), max(cell.seed, other)))
-    if pair is None or any(pair.config[key] != record.config[key] for key in (*PROBLEM_KEYS, "rounds")):
+    if pair is None or any(pair.config[key] != record.config[key] for key in (*PROBLEM_KEYS, "rounds", "request")):
         return found
     return found | {name: pair.metrics[name] for name in APART}
 
 
 def _training(cell: Cell, record: Record) -> tuple[Any, ...]:
     """What a run shares with its Retrain."""
-    return (cell.setting, cell.seed, *(record.config[name] for name in ("clients", "rounds", "poison")))
+    return (cell.setting, cell.seed, cell.request, *(record.config[name] for name in ("clients", "rounds", "poison")))
 
 
 def rows_of(runs: pd.DataFrame, group: str, method: str, label: str | None = None) -> pd.DataFrame:

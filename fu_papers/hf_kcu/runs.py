@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fu_core import partition
-from fu_core.errors import ConfigError
+from fu_core.errors import ConfigError, NumericalFailure
 from fu_core.evaluation.accuracy import accuracy, outputs_accuracy
 from fu_core.evaluation.backdoor import Trigger, attack_success, poison
 from fu_core.evaluation.equivalence import logit_mse, logits_kl, parameter_gap, prediction_agreement
@@ -33,10 +33,10 @@ from fu_core.unlearning.memory import Memory, UpdateHistory
 from fu_core.unlearning.method import Trained, Unlearned, method
 from fu_core.unlearning.method import unlearn as serve_request
 from fu_papers.controls import AGAIN, DESTROYED
-from fu_papers.hf_kcu.grid import ASCENT, MATCHED, TARGET, shards_without_target
+from fu_papers.hf_kcu.grid import ASCENT, MATCHED, TARGET, shards_without_target, trials_of
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.device import device
-from fu_papers.lab.record import Config, Needs, run_function
+from fu_papers.lab.record import Config, Needs, Record, run_function
 from fu_papers.lab.store import RecordStore
 from fu_papers.problems import (
     PROBLEM_KEYS,
@@ -178,6 +178,7 @@ def needs(config: Config) -> Needs:
         for staying in _staying(config):
             gone = "-".join(str(i) for i in range(config["clients"]) if i not in staying)
             found[_shard(staying)] = (train, training_of(config, history=0, request=f"client-{gone}"))
+    found |= {f"trial {k}": (trial, one) for k, one in enumerate(trials_of(config))}
     for s in range(config["attack"]):
         found[f"shadow {s}"] = (shadow_federation, training_of(config, **CLEAN, request="none", seed=s))
     return found
@@ -232,8 +233,9 @@ class Case:
         # random weights take the place of whatever was there
         w = initial_model(config, self.f.model) if self.original is None else self.original
         trained = trained_with(config, context, self.f, w, shards)
+        serve = served_in_turn if config["in_turn"] else served
         with context.phase("unlearn"):
-            found = served(config["method"], trained, self.deletion, config["options"], self.p.validation)
+            found = serve(config["method"], trained, self.deletion, config["options"], self.p.validation)
         found.cost.images += spent["images"]
         found.cost.bytes_up += spent["bytes"]
         return found
@@ -244,15 +246,37 @@ def served(
 ) -> Unlearned:
     """The library's method of that name; held-out images are the first of `unseen`, so many as `options` say.
 
-    ASCENT goes as far as the corrected step does with these options, of which it knows the length and pays nothing.
+    ASCENT goes as far as the corrected step does with these options, of which it knows the length and pays nothing;
+    with a length of its own, that far.
     """
     if name == MATCHED:
         size = options["held_out"]
         return serve_request(name, trained, deletion, **{**options, "held_out": (unseen[0][:size], unseen[1][:size])})
-    if name == ASCENT:
+    if name == ASCENT and "length" not in options:
         length = serve_request("HF-KCU", trained, deletion, **options).notes["length"]
         return serve_request(name, trained, deletion, length=max(length, 1e-12))
     return serve_request(name, trained, deletion, **options)
+
+
+def served_in_turn(
+    name: str, trained: Trained, deletion: Deletion, options: Mapping[str, Any], unseen: tuple[Tensor, Tensor]
+) -> Unlearned:
+    """As `served`, one client after the other: each request meets the model that the one before has left.
+
+    The cost is that of all, the notes are the last one's.
+    """
+    total, notes = Meter(), dict[str, Any]()
+    for i in deletion.targets:
+        alone = Deletion.of(trained.federation.clients, [i])
+        model, cost, notes = served(name, trained, alone, options, unseen)
+        for field in fields(Meter):
+            if isinstance(spent := getattr(cost, field.name), int):
+                setattr(total, field.name, getattr(total, field.name) + spent)
+        gone_on = options.get("rounds", 0) + options.get(
+            "recovery", 0
+        )  # ordinary rounds, of which each has its batches
+        trained = replace(trained, federation=trained.horizontal.after(alone), w=model, rounds=trained.rounds + gone_on)
+    return Unlearned(trained.w, total, notes)
 
 
 def model_of(context: RunContext, name: str) -> Tensor:
@@ -295,12 +319,63 @@ def groups_of(config: Config) -> list[list[int]]:
     return shard_clients(config["clients"], config["options"]["shards"], seed=config["seed"])
 
 
+@run_function("hf_kcu.trial", data=data_hash, needs=needs)
+def trial(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
+    """One choice of a method's hyper-parameters on a request that is not judged: how good?
+
+    Metrics: "objective", the forget gap to Retrain plus the shortfall of accuracy on the half of the attacker's images
+    that no method has as held-out ones, in points; the two; that of doing nothing. A choice that diverges says so.
+    """
+    case = Case.of(config, context)
+    p, size = case.p, len(case.p.validation[1])
+    x, y = (held[size // 2 :] for held in p.validation)
+
+    def standing(outputs: Outputs) -> tuple[float, float]:
+        asked, labels = case.clean.forget
+        return (
+            outputs_accuracy(p.model.task, outputs(asked).nan_to_num(), labels),
+            outputs_accuracy(p.model.task, outputs(x).nan_to_num(), y),
+        )
+
+    assert case.original is not None  # as `needs` has it for every method with trials
+    assert case.retrained is not None
+    forget, useful = standing(partial(p.model.predict, case.retrained))
+
+    def objective(outputs: Outputs) -> dict[str, float]:
+        found = standing(outputs)
+        gap, shortfall = abs(found[0] - forget), max(0.0, useful - found[1])
+        return {"objective": gap + shortfall, "forget_gap": gap, "shortfall": shortfall}
+
+    nothing = objective(partial(p.model.predict, case.original))["objective"]
+    try:
+        model, _, _ = case.served(config, context)
+    except NumericalFailure as error:
+        return {"diverged": str(error), "nothing": nothing}, None
+    return {**objective(_outputs(p, model)), "nothing": nothing}, None
+
+
+def best_trial(trials: Sequence[Record]) -> int:
+    """Which of `trials` has the smallest objective; the first of equal ones, and none that diverged."""
+    return min(range(len(trials)), key=lambda k: trials[k].metrics.get("objective", math.inf))
+
+
+def _outputs(p: Problem, model: Any) -> Outputs:
+    return model.log_probabilities if isinstance(model, Ensemble) else partial(p.model.predict, model)
+
+
 @run_function("hf_kcu.unlearn", data=data_hash, needs=needs)
 def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
-    """One method forgets client 0; utility, forgetting, equivalence to Retrain, attack, and what it cost."""
+    """One method forgets; utility, forgetting, equivalence to Retrain, attack, and what it cost.
+
+    With `trials` the method has the hyper-parameters of the best of them ("trial", its number), else `options`.
+    """
+    told: dict[str, Any] = {}
+    if config["trials"]:
+        told["trial"] = best_trial([context.needed_record(f"trial {k}") for k in range(len(config["trials"]))])
+        config = {**config, "options": config["trials"][told["trial"]]}
     case = Case.of(config, context)
     p, (model, cost, notes) = case.p, case.served(config, context)
-    outputs = model.log_probabilities if isinstance(model, Ensemble) else partial(p.model.predict, model)
+    outputs = _outputs(p, model)
     seen = Seen.by(outputs, case)
     metrics = evaluate(case, seen)
     if config["method"] != AGAIN:  # which is the retrained model of its own seed
@@ -311,7 +386,7 @@ def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, A
     if config["attack"]:
         metrics |= attacked(attack_of(config, context), case, seen)
     costs = {"images": cost.images, "products": cost.products, "bytes": cost.bytes, "passes": cost.gradient_passes}
-    told = {name: value for name, value in notes.items() if math.isfinite(value)}
+    told |= {name: value for name, value in notes.items() if math.isfinite(value)}
     return {**metrics, **told, **costs}, None
 
 
@@ -384,7 +459,10 @@ def noise_floor(config: Mapping[str, Any], context: RunContext) -> tuple[dict[st
     p = problem(config)
     first, second = (model_of(context, str(seed)) for seed in config["pair"])
     a, b = (p.model.predict(w, p.test[0]) for w in (first, second))
+    asked = Request.parse(config["request"]).resolve(p.clients).forget[0]
+    forgotten = [p.model.predict(w, asked) for w in (first, second)]
     return {
+        "kl_forget": (logits_kl(*forgotten) + logits_kl(*reversed(forgotten))) / 2,
         "kl": (logits_kl(a, b) + logits_kl(b, a)) / 2,
         "logit_mse": logit_mse(a, b),
         "logit_mse_centred": logit_mse(a, b, centred=True),

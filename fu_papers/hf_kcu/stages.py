@@ -19,7 +19,7 @@ def descriptions(e: Experiment) -> dict[str, Config]:
 
 def needed(e: Experiment, fn: RunFunction) -> dict[str, Config]:
     """What the tables' runs need of `fn`, each once, SISA's shards and the attacker's federations included."""
-    wanted = (need for config in e.runs().values() for need in runs.needs(config).values())
+    wanted = (need for config in (*e.runs().values(), *e.tuning().values()) for need in runs.needs(config).values())
     return {config_key(config): config for made_by, config in wanted if made_by is fn}
 
 
@@ -41,7 +41,8 @@ STAGES = (
     Stage("training", runs.train, lambda e: needed(e, runs.train)),
     Stage("CG residuals", runs.residuals, residuals, needs=("training",)),
     Stage("shadow models", runs.shadow_federation, lambda e: needed(e, runs.shadow_federation)),
-    Stage("unlearning", runs.unlearn, lambda e: e.runs(), needs=("training", "shadow models")),
+    Stage("tuning", runs.trial, lambda e: e.tuning(), needs=("training",)),
+    Stage("unlearning", runs.unlearn, lambda e: e.runs(), needs=("training", "shadow models", "tuning")),
     Stage("controls", runs.unlearn, lambda e: e.controls(), needs=("training", "shadow models"), optional=NOT_RUN),
     Stage("noise floor", runs.noise_floor, noise_floor, needs=("training",)),
     Stage("timing", speed, lambda e: e.speeds(), needs=("training",), alone=True),

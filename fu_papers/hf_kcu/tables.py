@@ -19,7 +19,8 @@ from fu_papers.problem_figures import spread_or_dash, title
 from fu_papers.problems import Setting
 
 PAPER_NAMES = {"Original": "FedAvg (trained)", "Retrain": "Retrained", "HF-KCU printed": "HF-KCU"}
-NETS = {"simple_cnn": "SimpleCNN", "vit_lite": "ViT-Lite", "resnet18": "ResNet-18"}
+NETS = {"simple_cnn": "SimpleCNN", "vit_lite": "ViT-Lite", "resnet18": "ResNet-18", "vit_tiny": "small ViT",
+        "small_resnet": "small ResNet"}  # fmt: skip
 BESIDE_RETRAIN = ("Original", AGAIN, DESTROYED, *FORMS, *BESIDE)  # rows of tables that have a column for Retrain
 TRUTH = {  # columns of every table: heading -> metric and digits
     "distance (do nothing = 1)": ("distance", 3),
@@ -29,6 +30,7 @@ TRUTH = {  # columns of every table: heading -> metric and digits
     "CG residual": ("residual", 2),
     "|grad L| / right side": ("stationarity", 2),
 }
+DIVERGED = 100.0  # nats to Retrain: a net that still knows anything is never so far away
 DATASETS = {"mnist": "MNIST", "fashion_mnist": "FMNIST", "cifar10": "CIFAR-10"}
 # the paper's column under our heading; which table has which
 ACCURACY = {"paper: acc. %": "acc_pct"}
@@ -51,7 +53,7 @@ def table_1(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
             "Δ MIA": "–" if method == "Retrain" else spread_or_dash(r.delta_mia, 3),
             "step / |w|": _step(r),
             **_gains(timed(e, speeds, e.main), method),
-            **_truth(r),
+            **distances(r),
         }
         if method not in ("HF-KCU", *BESIDE, AGAIN, DESTROYED):  # the paper has the printed form, and no such controls
             where = {"method": PAPER_NAMES.get(method, method)}
@@ -76,7 +78,7 @@ def table_2(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
                 **_accuracies(r),
                 "CF": _cf(r),
                 **_gains(timed(e, speeds, setting), method),
-                **_truth(r),
+                **distances(r),
                 "runs": len(r),
             }
             if method == "HF-KCU printed":
@@ -102,7 +104,7 @@ def table_3(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
             "ASR reduction %": "–" if method == "Original" else spread_or_dash(asr_reduction(r)),
             "ASR % (all images)": spread_or_dash(r.asr_included),
             **_gains(timed(e, speeds, e.main), method),
-            **_truth(r),
+            **distances(r),
         }
         rows.append(row | published_row("hf_kcu", "table_3", {"method": names.get(method)}, beside))
     return pd.DataFrame(rows)
@@ -149,7 +151,7 @@ def table_5(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
                 "test acc. %": spread_or_dash(r.test),
                 "forget acc. %": spread_or_dash(r.forget),
                 "CF": _cf(r),
-                **_truth(r),
+                **distances(r),
                 "steps with negative curvature": str(int(r.negative.sum())),
                 "× faster": _gain(seconds["retrain"], seconds[f"{method}, damping {damping:g}"]),
             }
@@ -186,7 +188,7 @@ def _sweep_table(
                 "method": shown(method),
                 **_accuracies(r),
                 **_gains(speeds[f"{group} {label}"].metrics, method),
-                **_truth(r),
+                **distances(r),
                 "runs": len(r),
             }
             if method == "HF-KCU printed":
@@ -289,7 +291,7 @@ def _variant_row(label: str, r: pd.DataFrame) -> dict[str, Any]:
         "MIA": spread_or_dash(r.mia, 3),
         "KL": spread_or_dash(r.kl, 3),
         "step / |w|": _step(r),
-        **_truth(r),
+        **distances(r),
     }
     return row
 
@@ -298,14 +300,17 @@ def _control_rows(e: Experiment, runs: pd.DataFrame) -> list[dict[str, Any]]:
     return [_variant_row(shown(method), main_runs(e, runs, method)) for method in CONTROLS]
 
 
-def _truth(r: pd.DataFrame) -> dict[str, Any]:
+def distances(r: pd.DataFrame) -> dict[str, Any]:
     """How near to Retrain in every respect, how well it was solved for, and the price: what accuracies do not tell.
 
-    Means; a dash where it was not measured. A step longer than Retrain is away is marked: it has gone too far whatever
-    the direction.
+    Means; a dash where it was not measured, and where a run has diverged, which enters no mean. A step longer than
+    Retrain is away is marked: it has gone too far whatever the direction.
     """
+    lost = int((r.kl > DIVERGED).sum()) if "kl" in r else 0
     found = {heading: _mean(r, name, digits) for heading, (name, digits) in TRUTH.items()}
-    if "travelled" in r and r.travelled.mean() > 1:
+    if lost:
+        found = {**dict.fromkeys(TRUTH, "–"), "KL on the forgotten": f"diverged ({lost} of {len(r)})"}
+    elif "travelled" in r and r.travelled.mean() > 1:
         found["step / |Retrain - Original|"] += " (!)"
     served = "passes" in r and bool((r.passes > 0).all()) and len(r) > 0
     found["images behind it"] = _behind(r) if served else "–"

@@ -1,4 +1,8 @@
-"""Which notebooks there are, and with which parameters one is to be run: everything checked before anything runs."""
+"""Which notebooks there are, and with which parameters one is to be run: everything checked before anything runs.
+
+A paper's notebook has runs, profiles and a schema of parameters. A guide, numbered 00, has none of them: it computes
+what it shows while it is read, and is the same in every profile.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ import nbformat
 
 from fu_core.errors import ConfigError, check_choice
 from fu_papers.lab import paths
-from fu_papers.parameters import Parameters, load_profile
+from fu_papers.parameters import Parameters, load_profile, profiles
 
 INTERACTIVE = "interactive"  # the notebook's parameter that shows its sliders, or not
 OTHERS = "others"  # the notebook's parameter that takes what has no line of its own in its cell
@@ -31,6 +35,8 @@ class Plan:
     @property
     def parameters(self) -> dict[str, Any]:
         """What papermill is to put in place of the notebook's own values."""
+        if self.paper in guides():
+            return dict(self.changes)
         lines = declared(self.notebook)
         own = {name: value for name, value in self.changes.items() if name in lines}
         others = {name: value for name, value in self.changes.items() if name not in lines}
@@ -44,10 +50,19 @@ class Plan:
 
 def notebooks() -> dict[str, Path]:
     """The notebook of every paper, in order: `{"puf": .../01_puf.ipynb, ...}`. Raises ConfigError without any."""
-    found = {path.stem.partition("_")[2]: path for path in sorted(paths.NOTEBOOKS.glob("0*_*.ipynb"))}
+    found = _by_name("0[1-9]_*.ipynb")
     if not found:
         raise ConfigError(f"there are no notebooks in {paths.NOTEBOOKS}; run from a checkout, or set FU_HOME to one")
     return found
+
+
+def guides() -> dict[str, Path]:
+    """The notebooks that belong to no paper: `{"start_here": .../00_start_here.ipynb}`; {} if there are none."""
+    return _by_name("00_*.ipynb")
+
+
+def _by_name(pattern: str) -> dict[str, Path]:
+    return {path.stem.partition("_")[2]: path for path in sorted(paths.NOTEBOOKS.glob(pattern))}
 
 
 def schema_of(paper: str) -> type[Parameters]:
@@ -58,28 +73,45 @@ def schema_of(paper: str) -> type[Parameters]:
 
 def plan(paper: str, profile: str, changes: Mapping[str, Any]) -> Plan:
     """Check everything that can be checked before running. Raises ConfigError naming what is wrong."""
-    known = notebooks()
+    known = guides() | notebooks()
     check_choice("paper", paper, known, ConfigError)
+    _check_interactive(changes)
+    if paper in guides():
+        check_choice("profile", profile, sorted({name for each in notebooks() for name in profiles(each)}), ConfigError)
+        for name in changes:
+            check_choice(f"-p: parameter of {paper}", name, _in_cell(known[paper]), ConfigError)
+        return Plan(paper, known[paper], profile, dict(changes))
     schema, lines = schema_of(paper), declared(known[paper])
     values = load_profile(paper, profile)
     schema.check_names(values, f"{paper}/{profile}.yaml")
     schema(**{**values, "profile": profile})
     if OTHERS in changes:
         raise ConfigError(f"-p: {OTHERS} is not set here; set each parameter by its own name, `-p lr 0.2` say")
-    if not isinstance(changes.get(INTERACTIVE), bool | None):
-        raise ConfigError(f"-p: {INTERACTIVE} must be true, false or null, got {changes[INTERACTIVE]!r}")
     of_notebook = [name for name in lines if name not in (*schema.model_fields, OTHERS)]
     schema.check_names({name: value for name, value in changes.items() if name not in of_notebook}, "-p")
     schema(**{**values, **{n: v for n, v in changes.items() if n in schema.model_fields}, "profile": profile})
     return Plan(paper, known[paper], profile, dict(changes))
 
 
+def _check_interactive(changes: Mapping[str, Any]) -> None:
+    if not isinstance(changes.get(INTERACTIVE), bool | None):
+        raise ConfigError(f"-p: {INTERACTIVE} must be true, false or null, got {changes[INTERACTIVE]!r}")
+
+
 def declared(notebook: Path) -> list[str]:
-    """The names in a notebook's `parameters` cell.
+    """The names in the `parameters` cell of a paper's notebook.
 
     Raises ConfigError unless there is exactly one such cell, each of its lines is `name: type = literal`, and `profile`
     and `others` are among them.
     """
+    names = _in_cell(notebook)
+    for needed, line in (("profile", 'profile: str = "quick"'), (OTHERS, f"{OTHERS}: dict = {{}}")):
+        if needed not in names:
+            raise ConfigError(f"{notebook.name}: the `parameters` cell needs a line `{line}`")
+    return names
+
+
+def _in_cell(notebook: Path) -> list[str]:
     cells = nbformat.read(notebook, as_version=4).cells
     tagged = [cell for cell in cells if "parameters" in cell.metadata.get("tags", [])]
     if len(tagged) != 1:
@@ -88,11 +120,7 @@ def declared(notebook: Path) -> list[str]:
         statements = ast.parse(tagged[0].source).body
     except SyntaxError as error:
         raise ConfigError(f"{notebook.name}: the `parameters` cell is not Python: {error}") from error
-    names = [_name(statement, notebook.name) for statement in statements]
-    for needed, line in (("profile", 'profile: str = "quick"'), (OTHERS, f"{OTHERS}: dict = {{}}")):
-        if needed not in names:
-            raise ConfigError(f"{notebook.name}: the `parameters` cell needs a line `{line}`")
-    return names
+    return [_name(statement, notebook.name) for statement in statements]
 
 
 def _name(statement: ast.stmt, notebook: str) -> str:

@@ -31,7 +31,7 @@ from traitlets import default
 
 from fu_core.errors import ConfigError
 from fu_papers.lab import paths
-from fu_papers.lab.notebooks import Plan, notebooks, plan
+from fu_papers.lab.notebooks import INTERACTIVE, Plan, guides, notebooks, plan
 from fu_papers.lab.provenance import PeakMemory, machine
 from fu_papers.parameters import profiles, read_yaml
 
@@ -157,6 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.list:
             print(*(f"{paper:<16} {', '.join(profiles(paper))}" for paper in notebooks()), sep="\n")
+            print(*(f"{guide:<16} the same in all\n" for guide in guides()), sep="", end="")
             return 0
         if options.merge:
             _merge(options.merge)
@@ -244,13 +245,23 @@ def _stages(each: Plan, options: argparse.Namespace) -> list[Planned]:
 
 
 def _plans(options: argparse.Namespace) -> list[Plan]:
-    papers = list(notebooks()) if "all" in options.paper else list(dict.fromkeys(options.paper))
+    everything = "all" in options.paper
+    asked = [*guides(), *notebooks()] if everything else list(dict.fromkeys(options.paper))
+    first, papers = [each for each in asked if each in guides()], [each for each in asked if each not in guides()]
     without = [paper for paper in papers if options.profile not in profiles(paper)]
-    if "all" in options.paper and 0 < len(without) < len(papers):
+    if everything and 0 < len(without) < len(papers):
         print(f"no profile {options.profile!r} yet: {', '.join(without)}")
         papers = [paper for paper in papers if paper not in without]
     changes = {name: read_yaml(value, f"-p {name}") for name, value in options.parameter}
-    return [plan(paper, options.profile, changes) for paper in papers]
+    of_guides = {name: value for name, value in changes.items() if name == INTERACTIVE} if everything else changes
+    if options.dry_run or options.export or options.stage or options.part != (1, 1):
+        if first and not everything:
+            raise ConfigError(f"{first[0]} has no runs, so there is nothing to plan, to share or to export")
+        first = []
+    return [
+        *(plan(guide, options.profile, of_guides) for guide in first),
+        *(plan(paper, options.profile, changes) for paper in papers),
+    ]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -7,8 +7,20 @@ import pytest
 from matplotlib.figure import Figure
 
 from fu_papers.controls import AGAIN, CONTROLS, DESTROYED, FLOOR
-from fu_papers.hf_kcu import figures, results, stages, tables
-from fu_papers.hf_kcu.grid import ABLATIONS, ASCENT, BESIDE, CHOICES, FORMS, LENGTHS, MATCHED, METHODS, REQUEST, ROUND
+from fu_papers.hf_kcu import figures, further_tables, results, stages, tables
+from fu_papers.hf_kcu.grid import (
+    ABLATIONS,
+    ASCENT,
+    BESIDE,
+    CHOICES,
+    FORMS,
+    LENGTHS,
+    MATCHED,
+    METHODS,
+    REQUEST,
+    ROUND,
+    TUNED,
+)
 from fu_papers.lab.record import Record
 from fu_papers.look import published, style
 from fu_papers.study import Cell, wide
@@ -16,7 +28,9 @@ from tests.hf_kcu_lab import experiment
 
 MAIN, OTHER = "cifar10/dirichlet-0.5/simple_cnn", "mnist/dirichlet-0.5/simple_cnn"
 NET = "cifar10/dirichlet-0.5/resnet18"
-E = experiment(settings=[MAIN, OTHER], nets=[NET], seeds=[0, 1])
+E = experiment(
+    settings=[MAIN, OTHER], nets=[NET], seeds=[0, 1], tuning_trials=2, natural_rounds=[1, 300], longest_sequence=2
+)
 TEST = {"Original": 72.0, "Retrain": 70.0, DESTROYED: 10.0, "NaiveGA": 10.0, "FedEraser": 60.0, "SISA": 55.0}
 TEST |= {"HF-KCU": 71.5}
 FORGET = {"Original": 90.0, "Retrain": 50.0, DESTROYED: 10.0, "HF-KCU": 80.0}
@@ -56,6 +70,7 @@ def planted(cell, config):
 CELLS = E.runs() | E.controls()
 RECORDS = {c: record(f"k{i}", config, planted(c, config)) for i, (c, config) in enumerate(CELLS.items())}
 PAIR = {"kl": 0.3, "logit_mse": 0.4, "logit_mse_centred": 0.2, "agreement": 90.0, "gap": 1.4, "test": 1.0}
+PAIR |= {"kl_forget": 0.25}
 PAIRS = {pair: record("pair", config, PAIR) for pair, config in stages.noise_floor(E).items()}
 RUNS = wide(results.of_runs(RECORDS, PAIRS))
 DAMPED = [f"{method}, damping {damping:g}" for method in FORMS for damping in E.dampings]
@@ -332,3 +347,82 @@ def test_backdoor_bars_are_the_means():
     with style():
         left, _ = figures.backdoor_figure(E, RUNS).axes
     assert [bar.get_height() for bar in left.patches] == [80.0, 72.0, 60.0, 13.5]
+
+
+# --- beside the paper's ---
+
+
+def trial(method, k, **metrics):
+    cell = Cell("tuning", MAIN, 100, "client-1", method, str(k))
+    return cell, record(f"t{k}", E.tuning()[cell], {"nothing": 12.0, **metrics})
+
+
+def test_the_tuning_table_tells_the_best_of_each_method_and_what_diverged():
+    tuning = dict([trial("NaiveGA", 0, diverged="nan"), trial("NaiveGA", 1, objective=3.25)])
+    (found,) = further_tables.tuning_table(E, tuning).to_dict("records")
+    assert (found["trials"], found["diverged"], found["objective"]) == (2, 1, "3.2")
+    assert found["its objective"] == "diverged"
+    assert found["doing nothing's"] == "12.0"
+    lr = E.tried("NaiveGA")[1]["lr"]
+    assert f"lr {lr:g}" in found["chosen"]
+
+
+def test_tuned_methods_stand_below_the_controls():
+    table = further_tables.tuned_table(E, RUNS)
+    assert list(table.method) == [results.shown(m) for m in (*CONTROLS, *TUNED)]
+    assert row(table, method=results.shown("HF-KCU"))["passes"] == "1.1e+03"
+
+
+def test_a_price_is_compared_with_the_fewest_of_naturals_rounds_that_cost_as_much():
+    """Natural's rounds cost 400 and 9000 passes, and leave a KL of 0.5 and 0.3; HF-KCU's cost 1100, and leave 0.375."""
+    paid = {"1": (400.0, 0.5), "300": (9000.0, 0.3)}
+    runs = RUNS.copy()
+    for label, (passes, kl) in paid.items():
+        here = (runs.group == "price") & (runs.label == label)
+        assert here.sum() == 2
+        runs.loc[here, ["passes", "kl_forget"]] = passes, kl
+    table = further_tables.price_table(E, runs, PASSES)
+    ours = row(table, method=results.shown("HF-KCU"))
+    assert (ours["Natural, rounds"], ours["its KL"]) == ("300", "0.300 ± 0.000")
+    assert ours[further_tables.COMPARED].startswith("0.075 ")
+    assert ours["floor"] == "0.250"
+    uphill = row(table, method=results.shown(ASCENT))  # five passes
+    assert (uphill["Natural, rounds"], uphill[further_tables.COMPARED][:7]) == ("1", "-0.125 ")
+    runs.loc[runs.method == "HF-KCU", "passes"] = 10_000.0  # dearer than the most rounds
+    assert row(further_tables.price_table(E, runs, PASSES), method=results.shown("HF-KCU"))["Natural, rounds"] == (
+        "300 (cheaper)"
+    )
+
+
+def test_what_has_diverged_enters_no_mean_and_no_figure():
+    here = (RUNS.group == "methods") & (RUNS.setting == MAIN) & (RUNS.method == "NaiveGA") & (RUNS.seed == 0)
+    runs = RUNS.assign(kl=RUNS.kl.mask(here, 1e9))
+    table = tables.table_1(E, runs, SPEEDS)
+    gone, kept = (row(table, method=results.shown(m)) for m in ("NaiveGA", "HF-KCU"))
+    assert gone["KL on the forgotten"] == "diverged (1 of 2)"
+    assert gone["distance (do nothing = 1)"] == "–"
+    assert kept["KL on the forgotten"] == "0.375"
+    with style():
+        fig = figures.price_figure(E, runs, PASSES)
+    (ax,) = fig.axes
+    assert "NaiveGA" in ax.get_xlabel()
+    labels = [text.get_text() for text in fig.legends[0].get_texts()]
+    assert results.shown("HF-KCU") in labels
+    assert "NaiveGA" not in labels
+
+
+def test_the_price_figure_has_a_dot_per_seed_at_its_price():
+    with style():
+        (ax,) = figures.price_figure(E, RUNS, PASSES).axes
+    dots = {found.get_label(): found.get_offsets().tolist() for found in ax.collections}
+    assert dots[results.shown("HF-KCU")] == [[1.1, 0.375]] * 2
+    (line, *_) = ax.lines
+    assert list(line.get_xdata()) == [0.005, 0.005]  # one and 300 rounds, planted alike
+
+
+def test_requests_in_turn_stand_beside_the_same_at_once():
+    table = further_tables.sequence_table(E, RUNS)
+    of = table[table.method == results.shown("HF-KCU")]
+    assert list(of.requests) == ["at once", "in turn"]
+    assert set(table["clients that leave"]) == {2}
+    assert list(table.method[: len(CONTROLS)]) == [results.shown(m) for m in CONTROLS]

@@ -19,6 +19,8 @@ from fu_papers.hf_kcu.grid import (
     METHODS,
     OPTIONS,
     REQUEST,
+    ROUND,
+    TUNED,
     shards_without_target,
 )
 from fu_papers.lab.record import config_key
@@ -225,3 +227,64 @@ def test_every_table_with_a_speed_up_has_its_timing():
     assert (net["rounds"], net["epochs"]) == (2, 1.0)
     assert net["variants"]["HF-KCU"]["options"]["curvature_samples"] == 10
     assert Setting.parse(NET).model == net["model"]
+
+
+# --- trials, and requests in turn ---
+
+TRIED = E.changed(tuning_trials=3, held_out=20, natural_rounds=[2, 4], longest_sequence=3)
+
+
+def test_every_method_has_as_many_trials_and_the_first_is_the_method_as_it_stands():
+    for method in TUNED:
+        tried = TRIED.tried(method)
+        assert len(tried) == 3
+        assert tried[0] == TRIED.options(method)
+        assert len({json.dumps(one, sort_keys=True) for one in tried}) == 3
+        for one in tried:
+            json.dumps(one)
+    assert [one["rounds"] for one in TRIED.tried(ROUND)] == [1, 2, 4]
+    assert all(one["form"] == "printed" for one in TRIED.tried("HF-KCU printed"))
+    assert all(one["held_out"] == 20 for one in TRIED.tried(MATCHED))
+
+
+def test_trials_are_of_a_client_and_a_seed_that_nobody_judges():
+    trials = TRIED.tuning()
+    assert len(trials) == 3 * len(TUNED)
+    assert {config["seed"] for config in trials.values()} == {100}
+    assert {config["request"] for config in trials.values()} == {"client-1"}
+    judged = {(config["seed"], config["request"]) for config in TRIED.runs().values()}
+    assert (100, "client-1") not in judged
+    tuned = [config for cell, config in TRIED.runs().items() if cell.group == "tuned"]
+    assert len(tuned) == len(TUNED) * len(E.seeds)
+    known = {config_key(config) for config in trials.values()}
+    for config in tuned:
+        needed = [need for name, (_, need) in runs.needs(config).items() if name.startswith("trial ")]
+        assert len(needed) == 3
+        assert {config_key(need) for need in needed} <= known
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"tuning_seed": 0}, "tuning_seed"),
+        ({"tuning_client": 6}, "tuning_client"),
+        ({"held_out": 60}, "held_out"),
+        ({"longest_sequence": 5}, "longest_sequence"),
+    ],
+)
+def test_what_cannot_be_tuned_or_left_is_named(change, named):
+    with pytest.raises(ConfigError, match=named):
+        TRIED.changed(**change)
+
+
+def test_a_sequence_is_run_at_once_and_in_turn_and_judged_against_one_retraining():
+    found = {cell: config for cell, config in TRIED.runs().items() if cell.group == "sequence"}
+    assert {config["request"] for config in found.values()} == {"client-0-1", "client-0-1-2"}
+    assert all(config["in_turn"] == (cell.condition == "in turn") for cell, config in found.items())
+    turned = {cell.method for cell in found if cell.condition == "in turn"}
+    assert turned == {"HF-KCU printed", "HF-KCU", MATCHED, ROUND}
+    for config in found.values():
+        assert runs.needs(config)["retrained"][1]["request"] == config["request"]
+        assert config["attack"] == 0
+    again = {cell.request for cell in TRIED.controls() if (cell.group, cell.method) == ("sequence", AGAIN)}
+    assert again == {"client-0-1", "client-0-1-2"}

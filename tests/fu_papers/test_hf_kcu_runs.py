@@ -17,9 +17,10 @@ from fu_core.unlearning.baselines.sisa import shard_clients, sisa, sisa_unlearn
 from fu_core.unlearning.hf_kcu import HFKCU
 from fu_core.unlearning.hf_kcu import hf_kcu as library_hf_kcu
 from fu_core.unlearning.memory import UpdateHistory
+from fu_core.unlearning.method import Trained
 from fu_papers.controls import AGAIN, DESTROYED, REFERENCES
 from fu_papers.hf_kcu import claims, results, runs, theory
-from fu_papers.hf_kcu.grid import ASCENT, MATCHED, REQUEST, TARGET
+from fu_papers.hf_kcu.grid import ASCENT, MATCHED, REQUEST, TARGET, trials_of
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.store import RecordStore
 from fu_papers.lab.task import single_threaded
@@ -28,6 +29,7 @@ from fu_papers.study import Cell, Study, wide
 from fu_papers.verdicts import VERDICTS
 from tests.hf_kcu_lab import experiment
 from tests.interruption import interrupt
+from tests.ridge import Ridge
 
 MAIN, OTHER, NET = "digits/dirichlet-0.5/softmax_regression", "digits/iid/softmax_regression", "digits/iid/tiny_cnn"
 TINY = experiment(
@@ -36,6 +38,7 @@ TINY = experiment(
     alphas=[0.5, 1.0], client_counts=[4, 6], shadows=2, shards=2, ga_epochs=2, nets_n_train=40, nets_n_test=40,
     nets_rounds=1, nets_epochs=1.0, nets_curvature_samples=8,
 )  # fmt: skip
+TRIED = TINY.changed(tuning_trials=3, held_out=20)
 RUN = ("settings", "training", "CG residuals", "shadow models", "unlearning", "controls", "noise floor", "timing")
 
 
@@ -204,7 +207,77 @@ def test_distances_are_told_in_units_of_doing_nothing(tiny):
     assert ours["travelled"] == pytest.approx(ours["length"] * float(w.double().norm()) / away, rel=1e-5)
     assert "distance" not in cell(tiny, "SISA").metrics  # an ensemble is no vector
     again = tiny.runs[(tiny.runs.method == AGAIN) & (tiny.runs.group == "methods")]
-    assert again[["distance", "travelled", "kl_forget"]].isna().all(axis=None)  # it stands beside itself
+    assert again[["distance", "travelled"]].isna().all(axis=None)  # it stands beside itself
+    pair = tiny.found["noise floor"][0, 1].metrics  # the floor of what is told on the forgotten, too
+    assert list(again[again.setting == MAIN].kl_forget) == [pair["kl_forget"]] * 2
+    assert again[again.setting == OTHER].kl_forget.isna().all()  # whose retrainings are no such pair
+    p = problem(cell(tiny, "Retrain").config)
+    x = p.clients[TARGET][0]
+    first, second = (p.model.predict(weights(tiny, REQUEST, seed=s), x).log_softmax(1) for s in (0, 1))
+    both = [float((a.exp() * (a - b)).sum(1).mean()) for a, b in ((first, second), (second, first))]
+    assert pair["kl_forget"] == pytest.approx(sum(both) / 2, rel=1e-4)
+
+
+# --- tuned, and in turn ---
+
+
+def test_a_trial_is_forgetting_and_usefulness_on_what_is_not_judged(tiny):
+    """The first trial of a method is its run as it stands, on another client and seed; judged on the other half."""
+    config = TRIED.tuning()[Cell("tuning", MAIN, 100, "client-1", "NaiveGA", "0")]
+    record = run(tiny.store, runs.trial, config)
+    p = problem(config)
+    _, f, _ = asked({**config, "request": "client-1"})
+    w = weights(tiny, "none", 100)
+    w_r = weights(tiny, "client-1", 100)
+    ascended = naive_ga(f, w, Deletion.of(f.clients, [1]), NaiveGA(**config["options"]))
+    x, y = (held[40:] for held in p.validation)
+    points = [(accuracy(p.model, v, *p.clients[1]), accuracy(p.model, v, x, y)) for v in (ascended, w_r)]
+    gap, shortfall = abs(points[0][0] - points[1][0]), max(0.0, points[1][1] - points[0][1])
+    assert (record.metrics["forget_gap"], record.metrics["shortfall"]) == pytest.approx((gap, shortfall), abs=1e-4)
+    assert record.metrics["objective"] == pytest.approx(gap + shortfall, abs=1e-4)
+
+
+def test_a_tuned_run_is_the_run_with_the_best_trials_options(tiny):
+    config = TRIED.tuned(0, "NaiveGA")
+    tried = [run(tiny.store, runs.trial, one) for one in trials_of(config)]
+    best = runs.best_trial(tried)
+    assert tried[best].metrics["objective"] == min(one.metrics["objective"] for one in tried)
+    tuned = run(tiny.store, runs.unlearn, config).metrics
+    plain = {**config, "options": config["trials"][best], "trials": [], "tuned_on": {}}
+    assert tuned == {**run(tiny.store, runs.unlearn, plain).metrics, "trial": best}
+
+
+def test_a_trial_that_diverged_is_never_the_best():
+    trials = [SimpleNamespace(metrics=m) for m in ({"diverged": "nan"}, {"objective": 9.0}, {"objective": 3.0})]
+    assert runs.best_trial(trials) == 2
+
+
+def test_in_turn_every_step_begins_where_the_last_one_ended():
+    """On ridge regression each step is exact, so after both requests the model is that of retraining without both."""
+    ridge = Ridge()
+    f = Federation(ridge.model, dict(enumerate(ridge.clients)))
+    w, w_r = ridge.worlds({0: torch.arange(20), 2: torch.arange(30)}, "samples")
+    unseen, both = ridge.clients[0], Deletion.of(f.clients, [0, 2])
+    found = runs.served_in_turn("HF-KCU", Trained(f, w), both, {"tol": 1e-10}, unseen)
+    assert torch.allclose(found.model, w_r, atol=1e-6)
+    first = runs.served("HF-KCU", Trained(f, w), Deletion.of(f.clients, [0]), {"tol": 1e-10}, unseen)
+    assert not torch.allclose(first.model, w_r, atol=1e-2)
+    rest = f.after(Deletion.of(f.clients, [0]))
+    second = runs.served("HF-KCU", Trained(rest, first.model), Deletion.of(rest.clients, [2]), {"tol": 1e-10}, unseen)
+    assert found.cost.products == first.cost.products + second.cost.products
+    assert found.cost.bytes == first.cost.bytes + second.cost.bytes
+
+
+def test_rounds_in_turn_do_not_see_the_same_batches_twice(tiny):
+    """Two requests of one ordinary round each: the second is the next round, and without the second client."""
+    record = cell(tiny, "Original")
+    p, f, _ = asked(record.config)
+    w, both = weights(tiny), Deletion.of(f.clients, [0, 1])
+    found = runs.served_in_turn("Fine-tune", Trained(f, w, 4), both, {"rounds": 1}, p.validation)
+    after_one = f.after(Deletion.of(f.clients, [0]))
+    after_both = after_one.after(Deletion.of(after_one.clients, [1]))
+    by_hand = fedavg(after_both, fedavg(after_one, w, 1, first_round=5), 1, first_round=6)
+    assert torch.equal(found.model, by_hand)
 
 
 def test_the_ascent_goes_as_far_as_the_corrected_step_and_pays_a_gradient(tiny):

@@ -207,6 +207,52 @@ def test_list_shows_papers_and_profiles(lab, capsys):
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [["first", "quick"], ["later", "quick"]]
 
 
+# --- guides: notebooks of no paper ---
+
+
+@pytest.fixture
+def guided(lab):
+    """The repository of `lab` with a paper and a guide: `guided()` gives its folder."""
+
+    def add(cell="interactive: bool | None = None  # sliders"):
+        root = lab()
+        tagged = nbformat.v4.new_code_cell(cell, metadata={"tags": ["parameters"]})
+        shown = nbformat.v4.new_code_cell("print(interactive)")
+        nbformat.write(nbformat.v4.new_notebook(cells=[tagged, shown]), root / "notebooks" / "00_first.ipynb")
+        return root
+
+    return add
+
+
+def ran(monkeypatch):
+    plans = []
+    monkeypatch.setattr(reproduce, "execute", lambda plan: plans.append((plan.paper, plan.parameters)) or Done())
+    return plans
+
+
+def test_a_guide_is_no_paper_and_runs_before_them_in_every_profile(guided, monkeypatch, capsys):
+    guided()
+    assert set(notebooks.notebooks()) == {"toy"}
+    plans = ran(monkeypatch)
+    assert reproduce.main(["-p", "rounds", "3"]) == 0  # a guide has no rounds
+    assert reproduce.main(["--paper", "first", "-p", "interactive", "true"]) == 0
+    assert plans == [("first", {}), ("toy", {"profile": "quick", "rounds": 3}), ("first", {"interactive": True})]
+    capsys.readouterr()
+    assert reproduce.main(["--list"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split() == ["first", "the", "same", "in", "all"]
+
+
+def test_what_a_guide_cannot_take_is_named(guided, capsys):
+    guided()
+    assert "-p: parameter of first must be one of 'interactive', got 'rounds'" in wrong(
+        capsys, "--paper", "first", "-p", "rounds", "3"
+    )
+    assert "profile must be one of 'quick', got 'quik'" in wrong(capsys, "--paper", "first", "--profile", "quik")
+    assert "first has no runs" in wrong(capsys, "--paper", "first", "--export")
+    guided("interactive = 3")
+    assert "must be written `name: type = literal`" in wrong(capsys, "--paper", "first", "-p", "interactive", "true")
+
+
 # --- with a kernel ---
 
 

@@ -8,12 +8,14 @@ import nbformat
 import pytest
 
 from fu_papers import look as report
+from fu_papers.exercises.__main__ import TAG as EXERCISE
 from fu_papers.lab.notebooks import OTHERS, declared, notebooks, schema_of
 from tests.notebook_lab import ABSOLUTE_PATH, code, outputs
 
 TITLES = {"puf": "# PUF: ", "hf_kcu": "# HF-KCU: ", "certified_dfl": "# Certified DFL: ", "fedora": "# FedORA: "}
 TITLES["arena"] = "# The arena: "
-HOUSE = ("Try it", "Claims", "Closing checks", "Exercises", "Where things are")  # how every notebook ends
+# how every notebook ends
+HOUSE = ("Try it", "Claims", "Closing checks", "In five sentences", "Exercises", "Where things are")
 SECTIONS = {
     "puf": ("Parameters", "Setting", "Training", "request", "PUF", "Recovery", "Table III", "Two readings", *HOUSE),
     "hf_kcu": (
@@ -122,7 +124,7 @@ def test_one_cell_is_checked_by_nbval_and_its_output_is_kept(notebook):
     (cell,) = code(notebook, "nbval-check-output")
     assert "keep_output" in cell.metadata.tags
     assert cell.outputs
-    assert cell is code(notebook)[-1]
+    assert cell is [cell for cell in code(notebook) if EXERCISE not in cell.metadata.get("tags", [])][-1]
 
 
 def test_no_code_cell_is_long(notebook):
@@ -180,3 +182,14 @@ def test_no_path_of_any_machine_is_in_it(notebook):
         texts += [output.get("text", "")]
         texts += [str(value) for kind, value in output.get("data", {}).items() if kind != "image/png"]
     assert [text for text in texts if ABSOLUTE_PATH.search(text)] == []
+
+
+def test_what_stands_in_its_margins_is_true(notebook):
+    """The few lines of code in the cells that unfold: each is a check of what the prose beside it says."""
+    margins = [cell.source for cell in notebook.cells if cell.id.startswith("margin-")]
+    assert margins
+    for source in margins:
+        assert source.startswith("<details><summary>")
+        (block,) = re.findall(r"```python\n(.*?)```", source, re.DOTALL)
+        assert "assert " in block
+        exec(compile(block, "margin", "exec"), {})

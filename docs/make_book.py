@@ -1,0 +1,199 @@
+"""Lays out the pages of the book: `python docs/make_book.py FOLDER`, then Sphinx makes a site of them (`make book`).
+
+The pages are the committed notebooks, the documents beside this file, the errata, and three kinds that are made here:
+the claims, the exercises with folded solutions, and the library's reference from its docstrings.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+
+from fu_papers.exercises import exercises
+
+ROOT = Path(__file__).resolve().parent.parent
+PAPERS = {"puf": "PUF", "hf_kcu": "HF-KCU", "fedora": "FedORA", "certified_dfl": "Certified DFL"}
+WHAT = {
+    "data": "Data",
+    "models": "Models",
+    "federation": "Federations",
+    "unlearning": "Unlearning",
+    "evaluation": "Evaluation",
+}
+DOCUMENTS = ("findings", "reading_groups", "glossary", "notation", "architecture", "arena", "data", "scale", "cluster", "speed")
+INDEX = """
+# Federated unlearning, from scratch and from four papers
+
+A model that many parties have trained is to forget one of them. What does that mean, how is it measured, and do the
+methods of four papers do it? The pages of this book are notebooks that have been run, with every number from a record.
+
+- **New to all this?** [Start here](notebooks/00_start_here.ipynb): half an hour, everything by hand.
+- **In a reading group?** [Ninety minutes with a paper](docs/reading_groups.md). Each paper's notebook has the equation
+  beside its code, ends in five sentences, has questions to discuss, and [exercises](exercises.md) that answer.
+- **Looking something up?** [Words](docs/glossary.md), [letters](docs/notation.md),
+  [what is wrong in the papers](fu_papers/errata.md), [what they claim](fu_papers/claims.md),
+  [the library](reference/unlearning.md).
+
+```{{toctree}}
+:hidden:
+:caption: Notebooks
+
+{notebooks}
+```
+
+```{{toctree}}
+:hidden:
+:caption: To work with
+
+docs/findings
+docs/reading_groups
+exercises
+docs/glossary
+docs/notation
+fu_papers/errata
+fu_papers/claims
+```
+
+```{{toctree}}
+:hidden:
+:caption: The library
+
+docs/arena
+docs/architecture
+docs/data
+docs/scale
+docs/cluster
+docs/speed
+{reference}
+```
+"""
+
+
+def lay_out(folder: Path) -> list[Path]:
+    """Write all pages into `folder`; returns their paths."""
+    pages = dict(_notebooks()) | dict(_documents()) | dict(_reference())
+    pages["fu_papers/claims.md"] = _claims()
+    pages["exercises.md"] = _exercises()
+    names = {kind: sorted(name for name in pages if name.startswith(kind)) for kind in ("notebooks", "reference")}
+    toc = {kind: "\n".join(name.rpartition(".")[0] for name in listed) for kind, listed in names.items()}
+    pages["index.md"] = INDEX.format(**toc).lstrip()
+    for name, text in pages.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return [folder / name for name in pages]
+
+
+def _notebooks() -> Iterator[tuple[str, str]]:
+    """As committed; without the state of their sliders, whose scripts would come from elsewhere."""
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        notebook = nbformat.read(path, as_version=4)
+        notebook.metadata.pop("widgets", None)
+        for cell in notebook.cells:
+            if cell.cell_type == "markdown":
+                cell.source = cell.source.replace("fu_papers/claims.csv", "fu_papers/claims.md")
+            for output in cell.get("outputs", []):
+                output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
+        yield f"notebooks/{path.name}", nbformat.writes(notebook)
+
+
+def _documents() -> Iterator[tuple[str, str]]:
+    for name in DOCUMENTS:
+        name = f"docs/{name}.md"
+        yield name, re.sub(r"\[([^\]]+)\]\(\.\./([^)]+)\)", _named, (ROOT / name).read_text(encoding="utf-8"))
+    errata = (ROOT / "fu_papers" / "errata.md").read_text(encoding="utf-8")
+    yield "fu_papers/errata.md", re.sub(r'<a id="(\w+)"></a>\n', r"(\1)=\n\n", errata)  # anchors that Sphinx knows
+
+
+def _named(link: re.Match[str]) -> str:
+    """A link to a file that is no page: what it was called, and where the file lies in the repository."""
+    text, path = link.groups()
+    return link[0] if path.endswith((".md", ".ipynb")) else f"{text} (`{path}`)"
+
+
+def _claims() -> str:
+    """Every claim with its anchor, claim-p1 say, what it is judged by, and the rule."""
+    lines = [
+        "# What the papers claim",
+        "",
+        "Each is judged by a rule written down beforehand; the notebooks compute it.",
+    ]
+    with (ROOT / "fu_papers" / "claims.csv").open(encoding="utf-8", newline="") as file:
+        claims = list(csv.DictReader(file))
+    for paper, title in PAPERS.items():
+        lines += ["", f"## {title}"]
+        for claim in (claim for claim in claims if claim["paper"] == paper):
+            id = claim["id"]
+            lines += ["", f"(claim-{id.lower()})=", "", f"**{id}.** {claim['claim']} ({claim['where']})"]
+            lines += ["", f"- The paper: {claim['paper_value']}", f"- Measured as: {claim['measured_as']}"]
+            lines += [f"- Holds if: {claim['holds_if']}"]
+    return "\n".join(lines) + "\n"
+
+
+def _exercises() -> str:
+    """All of them, with hints and solutions that unfold."""
+    lines = ["# Exercises", "", 'They answer where they stand, at the end of each notebook: `check("puf-2", answer)`.']
+    titles = {"start_here": "Start here"} | PAPERS
+    for paper, title in titles.items():
+        lines += ["", f"## {title}"]
+        for each in (each for each in exercises().values() if each.paper == paper):
+            lines += ["", each.text.rpartition("\n\n")[0], "", f"```python\n{each.code}\n```"]
+            for number, hint in enumerate(each.hints, 1):
+                lines += ["", *_folded(f"Hint {number}", hint)]
+            lines += ["", *_folded("Solution", each.solved)]
+    return "\n".join(lines) + "\n"
+
+
+def _folded(summary: str, text: str) -> list[str]:
+    return [f"<details><summary>{summary}</summary>", "", text, "", "</details>"]
+
+
+# --- reference -------------------------------------------------------------------------------------------------------
+
+
+def _reference() -> Iterator[tuple[str, str]]:
+    """A page per part of the library: every public class and function with its signature and docstring."""
+    for part, title in WHAT.items():
+        lines = [f"# {title}"]
+        for path in sorted((ROOT / "fu_core" / part).rglob("*.py")):
+            lines += _module(path)
+        yield f"reference/{part}.md", "\n".join(lines) + "\n"
+
+
+def _module(path: Path) -> list[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    lines = ["", f"## {name}", *_text(ast.get_docstring(tree))]
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
+            lines += ["", f"### {node.name}", "", "```python", _signature(node), "```", *_text(ast.get_docstring(node))]
+    return lines
+
+
+def _signature(node: ast.FunctionDef | ast.ClassDef) -> str:
+    if isinstance(node, ast.FunctionDef):
+        returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+        return f"def {node.name}({ast.unparse(node.args)}){returns}"
+    bases = f"({', '.join(map(ast.unparse, node.bases))})" if node.bases else ""
+    fields = [ast.unparse(line) for line in node.body if isinstance(line, ast.AnnAssign)]
+    methods = [
+        f"def {item.name}({ast.unparse(item.args)}): ..."
+        for item in node.body
+        if isinstance(item, ast.FunctionDef) and (not item.name.startswith("_") or item.name == "__init__")
+    ]
+    return "\n    ".join([f"class {node.name}{bases}:", *(fields + methods or ["..."])])
+
+
+def _text(docstring: str | None) -> list[str]:
+    """As it was written: equations and tables in docstrings are laid out by hand."""
+    return ["", "```text", docstring, "```"] if docstring else []
+
+
+if __name__ == "__main__":
+    print(f"{len(lay_out(Path(sys.argv[1])))} pages")

@@ -1,0 +1,65 @@
+"""`python -m fu_papers.exercises` puts the exercises into the notebooks, with what the check of each stub prints."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import nbformat
+
+from fu_papers.exercises.exercise import Exercise
+from fu_papers.exercises.shelf import exercises
+from fu_papers.lab.notebooks import guides, notebooks
+
+BEGIN = "from fu_papers.exercises import check, hint, solution  # noqa: F401"
+TAG = "exercise"
+
+
+def cells_of(paper: str, count: int = 0) -> list[Any]:
+    """The cells of a paper's exercises as they stand in its notebook, run after `count` other cells."""
+    cells = [_code("exercise-begin", BEGIN, count + 1)]
+    for number, each in enumerate(_exercises(paper), count + 2):
+        output = nbformat.v4.new_output(
+            "execute_result", {"text/plain": str(each.judge(each.defined(each.stub)))}, execution_count=number
+        )
+        text = nbformat.v4.new_markdown_cell(each.text, id=f"exercise-{_id(each)}-text")
+        cells += [text, _code(f"exercise-{_id(each)}", each.code, number, [output])]
+    return cells
+
+
+def put_into(notebook: Any, paper: str) -> None:
+    """Replace the exercise cells of a notebook; they follow the cell that begins with `## <number>. Exercises`."""
+    others = [cell for cell in notebook.cells if not cell.id.startswith("exercise-")]
+    (at,) = (k for k, cell in enumerate(others) if re.match(r"## \d+\. Exercises", cell.source))
+    count = sum(cell.cell_type == "code" for cell in others[:at])
+    if any(cell.cell_type == "code" for cell in others[at:]):
+        raise ValueError("exercises come last: no other code may follow them")
+    notebook.cells = [*others[: at + 1], *cells_of(paper, count), *others[at + 1 :]]
+
+
+def main() -> None:
+    """All notebooks that have exercises."""
+    for paper, path in (guides() | notebooks()).items():
+        if _exercises(paper):
+            notebook = nbformat.read(path, as_version=4)
+            put_into(notebook, paper)
+            nbformat.write(notebook, path)
+            print(f"{path.name}: {len(_exercises(paper))} exercises")
+
+
+def _exercises(paper: str) -> list[Exercise]:
+    return [each for each in exercises().values() if each.paper == paper]
+
+
+def _id(each: Exercise) -> str:
+    return each.id.replace("_", "-")
+
+
+def _code(id: str, source: str, number: int, outputs: list[Any] | None = None) -> Any:
+    return nbformat.v4.new_code_cell(
+        source, id=id, execution_count=number, outputs=outputs or [], metadata={"tags": [TAG]}
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""Tables beside HF-KCU's own: everybody tuned alike, what a price buys, one client after the other.
+
+Every function takes the experiment and records or the wide frame of `results`; nothing here trains.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from fu_core.unlearning.method import method as registered
+from fu_papers.controls import AGAIN, CONTROLS
+from fu_papers.hf_kcu.grid import ASCENT, BESIDE, FORMS, IN_TURN, ROUND, TUNED, Experiment
+from fu_papers.hf_kcu.results import Unlearnings, main_runs, rows_of, shown
+from fu_papers.hf_kcu.runs import best_trial
+from fu_papers.hf_kcu.tables import distances
+from fu_papers.lab.record import Record
+from fu_papers.over_seeds import difference, told
+from fu_papers.problem_figures import spread_or_dash
+
+COMPARED = "KL on the forgotten - Natural's"
+
+
+# --- everybody tuned alike -------------------------------------------------------------------------------------------
+
+
+def tuning_table(e: Experiment, tuning: Unlearnings) -> pd.DataFrame:
+    """What every method was given: trials, the best and the published values of what is tuned, and how good they were.
+
+    Objective: points of forget gap plus points of accuracy short of Retrain's on images that nobody has trained on, of
+    a client and a seed that are judged nowhere. A choice that is no better than doing nothing is of no use there.
+    """
+    rows = []
+    for method in TUNED:
+        tried = [record for cell, record in tuning.items() if cell.method == method]
+        if not tried:
+            continue
+        best = tried[best_trial(tried)]
+        rows.append(
+            {
+                "method": shown(method),
+                "trials": len(tried),
+                "diverged": sum("objective" not in record.metrics for record in tried),
+                "chosen": _values(best, method),
+                "objective": _objective(best),
+                "as in the other tables": _values(tried[0], method),
+                "its objective": _objective(tried[0]),
+                "doing nothing's": f"{tried[0].metrics['nothing']:.1f}",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _values(trial: Record, method: str) -> str:
+    """What was tuned, `"lr 0.003, epochs 5"`; what a method decides by itself is left out."""
+    options = trial.config["options"]
+    if method == ASCENT and "length" not in options:
+        return "as long as the corrected step"
+    named: Iterable[str] = ("rounds",) if method == ROUND else registered(method).ranges
+    values = {name: options[name] for name in named if options[name] is not None}
+    return ", ".join(f"{name} {v:g}" if isinstance(v, float) else f"{name} {v}" for name, v in values.items()) or "–"
+
+
+def _objective(trial: Record) -> str:
+    return f"{trial.metrics['objective']:.1f}" if "objective" in trial.metrics else "diverged"
+
+
+def tuned_table(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
+    """The main setting once more, everybody with the best of equally many trials, below the controls."""
+    rows = []
+    for method in (*CONTROLS, *TUNED):
+        r = main_runs(e, runs, method) if method in CONTROLS else rows_of(runs, "tuned", method)
+        row: dict[str, Any] = {
+            "method": shown(method),
+            "test acc. %": spread_or_dash(r.test),
+            "forget acc. %": spread_or_dash(r.forget),
+            "Δ forget": "–" if method == "Retrain" else spread_or_dash(r.delta_forget),
+            **distances(r),
+        }
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+# --- what a price buys -----------------------------------------------------------------------------------------------
+
+
+def price_table(e: Experiment, runs: pd.DataFrame, passes: Mapping[str, float]) -> pd.DataFrame:
+    """Every method beside Natural at the same price or a higher one: KL to Retrain on the forgotten, seed by seed.
+
+    passes: of retraining, as "retrain". Natural, in as few ordinary rounds as cost at least as much; where even the
+    most rounds cost less, those. Below zero is nearer to Retrain than Natural; the floor is that of two retrainings.
+    """
+    rows: list[dict[str, Any]] = []
+    floor = main_runs(e, runs, AGAIN).kl_forget.mean()
+    natural = {rounds: rows_of(runs, "price", ROUND, str(rounds)) for rounds in sorted(e.natural_rounds)}
+    for place, method in [("methods", m) for m in (*FORMS, *BESIDE) if m != ROUND] + [("tuned", m) for m in TUNED]:
+        r = main_runs(e, runs, method) if place == "methods" else rows_of(runs, place, method)
+        if r.empty or r.kl_forget.isna().any():
+            continue
+        dear = [rounds for rounds, found in natural.items() if found.passes.mean() >= r.passes.mean()]
+        rounds = dear[0] if dear else max(natural)
+        off = difference(r, natural[rounds], "kl_forget")
+        rows.append(
+            {
+                "method": shown(method) + (", tuned" if place == "tuned" else ""),
+                "passes / Retrain's": f"{r.passes.mean() / passes['retrain']:.3f}",
+                "KL on the forgotten": spread_or_dash(r.kl_forget, 3),
+                "Natural, rounds": str(rounds) + ("" if dear else " (cheaper)"),
+                "its passes / Retrain's": f"{natural[rounds].passes.mean() / passes['retrain']:.3f}",
+                "its KL": spread_or_dash(natural[rounds].kl_forget, 3),
+                COMPARED: told(off, 3),
+                "floor": "–" if math.isnan(floor) else f"{floor:.3f}",
+                "test acc. - Natural's": told(difference(r, natural[rounds], "test"), 1),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+# --- one after the other ---------------------------------------------------------------------------------------------
+
+
+def sequence_table(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
+    """Several clients leave, at once or one after the other, each step from the model that the one before has left."""
+    rows = []
+    for count in range(2, e.longest_sequence + 1):
+        blocks = [(method, "at once") for method in (*CONTROLS, *FORMS, *BESIDE)]
+        blocks += [(method, "in turn") for method in IN_TURN]
+        for method, condition in blocks:
+            r = rows_of(runs, "sequence", method, str(count))
+            r = r[r.condition == condition]
+            if r.empty:
+                continue
+            row: dict[str, Any] = {
+                "clients that leave": count,
+                "method": shown(method),
+                "requests": "–" if method in CONTROLS else condition,
+                "test acc. %": spread_or_dash(r.test),
+                "forget acc. %": spread_or_dash(r.forget),
+                "Δ forget": "–" if method == "Retrain" else spread_or_dash(r.delta_forget),
+                **distances(r),
+            }
+            rows.append(row)
+    return pd.DataFrame(rows)

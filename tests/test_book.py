@@ -1,0 +1,107 @@
+"""The book's pages: complete, made of what is committed, and nothing in them comes from elsewhere."""
+
+import csv
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+
+import nbformat
+import pytest
+
+from fu_papers.exercises import exercises
+from fu_papers.lab.paths import ROOT
+
+PACKAGES = ROOT / "docs" / ".packages"
+LINK = re.compile(r"\]\(([^)\s#]+)(?:#([\w-]+))?\)")
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """The folder of all pages, laid out as for `make book`."""
+    spec = importlib.util.spec_from_file_location("make_book", ROOT / "docs" / "make_book.py")
+    make_book = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(make_book)
+    folder = tmp_path_factory.mktemp("book")
+    make_book.lay_out(folder)
+    return folder
+
+
+def text(page):
+    if page.suffix != ".ipynb":
+        return page.read_text(encoding="utf-8")
+    return "\n\n".join(c.source for c in nbformat.read(page, as_version=4).cells if c.cell_type == "markdown")
+
+
+def test_every_notebook_is_a_page_with_the_outputs_that_are_committed_and_no_state_of_sliders(pages):
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        page = nbformat.read(pages / "notebooks" / path.name, as_version=4)
+        committed = nbformat.read(path, as_version=4)
+        assert "widgets" not in page.metadata
+        assert [cell.id for cell in page.cells] == [cell.id for cell in committed.cells]
+        for here, there in zip(page.cells, committed.cells, strict=True):
+            assert len(here.get("outputs", [])) == len(there.get("outputs", []))
+
+
+def test_every_page_is_in_the_table_of_contents(pages):
+    index = (pages / "index.md").read_text(encoding="utf-8")
+    names = [str(path.relative_to(pages).with_suffix("").as_posix()) for path in pages.rglob("*.*")]
+    assert [name for name in names if name != "index" and not re.search(rf"^{name}$", index, re.MULTILINE)] == []
+
+
+def test_links_between_pages_lead_to_pages_and_to_anchors(pages):
+    """What is no page may be a file of the repository, which the notebooks name beside."""
+    seen = 0
+    for page in (*pages.rglob("*.md"), *pages.rglob("*.ipynb")):
+        for file, anchor in LINK.findall(text(page)):
+            if "://" in file:
+                continue
+            seen += 1
+            target = (page.parent / file).resolve()
+            assert target.exists(), (page.name, file)
+            assert not anchor or f"({anchor})=" in target.read_text(encoding="utf-8"), (page.name, file, anchor)
+    assert seen > 40
+
+
+def test_every_claim_has_its_anchor_and_its_rule(pages):
+    page = (pages / "fu_papers" / "claims.md").read_text(encoding="utf-8")
+    with (ROOT / "fu_papers" / "claims.csv").open(encoding="utf-8", newline="") as file:
+        claims = list(csv.DictReader(file))
+    assert len(claims) == 55
+    for claim in claims:
+        assert f"(claim-{claim['id'].lower()})=" in page
+        assert claim["holds_if"] in page
+
+
+def test_every_exercise_is_there_with_its_solution_folded(pages):
+    page = (pages / "exercises.md").read_text(encoding="utf-8")
+    for each in exercises().values():
+        assert f"### {each.id} " in page
+        before, _, after = page.partition(each.solved)
+        assert after, each.id
+        assert before.endswith("<details><summary>Solution</summary>\n\n")
+        assert after.lstrip().startswith("</details>")
+
+
+def test_the_reference_names_what_people_call(pages):
+    page = "\n".join(path.read_text(encoding="utf-8") for path in (pages / "reference").glob("*.md"))
+    for name in ("def unlearn(", "def register(", "class Federation:", "def fedavg(", "def load(", "class FlatModel:"):
+        assert name in page
+    assert not re.search(r"^### _", page, re.MULTILINE)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (PACKAGES / ".ready").exists(), reason="`make book` has not been called here")
+def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(pages, tmp_path):
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", "-c", str(ROOT / "docs")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PACKAGES), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run([*command, str(pages), str(tmp_path)], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    sites = list(tmp_path.rglob("*.html"))
+    assert len(sites) > 15
+    for page in sites:
+        html = page.read_text(encoding="utf-8")
+        loaded = re.findall(r"<(?:script|img|iframe)[^>]* src=\"([^\"]+)\"", html)
+        loaded += re.findall(r"<link[^>]* rel=\"(?:stylesheet|preload|icon)\"[^>]* href=\"([^\"]+)\"", html)
+        assert [source for source in loaded if source.startswith(("http", "//"))] == [], page.name
