@@ -26,7 +26,8 @@ WHAT = {
     "unlearning": "Unlearning",
     "evaluation": "Evaluation",
 }
-DOCUMENTS = ("findings", "reading_groups", "glossary", "notation", "architecture", "arena", "data", "scale", "cluster", "speed")
+DOCUMENTS = ("findings", "reading_groups", "glossary", "notation", "architecture", "arena", "data", "scale", "cluster")
+DOCUMENTS += ("speed",)
 INDEX = """
 # Federated unlearning, from scratch and from four papers
 
