@@ -26,7 +26,8 @@ WHAT = {
     "unlearning": "Unlearning",
     "evaluation": "Evaluation",
 }
-DOCUMENTS = ("findings", "reading_groups", "glossary", "notation", "architecture", "data", "scale", "cluster", "speed")
+DOCUMENTS = ("findings", "reading_groups", "glossary", "notation", "architecture", "arena", "data", "scale", "cluster")
+DOCUMENTS += ("speed",)
 INDEX = """
 # Federated unlearning, from scratch and from four papers
 
@@ -64,6 +65,7 @@ fu_papers/claims
 :hidden:
 :caption: The library
 
+docs/arena
 docs/architecture
 docs/data
 docs/scale

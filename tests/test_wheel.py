@@ -25,6 +25,7 @@ DATA = {"fu_core/py.typed", "fu_papers/claims.csv", "fu_papers/errata.md", "fu_p
     for paper, table in (("puf", "i"), ("hf_kcu", "1"), ("fedora", "i"), ("certified_dfl", "i"))
     for file in ("profiles/quick.yaml", "profiles/laptop.yaml", "profiles/paper.yaml", f"published/table_{table}.csv")
 }
+DATA |= {f"fu_papers/arena/profiles/{profile}.yaml" for profile in ("quick", "laptop", "workstation", "paper")}
 
 # Run before a script: packages are only found in PATHS, and those of HIDDEN nowhere.
 ALONE = """

@@ -13,10 +13,11 @@ from fu_core.federation.meter import Meter
 from fu_core.federation.server import FedOpt
 
 if TYPE_CHECKING:
-    from fu_core.federation import alignment, decentralised, graphs, horizontal, local, server, together, vertical
+    from fu_core.federation import alignment, decentralised, graphs, horizontal, local, many, server, together, vertical
     from fu_core.federation.decentralised import dpsgd
     from fu_core.federation.graphs import Peers
     from fu_core.federation.horizontal import fedavg, recovery_path
+    from fu_core.federation.many import fedavg_many
     from fu_core.federation.vertical import VerticalFederation
 
 __all__ = [
@@ -31,9 +32,11 @@ __all__ = [
     "decentralised",
     "dpsgd",
     "fedavg",
+    "fedavg_many",
     "graphs",
     "horizontal",
     "local",
+    "many",
     "recovery_path",
     "server",
     "together",
@@ -41,12 +44,13 @@ __all__ = [
 ]
 __getattr__ = lazy.parts(  # graphs need networkx, which takes its time
     __name__,
-    ("alignment", "decentralised", "graphs", "horizontal", "local", "server", "together", "vertical"),
+    ("alignment", "decentralised", "graphs", "horizontal", "local", "many", "server", "together", "vertical"),
     {
         "Peers": "fu_core.federation.graphs",
         "VerticalFederation": "fu_core.federation.vertical",
         "dpsgd": "fu_core.federation.decentralised",
         "fedavg": "fu_core.federation.horizontal",
+        "fedavg_many": "fu_core.federation.many",
         "recovery_path": "fu_core.federation.horizontal",
     },
 )

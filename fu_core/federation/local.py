@@ -71,7 +71,8 @@ def visits(n: int, opt: ClientOpt, *, seed: int, round: int, client: int) -> tup
     epochs = range(math.ceil(total / per_epoch))
     sizes = ([opt.batch_size] * (per_epoch - 1) + [n - opt.batch_size * (per_epoch - 1)]) * len(epochs)
     orders = [torch.randperm(n, generator=stream(seed, "batch", round, client, epoch)) for epoch in epochs]
-    return torch.cat(orders)[: sum(sizes[:total])], sizes[:total]
+    order = torch.cat(orders) if len(orders) > 1 else orders[0]
+    return order[: sum(sizes[:total])], sizes[:total]
 
 
 def round_half_up(value: float) -> int:

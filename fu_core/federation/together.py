@@ -86,22 +86,7 @@ def train_round(f: Federation, w: Tensor, round: int, ids: Sequence[int] | None 
     one, each = (model.d,), (len(ids), model.d)
     if w.shape not in (one, each):
         raise ValueError(f"w must have shape {one}, or {each} with a row per client, got {tuple(w.shape)}")
-    way = _way(f, w.device, len(ids))
-    together = TOGETHER if w.device.type == "cpu" else len(ids)
-    deltas = torch.empty((len(ids), model.d), dtype=w.dtype, device=w.device)
-    for first in range(0, len(ids), together):
-        part = slice(first, first + together)
-        start, own = w if w.dim() == 1 else w[part], ids[part]
-        if way == "loop":
-            deltas[part] = _train_loop(f, start, own, round)
-            continue
-        pool = f.clients if isinstance(f.clients, Pool) else Pool.of({i: f.clients[i] for i in own})
-        if way == "vmap":
-            deltas[part] = _train_matrix(f, model, start, pool, own, round, vmap_gradients)
-        else:
-            deltas[part] = _train_matrix(
-                f, _tail(model), start, _as_features(model, w, pool), own, round, dense_gradients
-            )
+    deltas = train_rows(f, w, round, ids)
     finite = deltas.sum(dim=1).isfinite()  # NaN and infinity survive a sum, which is ten times cheaper to check
     if not finite.all():
         culprit = ids[int((~finite).nonzero()[0])]
@@ -110,6 +95,32 @@ def train_round(f: Federation, w: Tensor, round: int, ids: Sequence[int] | None 
         )
     if w.dim() == 1:
         f.meter.exchange(w, deltas)
+    return deltas
+
+
+def train_rows(f: Federation, w: Tensor, round: int, ids: list[int], seeds: Sequence[int] | None = None) -> Tensor:
+    """Train a row per pair of `ids` and `seeds` (default: the federation's) from `w` (d,) or (R, d): updates (R, d).
+
+    A client may have several rows, one per seed: its batches are those that it has with that seed. Nothing is
+    checked, and no exchange is counted.
+    """
+    model, seeds = f.model, [f.seed] * len(ids) if seeds is None else seeds
+    way = _way(f, w.device, len(ids))
+    together = TOGETHER if w.device.type == "cpu" else len(ids)
+    deltas = torch.empty((len(ids), model.d), dtype=w.dtype, device=w.device)
+    for first in range(0, len(ids), together):
+        part = slice(first, first + together)
+        start, own, of = w if w.dim() == 1 else w[part], ids[part], seeds[part]
+        if way == "loop":
+            deltas[part] = _train_loop(f, start, own, of, round)
+            continue
+        pool = f.clients if isinstance(f.clients, Pool) else Pool.of({i: f.clients[i] for i in own})
+        if way == "vmap":
+            deltas[part] = _train_matrix(f, model, start, pool, own, of, round, vmap_gradients)
+        else:
+            deltas[part] = _train_matrix(
+                f, _tail(model), start, _as_features(model, w, pool), own, of, round, dense_gradients
+            )
     return deltas
 
 
@@ -140,11 +151,11 @@ def _as_features(model: FlatModel, w: Tensor, pool: Pool) -> Pool:
 # --- one after the other ---------------------------------------------------------------------------------------------
 
 
-def _train_loop(f: Federation, w: Tensor, ids: list[int], round: int) -> Tensor:
+def _train_loop(f: Federation, w: Tensor, ids: list[int], seeds: Sequence[int], round: int) -> Tensor:
     deltas = torch.empty((len(ids), f.model.d), dtype=w.dtype, device=w.device)
     starts = w.expand(len(ids), -1)  # (K, d), whether they share one or not
-    for start, delta, i in zip(starts, deltas, ids, strict=True):
-        torch.sub(train_client(f, start, i, round), start, out=delta)  # Delta_i = w_i - w
+    for start, delta, i, seed in zip(starts, deltas, ids, seeds, strict=True):
+        torch.sub(train_client(f.having(seed=seed), start, i, round), start, out=delta)  # Delta_i = w_i - w
     return deltas
 
 
@@ -155,17 +166,25 @@ Gradients = Callable[[FlatModel, Layers, Tensor, Tensor, Tensor | None], Layers]
 
 
 def _train_matrix(
-    f: Federation, model: FlatModel, w: Tensor, pool: Pool, ids: list[int], round: int, gradients: Gradients
+    f: Federation,
+    model: FlatModel,
+    w: Tensor,
+    pool: Pool,
+    ids: list[int],
+    seeds: Sequence[int],
+    round: int,
+    gradients: Gradients,
 ) -> Tensor:
     """All clients step together, each layer one (K, *shape) tensor. Those with more batches come first, so
     that the clients still at work are always a prefix and finished ones simply drop off the end.
     """
-    opt, seed = f.local, f.seed
+    opt = f.local
     rows = [pool.rows[i] for i in ids]
-    plans = [visits(r.stop - r.start, opt, seed=seed, round=round, client=i) for i, r in zip(ids, rows, strict=True)]
+    who = list(zip(ids, seeds, rows, strict=True))
+    plans = [visits(r.stop - r.start, opt, seed=seed, round=round, client=i) for i, seed, r in who]
     order = sorted(range(len(ids)), key=lambda k: -len(plans[k][1]))
     schedule = _schedule([plans[k] for k in order], [rows[k].start for k in order], w)
-    draws = [stream(seed, "augment", round, ids[k]) for k in order] if opt.augmentation != "none" else []
+    draws = [stream(seeds[k], "augment", round, ids[k]) for k in order] if opt.augmentation != "none" else []
     starts = w.detach().expand(len(ids), -1) if w.dim() == 1 else w.detach()[order]
     layers = {
         name: part.clone(memory_format=torch.contiguous_format).view(-1, *shape)

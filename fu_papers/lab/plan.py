@@ -170,8 +170,8 @@ def _trains(stage: Planned) -> bool:
 
 
 def _passes(config: Mapping[str, Any]) -> float:
-    """Of a training: rounds of so many epochs, or epochs where there are no rounds."""
-    return float(config["epochs"]) * float(config.get("rounds", 1))
+    """Of a training: rounds of so many epochs, or epochs where there are no rounds; of so many models, if several."""
+    return float(config["epochs"]) * float(config.get("rounds", 1)) * float(config.get("models", 1))
 
 
 def _kept_rounds(config: Mapping[str, Any]) -> float:
@@ -276,6 +276,7 @@ def _measure(fn: RunFunction, config: Mapping[str, Any]) -> Measured:
             "epochs": type(config["epochs"])(1),
             "n_train": samples if samples < whole else config["n_train"],
             "n_test": 50,
+            "models": 1,
         }
         little = {**config, **{key: value for key, value in change.items() if key in config}}
         with tempfile.TemporaryDirectory() as folder, single_threaded():

@@ -9,7 +9,7 @@ from fu_papers.lab.notebooks import OTHERS, declared, notebooks, schema_of
 from fu_papers.parameters import profiles
 from tests.notebook_lab import code
 
-PAPERS = ("puf", "hf_kcu", "fedora", "certified_dfl")
+PAPERS = ("puf", "hf_kcu", "fedora", "certified_dfl", "arena")
 
 
 @pytest.mark.parametrize("paper", PAPERS)

@@ -75,7 +75,7 @@ def test_the_executed_copy_is_kept_and_ran_to_its_end(tiny):
 
 
 def test_nothing_shown_or_recorded_has_a_path_of_this_machine(tiny):
-    check_no_paths(tiny)
+    check_no_paths(tiny, "claims.csv")
 
 
 def test_figures_only_draws_the_same_bytes_from_records_without_data_or_training(tiny, tmp_path):

@@ -13,6 +13,7 @@ from fu_papers.lab.notebooks import OTHERS, declared, notebooks, schema_of
 from tests.notebook_lab import ABSOLUTE_PATH, code, outputs
 
 TITLES = {"puf": "# PUF: ", "hf_kcu": "# HF-KCU: ", "certified_dfl": "# Certified DFL: ", "fedora": "# FedORA: "}
+TITLES["arena"] = "# The arena: "
 # how every notebook ends
 HOUSE = ("Try it", "Claims", "Closing checks", "In five sentences", "Exercises", "Where things are")
 WITH_MARGINS = ("puf", "hf_kcu", "fedora", "certified_dfl")
@@ -56,6 +57,23 @@ SECTIONS = {
         "Figures 6 and 7",
         "Tables VI to IX",
         *HOUSE,
+    ),
+    "arena": (
+        "Parameters",
+        "Setting",
+        "What is judged",
+        "judges",
+        "Who takes part",
+        "controls",
+        "map",
+        "ranking",
+        "Request by request",
+        "agree",
+        "binned",
+        "paragraph",
+        "Try it",
+        "federation of your own",
+        *HOUSE[2:],  # there is no paper, and so no claim
     ),
 }
 

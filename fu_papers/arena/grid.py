@@ -1,0 +1,177 @@
+"""The arena's grid: which runs its tables and figures ask for.
+
+An `Experiment` holds all parameters of notebook 05_arena and turns them into the flat configs of the runs in
+fu_papers.arena.runs. A place is a setting and a request; a pool is N federations with a training seed each.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from pydantic import model_validator
+
+from fu_core.errors import ConfigError, check_choice, check_count
+from fu_core.evaluation.margins import LEAST_MODELS
+from fu_core.request import Request
+from fu_core.unlearning.method import Method
+from fu_core.unlearning.method import method as registered
+from fu_core.unlearning.method import methods as registered_methods
+from fu_papers.arena.parameters import ArenaParameters
+from fu_papers.arena.pools import CONSTANT, NOISY
+from fu_papers.controls import AGAIN, DESTROYED, REFERENCES
+from fu_papers.problems import Setting, client_opt, plain_fields
+from fu_papers.study import Cell
+
+CONTROLS = (*REFERENCES, AGAIN, CONSTANT, NOISY, DESTROYED)
+YARDSTICK = 1_000_000  # the first seed of the pool that everybody is compared with: no training shares one with it
+CONVOLUTIONAL = ("tiny_cnn", "lenet", "simple_cnn", "strided_cnn", "small_resnet", "resnet18")  # trained one by one
+OWN_YARDSTICK = ("SISA",)  # its models are of another kind: what it gives for other seeds is its own retraining
+GROUP = "arena"
+
+
+class Experiment(ArenaParameters):
+    """All parameters of notebook 05_arena, and the runs that they ask for."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Experiment:
+        """What one value says about another. Raises ConfigError naming them."""
+        check_count("clients", self.clients, least=3, error=ConfigError)  # two leave, and somebody must stay
+        for name in ("models", "few_models", "memory_models", "slow_models", "chunk"):
+            check_count(name, getattr(self, name), least=LEAST_MODELS, error=ConfigError)
+        for field in ("methods", "slow_methods"):
+            for name in getattr(self, field):
+                check_choice(field, name, [m for m in of_servers() if m not in CONTROLS], ConfigError)
+        for name in ("requests", "skewed_requests"):
+            for text in getattr(self, name):
+                named = Request.parse(text).clients
+                if outside := [i for i in named if i >= self.clients]:
+                    raise ConfigError(f"{name} names client {outside[0]}, but clients are 0 to {self.clients - 1}")
+        client_opt(dict(self))
+        if not list(self.places()):
+            raise ConfigError(f"skewed_requests must name a request for settings {self.settings}, got none")
+        return self
+
+    @property
+    def entrants(self) -> tuple[str, ...]:
+        """Who takes part, controls first: whoever is registered, a reader's own method, too."""
+        chosen = self.methods or of_servers()
+        return (*CONTROLS, *(name for name in chosen if name not in CONTROLS))
+
+    def places(self) -> Iterator[tuple[str, str]]:
+        """Every setting with every request that is served there."""
+        for setting in self.settings:
+            skewed = Setting.parse(setting).skewed
+            yield from ((setting, request) for request in (self.skewed_requests if skewed else self.requests))
+
+    def size(self, setting: str, name: str = "Original") -> int:
+        """N, how many models of a method are judged in a setting."""
+        N = self.few_models if Setting.parse(setting).model in CONVOLUTIONAL else self.models
+        if name not in (AGAIN, CONSTANT, NOISY) and remembers(name):
+            N = min(N, self.memory_models)
+        return min(N, self.slow_models) if name in self.slow_methods else N
+
+    # --- configs of runs ---
+
+    def pool(self, setting: str, request: str, first_seed: int, models: int) -> dict[str, Any]:
+        """The config of one `train` run: so many trainings of everybody ("none"), or of what `request` leaves."""
+        shared = {name: getattr(self, name) for name in ("clients", "n_train", "n_val", "n_test", "rounds")}
+        local = plain_fields(client_opt(dict(self)))
+        about = {"request": request, "first_seed": first_seed, "models": models}
+        return {**asdict(Setting.parse(setting)), **shared, **local, **about}
+
+    def chunks(self, setting: str, request: str, N: int, first_seed: int = 0) -> list[dict[str, Any]]:
+        """N trainings, in runs of at most `chunk` models."""
+        starts = range(0, N, self.chunk)
+        return [self.pool(setting, request, first_seed + k, min(self.chunk, N - k)) for k in starts]
+
+    def pools(self) -> Iterator[tuple[tuple[str, str, int, int], dict[str, Any]]]:
+        """Every `train` run by setting, request, first seed and models: originals, their twins, and the yardstick.
+
+        Methods of fewer models have pools of their own where those fill no whole chunks.
+        """
+        for setting, request in self.places():
+            for N in sorted({self.size(setting, name) for name in self.entrants}, reverse=True):
+                originals, twins = (self.chunks(setting, who, N) for who in ("none", request))
+                for chunk in (*originals, *twins, *self.chunks(setting, request, N, YARDSTICK)):
+                    yield (setting, chunk["request"], chunk["first_seed"], chunk["models"]), chunk
+
+    def unlearnings(
+        self, setting: str, request: str, name: str, first_seed: int = 0, N: int | None = None
+    ) -> list[dict[str, Any]]:
+        """The configs of the `unlearn` runs of one method, a run per chunk of its N models (default: its `size`)."""
+        method = "Retrain" if name == AGAIN else name
+        about = {
+            "method": method,
+            "plugin": plugin(method),
+            "recovery_cap": self.recovery_cap,
+            "natural_rounds": self.natural_rounds if method == "Natural" else 0,
+            "noise": float(self.noise) if method == NOISY else 0.0,
+            "examples": self.examples,
+        }
+        chunks = self.chunks(setting, request, N or self.size(setting, name), first_seed)
+        return [{**chunk, **about} for chunk in chunks]
+
+    def unlearned(self) -> Iterator[tuple[Cell, dict[str, Any]]]:
+        """Every `unlearn` run, the yardstick's among them; the cell's seed is the first of its chunk.
+
+        Twins of methods of fewer models are labelled with how many they are.
+        """
+        for setting, request in self.places():
+            sizes = {self.size(setting, name) for name in self.entrants}
+            for N in sorted(sizes - {self.size(setting)}):
+                for config in self.unlearnings(setting, request, AGAIN, N=N):
+                    yield Cell(GROUP, setting, config["first_seed"], request, AGAIN, f"{N} models"), config
+        for (setting, request), name in itertools.product(self.places(), self.entrants):
+            starts = {"Retrain": [YARDSTICK], **{own: [0, YARDSTICK] for own in OWN_YARDSTICK}}.get(name, [0])
+            for start in starts:
+                for config in self.unlearnings(setting, request, name, start):
+                    yield Cell(GROUP, setting, config["first_seed"], request, name), config
+
+    def judged(self) -> Iterator[tuple[Cell, dict[str, Any]]]:
+        """Every `judge` run: one per setting, request and method, on all models of its pool.
+
+        Retrain is what they are compared with, and so is no row of its own; Retrain again is. A method of fewer models
+        has as many twins, in runs of its own where they fill no whole chunks.
+        """
+        for (setting, request), name in itertools.product(self.places(), self.entrants):
+            if name == "Retrain":
+                continue
+            whose = name if name in OWN_YARDSTICK else "Retrain"
+            unlearned = self.unlearnings(setting, request, name)
+            config = {
+                "unlearned": unlearned,
+                "retrained": self.unlearnings(setting, request, whose, YARDSTICK),
+                "twins": self.unlearnings(setting, request, AGAIN, N=self.size(setting, name)),
+                "resamples": self.resamples,
+                "delta": float(self.delta),
+            }
+            yield Cell(GROUP, setting, 0, request, name), config
+
+
+def of_servers() -> dict[str, Method]:
+    """The registered methods that work in a federation with a server."""
+    return {name: about for name, about in registered_methods().items() if "server" in about.exchanges}
+
+
+def remembers(name: str) -> bool:
+    """Does a method need what was kept during training?"""
+    needs = registered(name).needs
+    return needs.history or needs.stateful_clients
+
+
+def plugin(name: str) -> str:
+    """The module that registers a method from outside of the library, to be imported where a run is computed; or "".
+
+    Raises ConfigError for a method that was registered in a notebook's cell, which other processes cannot import.
+    """
+    if name in (CONSTANT, NOISY):
+        return ""
+    module = registered(name).serve.__module__
+    if module == "__main__":
+        raise ConfigError(
+            f"methods: {name} must be registered in a file that can be imported, not in a notebook's cell"
+        )
+    return "" if module.startswith("fu_core.") else module

@@ -1,0 +1,221 @@
+"""Many models of one federation, and one method that makes all of them forget the same.
+
+    originals = Pool.trained(f, seeds, rounds)                    N models (N, d), a training seed each
+    served = serve("PUF-Special", originals, "client-3")          N unlearned models, what one of them cost
+    outputs_of(f.model, served.models, x)                         (N, n, C), for the judges
+
+Trainings and rounds of recovery are those of all models at once; only the method itself is called model by model.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from fu_core.evaluation.margins import margins
+from fu_core.federation import Federation, Meter
+from fu_core.federation.many import fedavg_many
+from fu_core.federation.together import prepared
+from fu_core.models import FlatModel
+from fu_core.request import Deletion
+from fu_core.streams import stream, stream_seed
+from fu_core.unlearning.memory import Memory, UpdateHistory
+from fu_core.unlearning.method import Trained, unlearn
+from fu_core.unlearning.method import method as registered
+
+CONSTANT = "Constant output"  # all parameters zero: every margin is the same, and nothing is told
+NOISY = "Original with noise"  # blurred, which is not forgotten
+COUNTED = ("bytes_down", "bytes_up", "images", "products", "rounds")
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """N trainings of one federation. seeds: one each; w_0, w (N, d): where they began, and ended after `rounds`."""
+
+    f: Federation
+    seeds: Sequence[int]
+    rounds: int
+    w_0: Tensor
+    w: Tensor
+
+    @classmethod
+    def trained(cls, f: Federation, seeds: Sequence[int], rounds: int) -> Pool:
+        """All at once. Random: initial weights from the streams (seed, "init"), batches as `fedavg_many`."""
+        w_0 = initial(f, seeds)
+        return cls(f, list(seeds), rounds, w_0, fedavg_many(f, seeds, rounds, w_0))
+
+    def memories(self, history: bool) -> list[Memory]:
+        """What a server would have kept of each training, by training again: updates of all rounds, or of the last."""
+        kept = {
+            seed: Memory(UpdateHistory(w) if history else None, last_round=self.rounds)
+            for seed, w in zip(self.seeds, self.w_0, strict=True)
+        }
+
+        def record(seed: int, round: int, ids: list[int], deltas: Tensor) -> None:
+            kept[seed].record(round, ids, deltas)
+
+        fedavg_many(self.f.having(meter=Meter()), self.seeds, self.rounds, self.w_0, on_updates=record)
+        return list(kept.values())
+
+
+def initial(f: Federation, seeds: Sequence[int]) -> Tensor:
+    """Where the trainings of these seeds start (N, d), on the device of the clients' data."""
+    device = next(iter(f.clients.values()))[0].device
+    return torch.stack([f.model.init(stream_seed(seed, "init")) for seed in seeds]).to(device)
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """Rounds of FedAvg after a method that asks for them: until a model's accuracy on `held_out` is `goal`, or `cap`.
+
+    goal: in percent, of Retrain. natural: of Natural, which is nothing but such rounds, and stops after so many.
+    """
+
+    held_out: tuple[Tensor, Tensor] = field(repr=False)
+    goal: float
+    cap: int
+    natural: int = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """models: the unlearned ones, (N, d), or N ensembles; cost: of one model on average, counted as `Meter` does, with
+    "storage", bytes that the method must keep; recovery: rounds of each; seconds: of one model, SISA's with the
+    training of its shards."""
+
+    models: Tensor | list[Any]
+    cost: dict[str, float]
+    recovery: list[int]
+    seconds: float
+
+
+def serve(
+    name: str, pool: Pool, deletion: Deletion, recovery: Recovery, options: Mapping[str, Any] | None = None
+) -> Served:
+    """Let the method `name` serve the request on every model of the pool, and recover. The pool stays as it is.
+
+    A method that needs what was kept during training gets it. Raises as `unlearn`, the library's, for a request that
+    the method refuses, and `NumericalFailure` where it diverges.
+    """
+    about = registered(name)
+    needs = about.needs
+    memories: Sequence[Memory] = [Memory()] * len(pool.seeds)
+    if needs.history or needs.stateful_clients:
+        memories = pool.memories(needs.history)
+    kept = [sum(t.numel() * t.element_size() for t in memory.tensors().values()) for memory in memories]
+    given = dict(options or {})
+    if (
+        needs.auxiliary_data
+        and is_dataclass(about.parameters)
+        and "held_out" in {f.name for f in fields(about.parameters)}
+    ):
+        given = {"held_out": recovery.held_out, **given}
+    began = time.perf_counter()
+    models, spent = [], Meter()
+    for seed, w_0, w, memory in zip(pool.seeds, pool.w_0, pool.w, memories, strict=True):
+        found = unlearn(name, Trained(pool.f.having(seed=seed), w, pool.rounds, w_0, memory), deletion, **given)
+        models.append(found.model)
+        for counter in COUNTED:
+            setattr(spent, counter, getattr(spent, counter) + getattr(found.cost, counter))
+        spent.kept["storage"] = spent.storage + found.cost.storage
+    rounds = [0] * len(models)
+    together: Tensor | list[Any] = torch.stack(models) if isinstance(models[0], Tensor) else models
+    if about.recovers and isinstance(together, Tensor):
+        stays = pool.f.after(deletion).having(meter=Meter())
+        begins = pool.rounds + 1 + spent.rounds // len(models)
+        fixed = recovery.natural if name == "Natural" else None
+        together, rounds = recovered(stays, pool.seeds, together, begins, recovery, fixed)
+        for counter in COUNTED:
+            setattr(spent, counter, getattr(spent, counter) + getattr(stays.meter, counter))
+    seconds = (time.perf_counter() - began) / len(models)
+    storage = (spent.storage + sum(kept)) / len(models)
+    return Served(together, {**per_model(spent, len(models)), "storage": storage}, rounds, seconds)
+
+
+def per_model(meter: Meter, N: int) -> dict[str, float]:
+    """What a meter of N models counted, of one on average: bytes, passes of samples ("images"), rounds."""
+    return {"bytes": meter.bytes / N, "passes": meter.gradient_passes / N, "rounds": meter.rounds / N}
+
+
+def recovered(
+    f: Federation, seeds: Sequence[int], w: Tensor, first_round: int, rule: Recovery, fixed: int | None = None
+) -> tuple[Tensor, list[int]]:
+    """Rounds of FedAvg from `w` (N, d) until the rule stops each model: the models after it, and how many rounds.
+
+    fixed: so many for all of them, whatever the rule says.
+    """
+    w, done = w.clone(), torch.zeros(len(seeds), dtype=torch.long)
+    running = torch.arange(len(seeds))
+    quick, (x, y) = prepared(f, w), rule.held_out
+    for k in range(rule.cap if fixed is None else fixed):
+        if fixed is None:
+            right = accuracies(outputs_of(f.model, w[running], x), y)
+            running = running[torch.tensor(right) < rule.goal]
+        if len(running) == 0:
+            break
+        chosen = [seeds[i] for i in running.tolist()]
+        w[running] = fedavg_many(quick, chosen, 1, w[running], first_round=first_round + k)
+        done[running] += 1
+    return w, done.tolist()
+
+
+def control(name: str, pool: Pool, noise: float) -> Tensor:
+    """What the controls that no method makes consist of (N, d). Random: the noise, from the streams (seed, "noise").
+
+    noise: in standard deviations of a model's parameters.
+    """
+    if name == CONSTANT:
+        return torch.zeros_like(pool.w)
+    draws = [torch.randn(pool.w.shape[1], generator=stream(seed, "noise")) for seed in pool.seeds]
+    return pool.w + noise * pool.w.std(dim=1, keepdim=True) * torch.stack(draws).to(pool.w)
+
+
+@torch.no_grad()
+def outputs_of(model: FlatModel, models: Tensor | list[Any], x: Tensor) -> Tensor:
+    """Logits (N, n, C) of N models (N, d); of ensembles, log-probabilities, which margins take as well."""
+    if not isinstance(models, Tensor):
+        return torch.stack([ensemble.log_probabilities(x) for ensemble in models])
+    if model.dense_tail is None:
+        return torch.stack([model.predict(w, x) for w in models])
+    features, tail = model.features(x, models), model.dense_tail
+    return torch.cat([vmap(tail.logits, (0, None))(w, features) for w in models.split(16)])
+
+
+def accuracies(outputs: Tensor, y: Tensor) -> list[float]:
+    """Accuracy of each of N models in percent, from outputs (N, n, C)."""
+    right: list[float] = (100 * (outputs.argmax(dim=2) == y).double().mean(dim=1)).tolist()
+    return right
+
+
+Sides = Mapping[str, tuple[Tensor, Tensor]]  # "forget", "retain", "test" -> samples (x, y)
+
+
+def evaluated(model: FlatModel, served: Served, sides: Sides, most: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What is kept of unlearned models: numbers, and margins (N, S) of at most so many examples of each kind.
+
+    Numbers, lists with one per model: accuracy in percent on each side, rounds of recovery; of one model: its cost and
+    seconds. Random: which examples, the same for every method, from the streams (0, "examples", side).
+    """
+    found: dict[str, Any] = {**served.cost, "recovery": served.recovery, "seconds": served.seconds}
+    kept = {}
+    for side, (x, y) in sides.items():
+        outputs = outputs_of(model, served.models, x)
+        found[side] = accuracies(outputs, y)
+        chosen = torch.randperm(len(y), generator=stream(0, "examples", side))[:most].sort().values.to(y.device)
+        kept[side] = margins(outputs[:, chosen], y[chosen])
+    return found, kept
+
+
+def distances(models: Tensor | list[Any], of: Tensor, pair: tuple[Tensor, Tensor]) -> list[float] | None:
+    """|models - of| over the distance of `pair`, row by row (N); None for ensembles, which are no vectors."""
+    if not isinstance(models, Tensor):
+        return None
+    apart = (pair[0] - pair[1]).double().norm(dim=1)
+    ratios: list[float] = ((models - of).double().norm(dim=1) / apart).tolist()
+    return ratios

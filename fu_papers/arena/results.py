@@ -1,0 +1,204 @@
+"""The tidy frame of the arena's runs, the check of its controls, and the ranking.
+
+A row is one method in one place (a setting and a request). Retrain is what everybody is compared with; as a row stands
+Retrain again, N further retrainings of other seeds, whose distance is the noise floor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fu_core.unlearning.method import Method
+from fu_core.unlearning.method import method as registered
+from fu_papers.arena.grid import YARDSTICK
+from fu_papers.arena.pools import CONSTANT, NOISY
+from fu_papers.controls import AGAIN, DESTROYED, FLOOR
+from fu_papers.lab.record import Record
+from fu_papers.study import Cell, tidy, wide
+
+Found = Mapping[Cell, Record]
+Chunk = tuple[Mapping[str, Any], int]  # what `runs.unlearn` tells of so many models
+REASONS = ("unsupported", "diverged")
+AS_GOOD = 2.0  # times the floor: below it, unlearned models count as told apart from retrained ones by nobody
+NOTHING = "Original"
+MUST_FAIL = (NOTHING, CONSTANT, DESTROYED)
+SHOWN = {NOTHING: "do nothing (Original)", AGAIN: FLOOR}
+
+
+class ControlsFailed(RuntimeError):
+    """The controls did not come out as they must, so the table that they stand in can tell nobody from anybody."""
+
+
+def shown(name: str) -> str:
+    """A method's name in tables."""
+    return SHOWN.get(name, name)
+
+
+def about(name: str) -> Method | None:
+    """What is registered of a method; None for controls that no method makes."""
+    return None if name in (AGAIN, CONSTANT, NOISY) else registered(name)
+
+
+def of_runs(unlearned: Found, judged: Found) -> pd.DataFrame:
+    """Every number of every method in every place, wide. Where a method has no result, `reason` says why.
+
+    Accuracies in percent; `passes` over all training data, of unlearning and recovery together, and `price`, the same
+    over Retrain's; bytes, storage and seconds of one model. What is infinite is inf, as a constant margin's KLoM is.
+    """
+
+    def measure(cell: Cell, record: Record) -> Iterator[dict[str, Any]]:
+        yield row_of(record.metrics, *(_chunks(unlearned, cell, name) for name in (cell.method, AGAIN)))
+
+    return compared(wide(tidy(judged, measure)))
+
+
+def row_of(judged: Mapping[str, Any], own: Sequence[Chunk], again: Sequence[Chunk]) -> dict[str, Any]:
+    """The numbers of one method in one place: from the judges', and the runs of its models and of the twins."""
+    if lost := [why for why in REASONS if why in judged]:
+        return {"reason": judged[lost[0]], "lost": lost[0]}
+    found = {name: value for name, value in judged.items() if name not in ("klom_draws", "example")}
+    infinite = {name: math.inf for name, value in found.items() if value is None}
+    costs = {name: _mean(own, name) for name in ("bytes", "passes", "rounds", "storage", "seconds")}
+    low, high = _interval(judged)
+    return {
+        **found,
+        **infinite,
+        "low": low,
+        "high": high,
+        "excess": found["epsilon"] - found["epsilon_null"],
+        **{part: _mean(own, part) for part in ("test", "forget", "retain", "recovery")},
+        "test_retrain": _mean(again, "test"),
+        "forget_retrain": _mean(again, "forget"),
+        "distance": _mean(own, "distance") if own[0][0]["distance"] else None,
+        **costs,
+        "passes": costs["passes"] / own[0][0]["samples"],
+        "price": costs["passes"] / _mean(again, "passes"),
+    }
+
+
+def compared(frame: pd.DataFrame) -> pd.DataFrame:
+    """With `left`, `left_low`, `left_high`: how much of doing nothing's distance from Retrain is left, in percent.
+
+    On the scale of log KLoM, from the floor (0) to doing nothing in the same place (100), so that places with more and
+    with less to forget count alike; above 100 is farther away than doing nothing.
+    """
+    if "klom_forget" not in frame:
+        return frame
+    places, nothing = ["setting", "request"], frame[frame.method == NOTHING]
+    beside = frame[places].merge(nothing[[*places, "klom_forget"]], on=places, how="left").klom_forget.to_numpy(float)
+    floors = frame.floor.to_numpy(float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        span = np.log(beside / floors)
+        given = {"left": "klom_forget", "left_low": "low", "left_high": "high"}
+        of = {name: 100 * np.log(frame[source].to_numpy(float) / floors) / span for name, source in given.items()}
+    return frame.assign(**of)
+
+
+def _chunks(unlearned: Found, cell: Cell, name: str) -> list[Chunk]:
+    """The runs of a method in the cell's place, of the seeds that are judged."""
+    place = (cell.setting, cell.request, name)
+    own = [r for c, r in unlearned.items() if (c.setting, c.request, c.method, c.label) == (*place, "")]
+    return [(r.metrics, r.config["models"]) for r in own if r.config["first_seed"] < YARDSTICK]
+
+
+def _mean(chunks: Sequence[Chunk], name: str) -> float:
+    """Over all models of all chunks, of lists with a number per model as of means."""
+    means = [float(np.mean(metrics[name])) for metrics, _ in chunks]
+    return float(np.average(means, weights=[models for _, models in chunks]))
+
+
+def _interval(judged: Mapping[str, Any]) -> tuple[float, float]:
+    """95 % of KLoM on forgotten examples, from its resampled logarithms: it is a ratio, and never below 0.
+
+    Resampled sets hold models twice, which moves the level of KLoM; their spread is what is taken of them.
+    """
+    value, draws = judged["klom_forget"], judged["klom_draws"]
+    if value is None or None in draws:
+        return (math.inf, math.inf) if value is None else (0.0, math.inf)
+    reach = 1.96 * float(np.std(np.log(draws)))
+    return value * math.exp(-reach), value * math.exp(reach)
+
+
+# --- controls --------------------------------------------------------------------------------------------------------
+
+
+def wrong_controls(frame: pd.DataFrame) -> list[str]:
+    """What is wrong with the controls, place by place; empty if they come out as they must.
+
+    Doing nothing, a constant output and random weights must fail: be told from retrained models, the whole interval of
+    KLoM above twice the floor. A second retraining must pass: KLoM at most twice the floor.
+    """
+    told = []
+    for (setting, request), rows in frame.groupby(["setting", "request"], sort=False):
+        place, by_name = f"{setting}, {request}", rows.set_index("method")
+        for name in (*MUST_FAIL, AGAIN):
+            if name not in by_name.index or pd.isna(by_name.klom_forget[name]):
+                told.append(f"{place}: {shown(name)} has not been judged")
+                continue
+            row = by_name.loc[name]
+            allowed = AS_GOOD * row.floor
+            if name == AGAIN and not row.klom_forget <= allowed:
+                told.append(f"{place}: {shown(name)} fails, with KLoM {row.klom_forget:.3g} above {allowed:.3g}")
+            if name != AGAIN and not row.low > allowed:
+                told.append(f"{place}: {shown(name)} passes, with KLoM down to {row.low:.3g}, not above {allowed:.3g}")
+    return told
+
+
+def check_controls(frame: pd.DataFrame) -> None:
+    """Raise ControlsFailed, naming what is wrong, unless all controls come out as they must."""
+    if wrong := wrong_controls(frame):
+        raise ControlsFailed(
+            f"controls: {len(wrong)} did not come out as they must, so nothing is ranked. {'; '.join(wrong[:5])}"
+        )
+
+
+# --- ranking ---------------------------------------------------------------------------------------------------------
+
+
+def ranking(frame: pd.DataFrame) -> pd.DataFrame:
+    """A row per method, those nearest to Retrain first: means over the places where it has a result.
+
+    `left` with its 95 % interval over models (places have trainings of their own); `klom_*`: geometric means;
+    `places`: where it has a result, of how many. Methods with no result anywhere come last. Raises ControlsFailed where
+    the controls are wrong.
+    """
+    check_controls(frame)
+    places = len(frame.groupby(["setting", "request"]))
+    rows = []
+    for name, own in frame.groupby("method", sort=False):
+        there = own[own.klom_forget.notna()]
+        known = about(str(name))
+        row: dict[str, Any] = {
+            "method": name,
+            "guarantee": "none" if known is None else known.guarantee,
+            "places": len(there),
+            "of": places,
+        }
+        if len(there):
+            row |= {part: _geometric(there[part]) for part in ("klom_forget", "klom_retain", "klom_test", "floor")}
+            row["left"], (row["low"], row["high"]) = float(there.left.mean()), _mean_interval(there)
+            means = ("auc", "tpr_1", "tpr_01", "rmia", "excess", "exposure", "price", "passes", "bytes", "storage")
+            row |= {mean: float(there[mean].astype(float).mean()) for mean in (*means, "seconds", "models")}
+            row["lost"] = float((there.test_retrain - there.test).astype(float).mean())
+            row["forget_gap"] = float((there.forget - there.forget_retrain).astype(float).abs().mean())
+            row["as_good"] = int((there.klom_forget <= AS_GOOD * there.floor).sum())
+        rows.append(row)
+    return pd.DataFrame(rows).sort_values("left", kind="stable", na_position="last").reset_index(drop=True)
+
+
+def _geometric(values: pd.Series) -> float:
+    return float(np.exp(np.log(values.astype(float)).mean()))
+
+
+def _mean_interval(there: pd.DataFrame) -> tuple[float, float]:
+    """95 % of the mean of `left` over places that are independent of each other."""
+    middle = float(there.left.mean())
+    if not np.isfinite(there[["left_low", "left_high"]].astype(float)).all(axis=None):
+        return (math.inf, math.inf) if math.isinf(middle) else (-math.inf, math.inf)
+    reach = float(np.sqrt(((there.left_high - there.left_low).astype(float) ** 2).sum())) / 2 / len(there)
+    return middle - reach, middle + reach

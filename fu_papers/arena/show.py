@@ -1,0 +1,160 @@
+"""What notebook 05 shows beside figures and tables: a paragraph per method, and which one to use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from fu_core.request import Request
+from fu_core.unlearning.method import EXCHANGES, GUARANTEES, KINDS, Method
+from fu_core.unlearning.method import methods as registered_methods
+from fu_papers.arena.figures import place_name
+from fu_papers.arena.results import NOTHING, about, shown
+from fu_papers.arena.tables import MEGABYTE, interval, needs_of, number
+from fu_papers.controls import CONTROLS
+
+NONE_FITS = "No method that has been measured here meets all five. Retraining always does."
+
+
+def kind_of(request: str) -> str:
+    """Which of KINDS a request's text is of."""
+    read = Request.parse(request)
+    if read.kind == "client":
+        return "client" if len(read.clients) == 1 else "clients"
+    return {"class": "classes"}.get(read.kind, "samples")
+
+
+# --- a paragraph per method ------------------------------------------------------------------------------------------
+
+
+def paragraphs(frame: pd.DataFrame, ranked: pd.DataFrame) -> str:
+    """Markdown: what each method that is no control is good at and fails at, every number of it from the frames."""
+    controls = [*CONTROLS, *(name for name in ranked.method if about(str(name)) is None)]
+    told = [paragraph(frame, row) for row in ranked.to_dict("records") if row["method"] not in controls]
+    return "\n\n".join(told)
+
+
+def paragraph(frame: pd.DataFrame, row: Mapping[Any, Any]) -> str:
+    """One method's: `row` is its line of the ranking."""
+    name = row["method"]
+    known = about(name)
+    assert known is not None
+    own = frame[frame.method == name]
+    there = own[own.klom_forget.notna()]
+    said = [f"**{name}** ({known.paper}; guarantee: {known.guarantee})."]
+    if len(there):
+        said.append(_distance(row))
+        said.append(_best_and_worst(there))
+        said.append(_side_effects(row))
+        kept = row["storage"] / MEGABYTE
+        said.append(
+            f"It takes {number(100 * row['price'])} % of the passes of retraining and sends "
+            f"{number(row['bytes'] / MEGABYTE)} MB; kept for it: {number(kept)} MB."
+        )
+    if needs := needs_of(known):
+        said.append(f"It needs {', '.join(needs)}.")
+    lost = own[own.klom_forget.isna()]
+    for reason, places in lost.groupby("reason", sort=False) if len(lost) else ():
+        requests = ", ".join(dict.fromkeys(places.request))
+        verb = "Refuses" if set(places.lost) == {"unsupported"} else "Diverged at"
+        said.append(f"{verb} {requests}: “{reason}”.")
+    return " ".join(said)
+
+
+def _distance(row: Mapping[Any, Any]) -> str:
+    left = interval(row["left"], row["low"], row["high"])
+    if row["as_good"] == row["places"]:
+        return f"Nobody tells its models from retrained ones, in {row['places']} of {row['places']} places."
+    if row["high"] < 100:
+        return f"Nearer to Retrain than doing nothing: {left} % of the distance is left."
+    if row["low"] > 100:
+        return f"Farther from Retrain than doing nothing: {left} % of its distance."
+    return f"Not told apart from doing nothing: {left} % of the distance is left."
+
+
+def _best_and_worst(there: pd.DataFrame) -> str:
+    ordered = there.sort_values("left", kind="stable")
+
+    def place(row: pd.Series) -> str:
+        left = interval(float(row.left), float(row.left_low), float(row.left_high)).split(" [")[0]
+        return f"{row.request} on {place_name(row.setting).replace(chr(10), ', ')} ({left} %)"
+
+    if len(ordered) == 1:
+        return f"Seen in one place: {place(ordered.iloc[0])}."
+    return f"Best: {place(ordered.iloc[0])}; worst: {place(ordered.iloc[-1])}."
+
+
+def _side_effects(row: Mapping[Any, Any]) -> str:
+    lost = row["lost"]
+    accuracy = f"{abs(lost):.1f} points of test accuracy {'below' if lost > 0 else 'above'} Retrain"
+    return f"Models end {accuracy}; U-LiRA tells a forgotten example with an AUC of {row['auc']:.2f}."
+
+
+# --- which one? ------------------------------------------------------------------------------------------------------
+
+
+def which(
+    frame: pd.DataFrame, *, exchange: str, labels: bool, history: bool, guarantee: str, kind: str
+) -> pd.DataFrame:
+    """The methods that meet five demands, the nearest to Retrain at such requests first; Retrain's line is the last.
+
+    exchange: one of EXCHANGES; labels: is the task classification, with labels? history: have updates been kept?
+    guarantee: the least that is wanted, one of GUARANTEES; kind: of request, one of KINDS.
+    """
+    enough = {"none": GUARANTEES, "certified": ("certified", "exact"), "exact": ("exact",)}[guarantee]
+    fitting = {
+        name: known
+        for name, known in registered_methods().items()
+        if name not in CONTROLS
+        and exchange in known.exchanges
+        and known.guarantee in enough
+        and kind not in known.refuses
+        and (labels or not known.needs.task)
+        and (history or not (known.needs.history or known.needs.stateful_clients))
+    }
+    rows = [_suggested(frame, name, known, kind) for name, known in fitting.items()]
+    order = sorted(rows, key=lambda row: row["left"])
+    columns = ("method", "guarantee", "left of the distance, %", "passes, % of Retrain", "test acc. lost")
+    return pd.DataFrame([{column: row[column] for column in columns} for row in order], columns=list(columns))
+
+
+def _suggested(frame: pd.DataFrame, name: str, known: Method, kind: str) -> dict[str, Any]:
+    own = frame[(frame.method == name) & frame.klom_forget.notna()]
+    own = own[[kind_of(request) == kind for request in own.request]]
+    row: dict[str, Any] = {"method": name, "guarantee": known.guarantee, "left": float("inf")}
+    if not len(own):
+        return {
+            **row,
+            "left of the distance, %": "not measured here",
+            "passes, % of Retrain": "–",
+            "test acc. lost": "–",
+        }
+    left = float(own.left.astype(float).mean())
+    return {
+        **row,
+        "left": left,
+        "left of the distance, %": interval(left, left, left).split(" [")[0],
+        "passes, % of Retrain": number(100 * float(own.price.astype(float).mean())),
+        "test acc. lost": f"{float((own.test_retrain - own.test).astype(float).mean()):.1f}",
+    }
+
+
+CHOICES = {"exchange": EXCHANGES, "guarantee": GUARANTEES, "kind": KINDS}  # of the widget's lists
+DEFAULT: dict[str, Any] = {
+    "exchange": "server",
+    "labels": True,
+    "history": False,
+    "guarantee": "none",
+    "kind": "client",
+}
+
+
+def nothing_left(frame: pd.DataFrame) -> float:
+    """Doing nothing's mean KLoM over the floor, over places: how much there is to forget."""
+    rows = frame[frame.method == NOTHING]
+    return float((rows.klom_forget / rows.floor).astype(float).median())
+
+
+__all__ = ["CHOICES", "DEFAULT", "NONE_FITS", "kind_of", "nothing_left", "paragraph", "paragraphs", "shown", "which"]

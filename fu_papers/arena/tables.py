@@ -1,0 +1,177 @@
+"""The arena's tables, from the frames of `results` only."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from fu_core.evaluation.klom import floor, klom
+from fu_core.streams import stream
+from fu_core.unlearning.method import Method
+from fu_papers.arena.results import about, check_controls, shown
+
+MEGABYTE = 1e6
+
+
+def number(value: Any, digits: int = 3) -> str:
+    """As many significant digits as a reader compares; what is beyond all comparison as such."""
+    if value is None or pd.isna(value):
+        return "–"
+    if math.isinf(value):
+        return "∞"
+    return f"{value:.0e}" if abs(value) >= 1e4 else f"{value:.{digits}g}"
+
+
+def ranking_table(ranked: pd.DataFrame) -> pd.DataFrame:
+    """The ranking as it is shown; `left` is what it is ranked by: 0 is Retrain, 100 is doing nothing."""
+    rows = []
+    for row in ranked[ranked.places > 0].to_dict("records"):
+        rows.append(
+            {
+                "method": shown(row["method"]),
+                "guarantee": row["guarantee"],
+                "places": f"{row['places']} of {row['of']}",
+                "left of the distance, %": interval(row["left"], row["low"], row["high"]),
+                "as Retrain": f"{row['as_good']} of {row['places']}",
+                "KLoM, forgotten": number(row["klom_forget"]),
+                "retained": number(row["klom_retain"]),
+                "U-LiRA AUC": f"{row['auc']:.2f}",
+                "found at 1 % FPR": f"{100 * row['tpr_1']:.0f} %",
+                "at 0.1 %": f"{100 * row['tpr_01']:.0f} %",
+                "RMIA AUC": f"{row['rmia']:.2f}",
+                "excess ε": f"{row['excess']:.1f}",
+                "forget acc. off": f"{row['forget_gap']:.1f}",
+                "stayers exposed": f"{row['exposure']:+.3f}",
+                "test acc. lost": f"{row['lost']:.1f}",
+                "passes, % of Retrain": number(100 * row["price"]),
+                "MB sent": number(row["bytes"] / MEGABYTE),
+                "MB kept": number(row["storage"] / MEGABYTE),
+                "seconds": number(row["seconds"], 2),
+                "N": f"{row['models']:.0f}",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def interval(value: float, low: float, high: float) -> str:
+    """`"37 [30, 45]"`, in whole numbers; "∞" where it is."""
+    if math.isinf(value):
+        return "∞"
+    if value > 1000:
+        return "> 1000"
+    return f"{value:.0f} [{low:.0f}, {high:.0f}]"
+
+
+def request_table(frame: pd.DataFrame, setting: str, request: str) -> pd.DataFrame:
+    """Every method in one place, the nearest to Retrain first; those that refuse it last, with their reason.
+
+    Raises ControlsFailed where the controls of this place are wrong.
+    """
+    here = frame[(frame.setting == setting) & (frame.request == request)]
+    check_controls(here)
+    here = here.sort_values("klom_forget", kind="stable", na_position="last")
+    rows = []
+    for row in here.to_dict("records"):
+        if pd.isna(row["klom_forget"]):
+            rows.append({"method": shown(row["method"]), "remark": row["reason"]})
+            continue
+        rows.append(
+            {
+                "method": shown(row["method"]),
+                "KLoM, forgotten": f"{number(row['klom_forget'])} [{number(row['low'])}, {number(row['high'])}]",
+                "95th percentile": number(row["klom_forget_p95"]),
+                "retained": number(row["klom_retain"]),
+                "U-LiRA AUC": f"{row['auc']:.2f} [{row['auc_low']:.2f}, {row['auc_high']:.2f}]",
+                "excess ε": f"{row['excess']:.1f}",
+                "forget acc. %": f"{row['forget']:.1f}",
+                "test acc. %": f"{row['test']:.1f}",
+                "distance": number(row["distance"]),
+                "recovery rounds": f"{row['recovery']:.1f}",
+                "passes": number(row["passes"]),
+                "floor": number(row["floor"]),
+                "remark": "",
+            }
+        )
+    return pd.DataFrame(rows).fillna("–")
+
+
+def entrants_table(frame: pd.DataFrame) -> pd.DataFrame:
+    """Who takes part, whose it is, what it needs and what it cannot serve."""
+    rows = []
+    for name in frame.method.unique():
+        known = about(name)
+        if known is None:
+            rows.append({"method": shown(name), "whose": "control"})
+            continue
+        rows.append(
+            {
+                "method": shown(name),
+                "whose": known.paper,
+                "guarantee": known.guarantee,
+                "needs": ", ".join(needs_of(known)) or "–",
+                "cannot serve": ", ".join(known.refuses) or "–",
+                "recovers": "yes" if known.recovers else "no",
+            }
+        )
+    return pd.DataFrame(rows).fillna("–")
+
+
+def needs_of(known: Method) -> list[str]:
+    """What a method needs, in the words of PUF's Table I."""
+    words = {
+        "history": "updates of past rounds",
+        "full_participation": "everybody online",
+        "stateful_clients": "clients that remember",
+        "task": "classification",
+        "auxiliary_data": "further data",
+        "several_rounds": "several rounds",
+    }
+    return [told for field, told in words.items() if getattr(known.needs, field)]
+
+
+def judges_agree(frame: pd.DataFrame) -> pd.DataFrame:
+    """Spearman's rank correlation of the judges over all methods and places that have a result."""
+    judges = {"KLoM": "klom_forget", "U-LiRA AUC": "auc", "RMIA": "rmia", "ε": "epsilon", "forget acc. gap": "gap"}
+    there = frame[frame.klom_forget.notna()]
+    there = there.assign(
+        gap=(there.forget - there.forget_retrain).abs(), rmia=(there.rmia - 0.5).abs(), auc=(there.auc - 0.5).abs()
+    )
+    ranks = there[list(judges.values())].astype(float).rank()
+    table = ranks.corr().round(2)
+    table.columns = table.index = pd.Index(judges)
+    return table.reset_index(names="judge")
+
+
+def binned_table(N: int = 64, S: int = 400) -> pd.DataFrame:
+    """KLoM's binned form of the literature beside the Gaussian one, on margins whose divergence is known.
+
+    Random: normal margins (N, S), from the stream (0, "binned").
+    """
+    draws = stream(0, "binned")
+    q, p = (torch.randn(N, S, generator=draws, dtype=torch.float64) for _ in range(2))
+    low, high = q.amax(0) + 1 + torch.zeros_like(q), 20 + torch.zeros_like(q)
+    cases = {
+        "the same law (0 would be right)": (p, q, f"{floor(N):.3f} expected"),
+        "shifted by half a standard deviation": (p + 0.5, q, "0.125 is right"),
+        "constant, and far from all others": (low + 5, high, "∞ is right"),
+    }
+    return pd.DataFrame(
+        [
+            {
+                "unlearned models' margins": case,
+                "Gaussian KLoM": number(float(klom(one, other).mean())),
+                "binned, as published": number(float(klom(one, other, form="binned", source=True).mean())),
+                "what is right": right,
+            }
+            for case, (one, other, right) in cases.items()
+        ]
+    )
+
+
+def saved(frame: pd.DataFrame) -> pd.DataFrame:
+    """The wide frame for a CSV file: what is infinite as text that reads back."""
+    return frame.drop(columns=["group", "label", "condition", "seed"]).replace(np.inf, "inf")

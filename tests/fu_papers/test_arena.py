@@ -1,0 +1,294 @@
+"""The arena on small federations: runs, judges, controls, the ranking, and a method from a scratch file."""
+
+import math
+import sys
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from fu_core.errors import ConfigError
+from fu_core.evaluation.accuracy import accuracy
+from fu_core.evaluation.klom import klom
+from fu_core.federation.horizontal import fedavg
+from fu_core.request import Request
+from fu_core.unlearning import method as registry
+from fu_papers.arena import figures, results, runs, show, tables
+from fu_papers.arena.grid import CONTROLS, YARDSTICK
+from fu_papers.arena.pools import Pool, Recovery, recovered, serve
+from fu_papers.controls import AGAIN
+from fu_papers.lab.store import RecordStore
+from fu_papers.problems import initial_model, problem
+from fu_papers.study import Study
+from tests.arena_lab import experiment
+from tests.federations import with_server
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    return Study(experiment(), RecordStore(tmp_path_factory.mktemp("arena")), jobs=1)
+
+
+@pytest.fixture(scope="module")
+def frame(study):
+    return results.of_runs(study.run("unlearning"), study.run("judging"))
+
+
+@pytest.fixture(scope="module")
+def ranked(frame):
+    return results.ranking(frame)
+
+
+# --- the grid ---
+
+
+def test_every_method_meets_every_request_and_the_yardstick_shares_no_seed():
+    e = experiment(requests=["class-0", "client-1"])
+    cells = [cell for cell, _ in e.judged()]
+    assert {cell.request for cell in cells} == {"class-0", "client-1"}
+    assert {cell.method for cell in cells} == {*CONTROLS, *e.methods} - {"Retrain"}
+    seeds = {name: set() for name in ("Original", "Retrain", AGAIN)}
+    for cell, config in e.unlearned():
+        if cell.method in seeds:
+            seeds[cell.method] |= set(runs.seeds_of(config))
+    assert seeds["Original"] == seeds[AGAIN] == set(range(8))
+    assert seeds["Retrain"] == set(range(YARDSTICK, YARDSTICK + 8))
+
+
+def test_no_method_named_means_all_that_work_with_a_server():
+    everybody = experiment(methods=[]).entrants
+    assert {"PUF-Special", "HF-KCU", "NoT", "SISA", "FedEraser"} < set(everybody)
+    assert not {"DU", "FedORA", "PDUDT"} & set(everybody)  # of peers and of vertical parties
+    assert everybody[: len(CONTROLS)] == CONTROLS
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"requests": ["client-9"]}, "requests names client 9, but clients are 0 to 3"),
+        ({"models": 3}, "models must be a whole number >= 4"),
+        ({"slow_models": 3}, "slow_models must be a whole number >= 4"),
+        ({"methods": ["PUF"]}, "methods must be one of"),
+        ({"methods": ["DU"]}, "methods must be one of"),
+        ({"slow_methods": ["Nobody"]}, "slow_methods must be one of"),
+        ({"settings": ["digits/dirichlet-1/softmax_regression"]}, "skewed_requests must name a request"),
+    ],
+)
+def test_what_does_not_fit_together_is_named(change, says):
+    with pytest.raises(ConfigError, match=says):
+        experiment(**change)
+
+
+def test_slow_methods_and_those_with_a_memory_are_judged_on_fewer_models():
+    e = experiment(memory_models=6, slow_methods=["SISA"], slow_models=5)
+    sizes = {name: e.size(e.settings[0], name) for name in ("SISA", "FedEraser", "Natural", AGAIN)}
+    assert sizes == {"SISA": 5, "FedEraser": 6, "Natural": 8, AGAIN: 8}
+    for cell, config in e.judged():
+        models = {side: sum(chunk["models"] for chunk in config[side]) for side in runs.SIDES}
+        assert models["unlearned"] == models["twins"] == sizes.get(cell.method, 8)
+        assert models["retrained"] == (5 if cell.method == "SISA" else 8)
+
+
+# --- the runs ---
+
+
+def test_a_pool_is_the_trainings_of_its_seeds(study):
+    e = study.experiment
+    config = e.pool(e.settings[0], "none", 0, 4)
+    record = study.store.run(runs.train, config)
+    w = study.store.tensors(record.key, ["w"])["w"]
+    p = problem(config)
+    one = {**config, "seed": 2}
+    alone = fedavg(p.federation(one), initial_model(one, p.model), e.rounds)
+    torch.testing.assert_close(w[2], alone, rtol=1e-4, atol=1e-6)
+
+
+def test_retrain_again_is_what_the_method_retrain_gives(study):
+    """The twin of the same seed, to rounding: the pool trains many at once."""
+    e = study.experiment
+    p = problem(e.pool(e.settings[0], "none", 0, 4))
+    f = p.federation({**e.pool(e.settings[0], "none", 0, 4), "seed": 0})
+    originals = Pool.trained(f, [0, 1], e.rounds)
+    deletion = Request.parse("class-0").resolve(f.clients)
+    rule = Recovery(p.validation, 0.0, 1)
+    found = serve("Retrain", originals, deletion, rule)
+    (config,) = e.chunks(e.settings[0], "class-0", 4)
+    pool = study.store.tensors(study.store.run(runs.train, config).key, ["w"])["w"]
+    torch.testing.assert_close(found.models, pool[:2], rtol=1e-4, atol=1e-6)
+
+
+def test_a_judged_number_is_that_of_the_margins_kept(study):
+    judged, unlearned = study.run("judging"), study.run("unlearning")
+    e = study.experiment
+
+    def margins(name, first):
+        found = [r for c, r in unlearned.items() if c.method == name and (r.config["first_seed"] >= YARDSTICK) == first]
+        return torch.cat([study.store.tensors(r.key, ["forget"])["forget"] for r in found])
+
+    (record,) = [r for c, r in judged.items() if c.method == "Natural"]
+    expected = klom(margins("Natural", False), margins("Retrain", True)).mean()
+    assert record.metrics["klom_forget"] == pytest.approx(float(expected), rel=1e-9)
+    assert record.metrics["models"] == e.models
+
+
+def test_recovery_stops_each_model_by_itself():
+    t = with_server()
+    f = t.federation
+    x, y = f.clients[0]
+    learned = fedavg(f, t.w_0, 40)
+    w = torch.stack([learned, torch.zeros_like(t.w)])
+    good = Recovery((x, y), goal=accuracy(f.model, learned, x, y), cap=3)
+    assert good.goal > accuracy(f.model, w[1], x, y)
+    after, rounds = recovered(f, [0, 1], w, 4, good)
+    assert rounds[0] == 0
+    assert torch.equal(after[0], learned)
+    assert rounds[1] > 0
+    assert not torch.equal(after[1], w[1])
+    assert recovered(f, [0, 1], w, 4, good, fixed=2)[1] == [2, 2]
+
+
+def test_refusals_are_rows_with_the_methods_own_words(frame):
+    by_name = frame.set_index("method")
+    assert "cannot forget single samples" in by_name.reason["MoDe"]
+    assert "FedEraser stores updates of whole clients" in by_name.reason["FedEraser"]
+    assert pd.isna(by_name.klom_forget["MoDe"])
+
+
+# --- controls ---
+
+
+def test_the_controls_come_out_as_they_must(frame):
+    assert results.wrong_controls(frame) == []
+    by_name = frame.set_index("method")
+    assert math.isinf(by_name.klom_forget["Constant output"])
+    assert by_name.klom_forget[AGAIN] < results.AS_GOOD * by_name.floor[AGAIN]
+    assert by_name.left["Original"] == pytest.approx(100)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "says"),
+    [
+        ("Original", {"low": 0.0}, r"do nothing \(Original\) passes"),
+        ("Constant output", {"low": 0.01}, "Constant output passes"),
+        ("Destroyed", {"low": 0.01}, "Destroyed passes"),
+        (AGAIN, {"klom_forget": 100.0}, r"Retrain again \(noise floor\) fails"),
+    ],
+)
+def test_a_wrong_control_refuses_every_table(frame, name, change, says):
+    wrong = frame.copy()
+    for column, value in change.items():
+        wrong.loc[wrong.method == name, column] = value
+    with pytest.raises(results.ControlsFailed, match=says):
+        results.ranking(wrong)
+    with pytest.raises(results.ControlsFailed, match=says):
+        tables.request_table(wrong, wrong.setting.iloc[0], "class-0")
+
+
+def test_a_missing_control_refuses_every_table(frame):
+    with pytest.raises(results.ControlsFailed, match="has not been judged"):
+        results.ranking(frame[frame.method != "Destroyed"])
+
+
+# --- what is shown ---
+
+
+def test_a_method_of_a_notebook_s_cell_is_asked_to_move_to_a_file(monkeypatch):
+    """Runs are computed in processes of their own, which cannot import it."""
+    monkeypatch.setattr(registry, "_REGISTERED", dict(registry.methods()))
+
+    def serve(trained, deletion, config):
+        return trained.model
+
+    serve.__module__ = "__main__"
+    registry.register("Cell", paper="a notebook", colour="#123456")(serve)
+    with pytest.raises(ConfigError, match="Cell must be registered in a file"):
+        list(experiment(methods=["Cell"]).unlearned())
+
+
+def test_the_ranking_is_by_what_is_left(frame, ranked):
+    there = ranked[ranked.places > 0]
+    assert there.left.is_monotonic_increasing
+    assert list(ranked.method[-2:]) == ["MoDe", "FedEraser"]  # no result: last
+    one = frame[frame.method == "Natural"].iloc[0]
+    nothing = frame[frame.method == "Original"].klom_forget.iloc[0]
+    expected = 100 * np.log(one.klom_forget / one.floor) / np.log(nothing / one.floor)
+    assert ranked.set_index("method").left["Natural"] == pytest.approx(expected)
+    assert set(tables.ranking_table(ranked).method) == {results.shown(name) for name in there.method}
+
+
+def test_sisa_is_as_good_as_its_own_retraining(ranked):
+    row = ranked.set_index("method").loc["SISA"]
+    assert (row.guarantee, row.as_good) == ("exact", 1)
+
+
+def test_figures_are_drawn_of_everybody(frame, ranked, study):
+    names = ["Original", AGAIN]
+    drawn = [
+        figures.map_figure(ranked),
+        figures.places_figure(frame, ranked),
+        figures.judges_figure(frame),
+        figures.margins_figure(study.run("judging"), study.experiment.settings[0], "class-0", names),
+    ]
+    words = {text.get_text() for ax in drawn[0].axes for text in ax.texts}
+    for name in ranked[ranked.places > 0].method:
+        assert any(results.shown(name) in word for word in words)
+    for figure in drawn:
+        plt.close(figure)
+
+
+def test_a_paragraph_says_what_the_frame_says(frame, ranked):
+    told = show.paragraphs(frame, ranked)
+    row = ranked.set_index("method").loc["Natural"]
+    assert f"{row.auc:.2f}" in told
+    assert "**MoDe**" in told
+    assert "cannot forget single samples" in told
+    assert "**Original" not in told
+
+
+def test_five_questions_choose(frame):
+    everybody = {"exchange": "server", "labels": True, "history": True, "guarantee": "none", "kind": "classes"}
+    found = show.which(frame, **everybody)
+    assert {"SISA", "PUF-Special", "Natural"} <= set(found.method)
+    assert "MoDe" not in set(found.method)  # refuses classes
+    exact = show.which(frame, **{**everybody, "guarantee": "exact"})
+    assert list(exact.method) == ["SISA"]
+    assert "Rewind" not in set(show.which(frame, **{**everybody, "history": False}).method)
+    assert "FedAU" not in set(show.which(frame, **{**everybody, "labels": False}).method)
+
+
+def test_the_binned_form_has_its_two_faults():
+    table = tables.binned_table().set_index("unlearned models' margins")
+    assert float(table["binned, as published"].iloc[0]) > 0.5
+    assert table.iloc[-1].tolist()[:2] == ["∞", "0"]
+
+
+# --- somebody else's method ---
+
+SCRATCH = """
+from fu_core import register
+
+@register("Halfway", paper="a scratch file", colour="#123456")
+def halfway(trained, deletion, config):
+    return 0.5 * trained.model
+"""
+
+
+def test_a_method_from_a_scratch_file_is_in_table_and_figure(tmp_path, monkeypatch):
+    (tmp_path / "scratch_method.py").write_text(SCRATCH, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "_REGISTERED", dict(registry.methods()))
+    import scratch_method  # noqa: F401
+
+    e = experiment(methods=["Natural", "Halfway"], models=4, chunk=4, memory_models=4)
+    assert {c["plugin"] for _, c in e.unlearned()} == {"", "scratch_method"}
+    study = Study(e, RecordStore(tmp_path / "records"), jobs=1)
+    frame = results.of_runs(study.run("unlearning"), study.run("judging"))
+    ranked = results.ranking(frame)
+    assert "Halfway" in set(tables.ranking_table(ranked).method)
+    figure = figures.map_figure(ranked)
+    assert any("Halfway" in text.get_text() for text in figure.axes[0].texts)
+    plt.close(figure)
+    assert "a scratch file" in show.paragraphs(frame, ranked)
+    del sys.modules["scratch_method"]
