@@ -29,7 +29,7 @@ from fu_core.federation.vertical import Boundary, Parties, forward
 from fu_core.streams import stream_seed
 
 ALPHAS = np.logspace(-6, 6, 13)  # weights of the ridge's penalty, on embeddings of spread 1; the samples known choose
-STARTS = 4  # of the clusters, the best of which counts
+STARTS = 10  # of the clusters, the best of which counts
 
 
 class Crossed(NamedTuple):
@@ -174,9 +174,7 @@ def _percent(hits: Tensor) -> float:
 # --- features from embeddings, by the active party -------------------------------------------------------------------
 
 
-def reconstruction_r2(
-    known_embeddings: Tensor, known_features: Tensor, embeddings: Tensor, features: Tensor
-) -> float:
+def reconstruction_r2(known_embeddings: Tensor, known_features: Tensor, embeddings: Tensor, features: Tensor) -> float:
     """R^2 of the features of some samples as a ridge regression from embeddings gives them, fitted on those known.
 
         R^2 = 1 - sum |x_i - x^_i|^2 / sum |x_i - mean x|^2        over all judged samples i and all features

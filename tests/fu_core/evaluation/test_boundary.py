@@ -45,7 +45,9 @@ def test_what_is_overheard_is_every_samples_embedding_and_gradient_by_hand(part)
     """W_k^T (p - e_y), in the order of the rows, whatever the parts."""
     parties, rows = linear(), torch.tensor([5, 3, 70, 8, 9, 10, 11, 12, 13])
     crossed = overhear(parties, rows, part=part)
-    h = [F.linear(party.x[rows], party.w[: 5 * WIDTH].view(WIDTH, 5), party.w[5 * WIDTH :]) for party in parties.passive]
+    h = [
+        F.linear(party.x[rows], party.w[: 5 * WIDTH].view(WIDTH, 5), party.w[5 * WIDTH :]) for party in parties.passive
+    ]
     W, b = parties.w[2][: CLASSES * 2 * WIDTH].view(CLASSES, -1), parties.w[2][CLASSES * 2 * WIDTH :]
     residual = F.linear(torch.cat(h, dim=1), W, b).softmax(dim=1) - F.one_hot(labels(80)[rows], CLASSES)
     for k in (0, 1):
@@ -133,7 +135,10 @@ def test_chance_is_the_best_constant_answer():
     ("change", "says"),
     [
         ({"known": torch.ones(3)}, r"known and known_labels must be \(n, e\) and \(n,\), got \(3,\) and \(4,\)"),
-        ({"known_labels": torch.zeros(4, dtype=torch.int64)}, r"known_labels must name at least two classes, got \[0\]"),
+        (
+            {"known_labels": torch.zeros(4, dtype=torch.int64)},
+            r"known_labels must name at least two classes, got \[0\]",
+        ),
         ({"gradients": torch.ones(8, 3)}, r"known must be as wide as gradients \(3\), got 4"),
         ({"labels": torch.ones(7)}, r"gradients and labels must be .* got \(8, 4\) and \(7,\)"),
         ({"gradients": torch.full((8, 4), torch.inf)}, "gradients has a number that is NaN or infinite"),
