@@ -16,7 +16,7 @@ import pandas as pd
 from fu_core.request import Request
 from fu_core.unlearning.method import method as registered
 from fu_papers.controls import CONTROLS
-from fu_papers.fedora.grid import BASELINES, CURVES, METHODS, Experiment, Task
+from fu_papers.fedora.grid import BASELINES, CURVES, LEAKING, METHODS, PEERS, Experiment, Task
 from fu_papers.fedora.results import Unlearnings, dataset_title, kept_model, request_title, rows_of, shown
 from fu_papers.fedora.runs import best_trial, objective
 from fu_papers.fedora.tables import PAPER_NAMES, outcome
@@ -31,10 +31,11 @@ def tuning_table(e: Experiment, tuning: Unlearnings) -> pd.DataFrame:
     """What every method was given: trials, the best and the published values of what is tuned, and how good they were.
 
     Objective: points of forget gap plus points of validation accuracy short of Retrain's, on requests and a seed that
-    are judged nowhere, mean over the requests. A choice that is no better than doing nothing is of no use there.
+    are judged nowhere, mean over the requests that the method can serve. A choice that is no better than doing nothing
+    is of no use there.
     """
     rows = []
-    for dataset, method in itertools.product(e.datasets, METHODS):
+    for dataset, method in itertools.product(e.datasets, (*METHODS, *PEERS)):
         records: dict[str, list[Record]] = {}  # by trial, one per request
         for cell, record in tuning.items():
             if (cell.setting, cell.method) == (dataset, method):
@@ -133,6 +134,61 @@ def parties_results(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
                 }
             )
     return pd.DataFrame(rows)
+
+
+# --- what the border leaks --------------------------------------------------------------------------------------------
+
+CONSTANT = "always the most frequent label"
+
+
+def leaks_table(e: Experiment, leaks: Unlearnings) -> pd.DataFrame:
+    """Labels that a passive party infers and features that the active party reconstructs, on the main setting.
+
+    Labels: percent right, mean over the passive parties, beside what the best constant answer has right; with a few
+    known labels of retained samples ("retained", "forgotten"), and of retained samples with none at all, from clusters.
+    R^2: of each party's features. "off Retrain's": mean absolute difference to the Retrain of the same seed, on what is
+    forgotten, in points and in R^2, mean over parties. Methods have the best of their trials.
+    """
+    rows: list[dict[str, Any]] = []
+    parties = max((len(record.metrics.get("r2_retained", [])) for record in leaks.values()), default=0)
+    chance = [r.metrics for c, r in leaks.items() if c.method == "Original"]
+    rows.append(
+        {
+            "method": CONSTANT,
+            "labels, retained (%)": spread_or_dash(pd.Series([m["chance_retained"] for m in chance])),
+            "labels, forgotten (%)": spread_or_dash(pd.Series([m["chance_forgotten"] for m in chance])),
+        }
+    )
+    for method in (*CONTROLS, *LEAKING):
+        cells = [cell for s in e.seeds if (cell := e.main.cell("leaks", s, method)) in leaks]
+        kept = [cell for cell in cells if "diverged" not in leaks[cell].metrics]
+        found = [leaks[cell].metrics for cell in kept]
+        retrained = [leaks[cell._replace(method="Retrain")].metrics for cell in kept]
+        lost = f" ({len(cells) - len(kept)} of {len(cells)} diverged)" if len(kept) < len(cells) else ""
+        row = {
+            "method": shown(method),
+            "labels, retained (%)": _mean_over_parties(found, "labels_retained") + lost,
+            "labels, forgotten (%)": _mean_over_parties(found, "labels_forgotten"),
+            "off Retrain's (points)": _off(found, retrained, "labels_forgotten", 1),
+            "clusters, retained (%)": _mean_over_parties(found, "clusters_retained"),
+        }
+        for k, of in itertools.product(range(parties), ("retained", "forgotten")):
+            row[f"R² of party {k + 1}, {of}"] = spread_or_dash(pd.Series([m[f"r2_{of}"][k] for m in found]), 2)
+        rows.append(row | {"off Retrain's (R²)": _off(found, retrained, "r2_forgotten", 2)})
+    return pd.DataFrame(rows).fillna("–")
+
+
+def _mean_over_parties(found: Sequence[Mapping[str, Any]], name: str) -> str:
+    return spread_or_dash(pd.Series([sum(m[name]) / len(m[name]) for m in found], dtype=float))
+
+
+def _off(found: Sequence[Mapping[str, Any]], retrained: Sequence[Mapping[str, Any]], name: str, digits: int) -> str:
+    """Mean absolute difference to Retrain's of the same seed, over the parties of a run."""
+    off = [
+        sum(abs(a - b) for a, b in zip(mine[name], theirs[name], strict=True)) / len(mine[name])
+        for mine, theirs in zip(found, retrained, strict=True)
+    ]
+    return spread_or_dash(pd.Series(off, dtype=float), digits)
 
 
 # --- what the paper says in its text ---------------------------------------------------------------------------------

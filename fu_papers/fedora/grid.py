@@ -26,6 +26,9 @@ from fu_papers.study import Cell
 FORMS = ("FedORA", "FedORA reverse", "FedORA vector", "FedORA calibrated")
 BASELINES = ("GA", "ICO", "CVFU")
 METHODS = (*BASELINES, *FORMS)
+# Beside them in Tables IV and V, tuned alike; the paper does not compare with them, and so no claim does.
+PEERS = ("Few-shot",)
+LEAKING = ("FedORA", "FedORA reverse", "GA")  # whose models are asked, beside the controls, what their border leaks
 BINARY = ("breast_cancer", "adult")  # label unlearning would leave one class
 BACKDOORED = "backdoor"  # the condition of runs whose samples to be forgotten carry the trigger
 PUBLISHED = "as published"  # the label of runs with a method's own settings, where others are tuned
@@ -202,12 +205,15 @@ class Experiment(FedoraParameters):
 
     def tuning_of(self, dataset: str, method: str, **change: Any) -> dict[str, Any]:
         """What a run with tuned hyper-parameters chooses among, where, and what of it is fixed: "trials", "tuned_on",
-        "change". Trials have neither party noise nor noise on embeddings, and two parties: one choice per data set."""
+        "change". Trials have neither party noise nor noise on embeddings, and two parties: one choice per data set. A
+        method is tried on the requests that it can serve."""
         tried = self.trials(dataset, method)
         if len(tried) < 2:
             return {"trials": [], "tuned_on": [], "change": {}}
-        requests = self.value("tuning_requests", dataset)
-        on = [self.training(Task(dataset, request), self.tuning_seed, request) for request in requests]
+        tasks = [Task(dataset, request) for request in self.value("tuning_requests", dataset)]
+        on = [self.training(t, self.tuning_seed, t.request) for t in tasks if not refusal(method, t)]
+        if not on:  # what can be tried on nothing stays as published
+            return {"trials": [], "tuned_on": [], "change": {}}
         return {"trials": tried, "tuned_on": on, "change": change}
 
     def trials(self, dataset: str, method: str) -> list[dict[str, Any]]:
@@ -222,14 +228,14 @@ class Experiment(FedoraParameters):
         """Every trial, with the place of its result: the label is the number of the trial."""
         return {
             Cell("tuning", dataset, self.tuning_seed, one["request"], method, str(k // len(of["tuned_on"]))): one
-            for dataset, method in itertools.product(self.datasets, METHODS)
+            for dataset, method in itertools.product(self.datasets, (*METHODS, *PEERS))
             for of in [self.tuning_of(dataset, method)]
             for k, one in enumerate(trials_of({**of, "method": method}))
         }
 
     def options(self, dataset: str, method: str, **change: Any) -> dict[str, Any]:
         """A method's hyper-parameters on a data set; the samples that some want beside them are the run's to give."""
-        check_choice("method", method, (*REFERENCES, DESTROYED, *METHODS), ConfigError)
+        check_choice("method", method, (*REFERENCES, DESTROYED, *METHODS, *PEERS), ConfigError)
         set_here = {field: self.value(parameter, dataset) for field, parameter in OPTIONS.get(method, {}).items()}
         options = plain_fields(registered(method).configured(**{**set_here, **change}))
         return {name: value for name, value in options.items() if name != "unseen"}
@@ -259,6 +265,9 @@ class Experiment(FedoraParameters):
                 for method in (*REFERENCES, AGAIN, *METHODS):
                     if not (task.labels and method == "FedORA calibrated"):
                         add("main", task, method)
+                for method in PEERS:  # with a backdoor's labels classes are no longer whole
+                    if not refusal(method, task):
+                        add("main", task, method, poison=False)
         main = self.main
         for method in (*REFERENCES, AGAIN, *METHODS):
             add("noisy", main._replace(noise=self.party_noise), method)
@@ -314,6 +323,15 @@ class Experiment(FedoraParameters):
                 runs[cell._replace(method=DESTROYED)] = {**training, "method": DESTROYED}
         return runs
 
+    def leaks(self) -> dict[Cell, dict[str, Any]]:
+        """The `leaks` runs, all on the main setting: whose model the border's attacks look at, and what they know."""
+        known = {"known_labels": self.known_labels, "known_features": self.known_features}
+        runs = {}
+        for seed, method in itertools.product(self.seeds, (*REFERENCES, AGAIN, DESTROYED, *LEAKING)):
+            which = (other_seed(seed, self.seeds), "Retrain") if method == AGAIN else (seed, method)
+            runs[self.main.cell("leaks", seed, method)] = {**self.tuned(self.main, *which), **known}
+        return runs
+
     def private_tasks(self) -> list[Task]:
         """Table IX: the main setting with noise on the embeddings, and once with clipping, too."""
         levels = [*((std, 0.0) for std in self.embedding_noise), (min(self.embedding_noise), self.clip)]
@@ -346,6 +364,12 @@ class Experiment(FedoraParameters):
                 "repeats": self.repeats,
             }
         return runs
+
+
+def refusal(method: str, task: Task) -> str:
+    """Why a method cannot serve a task's request, in its own words; "" if it can."""
+    reason = registered(method).refuses.get("classes" if task.labels else "samples", "")
+    return reason.removeprefix("forget: ")
 
 
 def trials_of(config: Mapping[str, Any]) -> list[dict[str, Any]]:

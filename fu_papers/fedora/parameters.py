@@ -64,6 +64,8 @@ class FedoraParameters(Parameters):
     clip: Positive = parameter("Table IX: length embeddings are clipped to in the rows with a guarantee", paper="none")
     delta: Part = parameter("of that guarantee", paper="none")
     splits: list[Split] = parameter("passive parties, or columns of each: '4', '1+7'; on the last data set", paper="2")
+    known_labels: Count = parameter("labels of each class that a passive party knows, where it infers the others")
+    known_features: Count = parameter("samples whose features the active party knows, half of those retained at most")
     repeats: Count = parameter("timings of each method")
 
 

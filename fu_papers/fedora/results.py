@@ -22,6 +22,7 @@ Speeds = Mapping[Task, Record]  # what was timed where
 SHOWN = {
     "Original": "do nothing (Original)",
     AGAIN: FLOOR,
+    "Few-shot": "Few-shot (Gu et al.; a reconstruction)",
     "FedORA": "FedORA, scalar dual",
     "FedORA reverse": "FedORA, reverse divergence",
     "FedORA vector": "FedORA, element-wise dual",

@@ -13,7 +13,7 @@ import pandas as pd
 from fu_core.request import Request
 from fu_core.unlearning.gaussian_mechanism import gaussian_epsilon
 from fu_papers.controls import CONTROLS, Standing, warned, wrong_controls
-from fu_papers.fedora.grid import ABLATIONS, FORMS, METHODS, PUBLISHED, READINGS, Experiment, Task
+from fu_papers.fedora.grid import ABLATIONS, FORMS, METHODS, PEERS, PUBLISHED, READINGS, Experiment, Task, refusal
 from fu_papers.fedora.results import Speeds, Unlearnings, dataset_title, kept_model, request_title, rows_of, shown
 from fu_papers.lab.record import Record
 from fu_papers.look import published, published_row
@@ -62,13 +62,15 @@ def table_4_5(e: Experiment, runs: pd.DataFrame, *, labels: bool) -> pd.DataFram
 
     Test accuracy is over the classes of which something is left (errata F10); all classes stand beside it. The
     paper's value stands beside ours where it has the same data set and setting. Methods have the best of their trials;
-    a second row has them as published, of the first seed.
+    a second row has them as published, of the first seed. A peer that cannot serve a request has a dash, and why.
     """
     rows: list[dict[str, Any]] = []
     for task in e.tasks(labels=labels):
-        for method, label in [(m, "") for m in CONTROLS] + [(m, label) for m in METHODS for label in ("", PUBLISHED)]:
+        tuned = [(m, label) for m in (*METHODS, *PEERS) for label in ("", PUBLISHED)]
+        for method, label in [*((m, "") for m in CONTROLS), *tuned]:
             cell = rows_of(runs, "main", task, method, label)
-            if cell.empty:
+            reason = refusal(method, task) if method in PEERS and not label else ""
+            if cell.empty and not reason:
                 continue
             row = {
                 "data set": dataset_title(task.dataset),
@@ -78,6 +80,8 @@ def table_4_5(e: Experiment, runs: pd.DataFrame, *, labels: bool) -> pd.DataFram
             }
             if labels:
                 row["all classes (%)"] = spread_or_dash(cell.test_all)
+            if reason:
+                row["test acc. (%)"] = f"– ({reason})"
             theirs = "–" if label else paper_accuracy(task, method)
             rows.append(row | {"paper's test acc. (%)": theirs})
     return pd.DataFrame(rows)

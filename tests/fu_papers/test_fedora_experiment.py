@@ -19,12 +19,15 @@ from fu_papers.fedora.grid import (
     BASELINES,
     CURVES,
     FORMS,
+    LEAKING,
     METHODS,
+    PEERS,
     PER_DATASET,
     PUBLISHED,
     READINGS,
     Task,
     has_backdoor,
+    refusal,
     trials_of,
     twin,
 )
@@ -102,7 +105,7 @@ def test_label_tasks_have_no_calibrated_row_and_sample_tasks_do():
     main = {cell for cell in E.cells() if cell.group == "main"}
     methods = {task: {cell.method for cell in main if task_of(cell) == task} for task in (MAIN, WHOLE)}
     assert methods[MAIN] == {*EVERY, AGAIN}
-    assert methods[WHOLE] == {*EVERY, AGAIN} - {CALIBRATED}
+    assert methods[WHOLE] == {*EVERY, *PEERS, AGAIN} - {CALIBRATED}
 
 
 def test_whatever_the_paper_prints_a_backdoors_success_of_has_a_poisoned_twin():
@@ -110,7 +113,7 @@ def test_whatever_the_paper_prints_a_backdoors_success_of_has_a_poisoned_twin():
     private = [MAIN._replace(dp_std=std) for std in E.embedding_noise] + [MAIN._replace(dp_std=0.1, dp_clip=1.0)]
     assert E.private_tasks() == private
     clean = {cell for cell in cells if not has_backdoor(cell)}
-    without = {cell for cell in clean if twin(cell) not in cells}
+    without = {cell for cell in clean if twin(cell) not in cells and cell.method not in PEERS}
     assert {cell.group for cell in without} == {"curve"}  # ours; in Tables IV to IX and Fig. 6 to 8 it is printed
     assert {cell.group for cell in clean - without} == {
         "main", "noisy", "ablation", "readings", "weights", "ratios", "small", "private",
@@ -370,12 +373,51 @@ def test_everybody_has_equally_many_trials_the_first_as_published_on_what_is_jud
         assert trainings <= {config_key(training) for training in stages.trainings(TUNED).values()}
 
 
+def test_a_peer_is_tried_and_judged_where_it_can_serve_with_as_many_choices_as_everybody():
+    """Whole classes, without a backdoor, whose labels would tear them apart; one trial request of two is left."""
+    tuning = {c: config for c, config in TUNED.tuning().items() if c.method == "Few-shot"}
+    assert [(c.setting, c.label, c.request) for c in tuning] == [(DIGITS, k, TWO[1]) for k in "012"]
+    judged = {c for c in TUNED.cells() if c.method == "Few-shot"}
+    assert {(task_of(c), c.label) for c in judged} == set(itertools.product(TUNED.label_tasks(DIGITS), ("", PUBLISHED)))
+    assert {(c.group, c.condition) for c in judged} == {("main", "")}
+    for cell in judged:
+        config = TUNED.cells()[cell]
+        assert len(trials_of(config)) == (0 if cell.label else 3)
+        assert config["options"]["few_shot"]
+    untried = TUNED.changed(tuning_requests=[["classes-1-50-from-2"], TWO[:1]])
+    alone = [config for c, config in untried.cells().items() if c.method == "Few-shot"]
+    assert alone
+    assert not any(config["trials"] for config in alone)
+
+
+def test_a_refusal_is_in_the_methods_own_words():
+    assert refusal("Few-shot", MAIN) == "few-shot label unlearning forgets whole classes, not some of their samples"
+    assert refusal("Few-shot", WHOLE) == refusal("GA", MAIN) == ""
+
+
+def test_peers_are_no_rivals_of_any_claim():
+    assert not {*PEERS} & {*BASELINES, *METHODS}
+
+
+def test_what_leaks_is_asked_of_the_controls_and_of_three_methods_on_the_main_setting():
+    leaks = TUNED.changed(seeds=[3, 5], known_labels=2, known_features=7).leaks()
+    methods = (*REFERENCES, AGAIN, DESTROYED, *LEAKING)
+    assert set(leaks) == {MAIN.cell("leaks", seed, method) for seed in (3, 5) for method in methods}
+    cells = TUNED.changed(seeds=[3, 5]).cells()
+    for cell, config in leaks.items():
+        assert (config.pop("known_labels"), config.pop("known_features")) == (2, 7)
+        if cell.method != DESTROYED:
+            assert config == cells[cell._replace(group="main")]
+
+
 def test_every_run_of_a_method_chooses_among_its_data_sets_trials_and_keeps_what_its_row_is_about():
     tuning = {config_key(config) for config in TUNED.tuning().values()}
     for cell, config in TUNED.cells().items():
         tried = trials_of(config)
         published = cell.label == PUBLISHED or cell.method in (*REFERENCES, AGAIN)
-        assert len(tried) == (0 if published else 3 * len(TUNED.value("tuning_requests", cell.setting)))
+        requests = TUNED.value("tuning_requests", cell.setting)
+        on = [] if published else [r for r in requests if not refusal(cell.method, Task(cell.setting, r))]
+        assert len(tried) == 3 * len(on)
         assert {config_key(one) for one in tried} <= tuning
         assert all(one["dataset"] == config["dataset"] and one["method"] == config["method"] for one in tried)
         assert len([name for name in runs.needs(config) if name.startswith("trial")]) == len(tried)
@@ -388,9 +430,11 @@ def test_every_run_of_a_method_chooses_among_its_data_sets_trials_and_keeps_what
 def test_as_published_is_a_second_row_of_tables_4_and_5():
     rows = {c for c in TUNED.cells() if c.label == PUBLISHED}
     clean = {c._replace(label="") for c in rows if not has_backdoor(c)}
-    own = {c for c in TUNED.cells() if c.group == "main" and c.method in METHODS and not has_backdoor(c)}
+    main = {c for c in TUNED.cells() if c.group == "main" and not has_backdoor(c)}
+    own = {c for c in main if c.method in (*METHODS, *PEERS)}
     assert clean == own - rows
-    assert {twin(c) for c in rows if not has_backdoor(c)} == {c for c in rows if has_backdoor(c)}
+    twins = {twin(c) for c in rows if not has_backdoor(c) and c.method not in PEERS}
+    assert twins == {c for c in rows if has_backdoor(c)}
     for cell in rows:
         assert TUNED.cells()[cell]["options"] == TUNED.options(cell.setting, cell.method)
 

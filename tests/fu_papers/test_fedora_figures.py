@@ -11,7 +11,18 @@ from scipy.stats import norm
 
 from fu_papers.controls import AGAIN, CONTROLS, DESTROYED, FLOOR, REFERENCES
 from fu_papers.fedora import figures, further_tables, page, results, show, tables
-from fu_papers.fedora.grid import ABLATIONS, CURVES, FORMS, METHODS, PUBLISHED, READINGS, Task, has_backdoor, twin
+from fu_papers.fedora.grid import (
+    ABLATIONS,
+    CURVES,
+    FORMS,
+    METHODS,
+    PEERS,
+    PUBLISHED,
+    READINGS,
+    Task,
+    has_backdoor,
+    twin,
+)
 from fu_papers.fedora.results import SHOWN, shown
 from fu_papers.lab.record import Record
 from fu_papers.lab.store import RecordStore
@@ -180,8 +191,16 @@ def test_every_run_has_references_and_every_backdoored_task_a_success_rate(tiny)
 def test_tables_4_and_5_have_every_setting_and_method_and_its_own_numbers(tiny):
     samples, labels = (tables.table_4_5(TINY, tiny.runs, labels=labels) for labels in (False, True))
     rows = [*map(shown, CONTROLS), *(f"{shown(m)}{of}" for m in METHODS for of in ("", f", {PUBLISHED}"))]
-    assert samples["method"].tolist() == rows * 2
-    assert labels["method"].tolist() == [row for row in rows if SHOWN["FedORA calibrated"] not in row] * 2
+    peers = [*map(shown, PEERS)]  # TINY has no request to try them on: one row, as published
+    assert samples["method"].tolist() == [*rows, *peers] * 2
+    assert labels["method"].tolist() == [*(row for row in rows if SHOWN["FedORA calibrated"] not in row), *peers] * 2
+    refused = samples.set_index("method").loc[peers, "test acc. (%)"]
+    assert set(refused) == {"– (few-shot label unlearning forgets whole classes, not some of their samples)"}
+    assert set(samples[samples["method"].isin(peers)].iloc[0][4:]) == {"–"}
+    served = labels[labels["method"] == peers[0]].iloc[0]
+    few = tiny.unlearnings[cell("Few-shot", task=WHOLE)].metrics
+    assert (served["test acc. (%)"], served["BD-ASR (%)"]) == (f"{few['test']:.1f}", "–")
+    assert "reconstruction" in peers[0]
     assert samples["request"].unique().tolist() == ["m=2, n=50 %", "m=1, n=25 %"]
     assert "all classes (%)" in labels
     assert "all classes (%)" not in samples
@@ -363,7 +382,7 @@ def test_figure_8_draws_means_over_the_values_of_both_sweeps(tiny):
         fig = figures.figure_8(TINY, tiny.runs)
     for ax, group, x in zip(fig.axes, ("weights", "ratios"), (["0.5", "5"], ["5", "100"]), strict=True):
         lines = {line.get_label(): line for line in ax.lines if not line.get_label().startswith("_")}
-        assert len(lines) == 5
+        assert len(lines) == 6  # four measures, Retrain, and the legend's cross
         assert [tick.get_text() for tick in ax.get_xticklabels()] == x
         labels = [f"{value:g}" for value in getattr(TINY, group)]
         found = [tiny.unlearnings[cell("FedORA", group=group, label=label)].metrics for label in labels]
@@ -563,6 +582,7 @@ def test_means_are_written_with_their_deviation_over_seeds():
     cells[cell(backdoor=True)] = {}
     e = TINY.changed(seeds=[0, 1, 2])
     table = tables.table_4_5(e, frame_of(with_references(cells)), labels=False).set_index("method")
-    assert list(table.index) == [shown("Original"), "Retrain", "GA"]  # what was not run has no row
+    peers = [shown(peer) for peer in PEERS]  # what was not run has no row, unless it is refused, in both settings
+    assert list(table.index) == [shown("Original"), "Retrain", "GA", *peers, *peers]
     for method in ("Retrain", "GA"):
         assert f"{table['test acc. (%)'][method]} (n=3)" == mean_spread([70.0, 71.0, 72.0])

@@ -143,7 +143,7 @@ def test_every_record_carries_the_overridden_parameters(paper, tiny):
         forms = [c["options"] for c in served if c["method"] in fedora_experiment.FORMS]
         forms += [c["methods"]["FedORA"]["options"] for c in federated if "methods" in c]
         assert {options["iterations"] for options in forms} == {3}
-        methods = {*CONTROLS, *fedora_experiment.METHODS}
+        methods = {*CONTROLS, *fedora_experiment.METHODS, *fedora_experiment.PEERS}
     else:
         federated = [c for c in federated if "rounds" in c and c["clients"] == 4]  # not minimisers, nor other N
         assert len(federated) > 40
