@@ -14,7 +14,7 @@ import hashlib
 import platform
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from fu_papers.arena.grid import CONTROLS, OWN_YARDSTICK, YARDSTICK, of_servers
 from fu_papers.arena.judging import judged
 from fu_papers.arena.pools import (
     CONSTANT,
+    LONGER,
     NOISY,
     Pool,
     Recovery,
@@ -45,6 +46,7 @@ from fu_papers.arena.pools import (
     outputs_of,
     per_model,
     serve,
+    trained_on,
 )
 from fu_papers.controls import AGAIN
 from fu_papers.study import Cell, wide
@@ -193,13 +195,16 @@ class _Place:
         right = accuracies(outputs_of(self.f.model, reference.w, self.held_out[0]), self.held_out[1])
         rule = Recovery(self.held_out, float(np.mean(right)), s.recovery_cap, s.natural_rounds)
         for name in names:
-            if name == "Retrain" or (name == AGAIN and twins is None):
+            if name == "Retrain" or (name in (AGAIN, LONGER) and twins is None):
                 continue
             self.told(f"{self.request}: {name}")
             try:
                 if name == AGAIN:
                     assert twins is not None
                     served = self._retrained(*twins)
+                elif name == LONGER:
+                    assert twins is not None
+                    served = trained_on(replace(twins[0], f=self.f), self.deletion, rule, twins[1])
                 else:
                     served = self._served(name, self.originals, rule)
                 yield name, self._row(name, served, twins, other, rule), _hash_of(served.models)

@@ -31,6 +31,7 @@ from fu_core.unlearning.method import method as registered
 
 CONSTANT = "Constant output"  # all parameters zero: every margin is the same, and nothing is told
 NOISY = "Original with noise"  # blurred, which is not forgotten
+LONGER = "Retrain, trained on"  # as long as Natural recovers: what more rounds change by themselves, to forget nothing
 COUNTED = ("bytes_down", "bytes_up", "images", "products", "rounds")
 
 
@@ -136,6 +137,15 @@ def serve(
     seconds = (time.perf_counter() - began) / len(models)
     storage = (spent.storage + sum(kept)) / len(models)
     return Served(together, {**per_model(spent, len(models)), "storage": storage}, rounds, seconds)
+
+
+def trained_on(pool: Pool, deletion: Deletion, recovery: Recovery, cost: Mapping[str, float]) -> Served:
+    """Retrained models (`pool`, at the price `cost` of one) after as many ordinary rounds as Natural has."""
+    began, stays = time.perf_counter(), pool.f.after(deletion).having(meter=Meter())
+    w, rounds = recovered(stays, pool.seeds, pool.w, pool.rounds + 1, recovery, recovery.natural)
+    more = per_model(stays.meter, len(rounds))
+    whole = {name: cost[name] + more[name] for name in more}
+    return Served(w, {**whole, "storage": 0.0}, rounds, (time.perf_counter() - began) / len(rounds))
 
 
 def per_model(meter: Meter, N: int) -> dict[str, float]:

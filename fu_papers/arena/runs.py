@@ -22,6 +22,7 @@ from fu_papers.arena.grid import OWN_YARDSTICK, YARDSTICK
 from fu_papers.arena.judging import PARTS, judged
 from fu_papers.arena.pools import (
     CONSTANT,
+    LONGER,
     NOISY,
     Pool,
     Recovery,
@@ -34,6 +35,7 @@ from fu_papers.arena.pools import (
     outputs_of,
     per_model,
     serve,
+    trained_on,
 )
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.device import device
@@ -127,6 +129,9 @@ def _served(config: Config, context: RunContext, p: Problem, deletion: Deletion,
         return Served(control(name, originals, config["noise"]), nothing, [0] * len(seeds), 0.0)
     goal = sum(retrained["validation"]) / len(seeds)
     rule = Recovery(p.validation, goal, config["recovery_cap"], config["natural_rounds"])
+    if name == LONGER:
+        twins = Pool(f, seeds, config["rounds"], originals.w_0, read["twins"])
+        return trained_on(twins, deletion, rule, retrained)
     with context.phase("unlearn"):
         return serve(name, originals, deletion, rule)
 

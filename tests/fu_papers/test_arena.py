@@ -17,7 +17,7 @@ from fu_core.request import Request
 from fu_core.unlearning import method as registry
 from fu_papers.arena import figures, results, runs, show, tables
 from fu_papers.arena.grid import CONTROLS, YARDSTICK
-from fu_papers.arena.pools import Pool, Recovery, recovered, serve
+from fu_papers.arena.pools import LONGER, Pool, Recovery, recovered, serve
 from fu_papers.controls import AGAIN
 from fu_papers.lab.store import RecordStore
 from fu_papers.problems import initial_model, problem
@@ -117,6 +117,24 @@ def test_retrain_again_is_what_the_method_retrain_gives(study):
     (config,) = e.chunks(e.settings[0], "class-0", 4)
     pool = study.store.tensors(study.store.run(runs.train, config).key, ["w"])["w"]
     torch.testing.assert_close(found.models, pool[:2], rtol=1e-4, atol=1e-6)
+
+
+def test_a_retraining_that_trains_on_is_ordinary_rounds_of_those_who_stay_and_pays_for_both(study):
+    e = study.experiment
+    unlearned = study.run("unlearning")
+    config, record = next((r.config, r) for c, r in unlearned.items() if c.method == LONGER)
+    p = problem(config)
+    f = p.federation({**config, "seed": 0})
+    stays = f.after(Request.parse("class-0").resolve(f.clients))
+    chunk = study.store.run(runs.train, e.pool(e.settings[0], "class-0", config["first_seed"], config["models"]))
+    w = study.store.tensors(chunk.key, ["w"])["w"]
+    first = config["first_seed"] + 1
+    longer = fedavg(stays.having(seed=first), w[1], e.natural_rounds, first_round=e.rounds + 1)
+    (x, y) = p.test
+    assert record.metrics["test"][1] == pytest.approx(accuracy(p.model, longer, x, y), abs=2)
+    assert record.metrics["recovery"] == [e.natural_rounds] * config["models"]
+    per_round = chunk.metrics["passes"] / e.rounds
+    assert record.metrics["passes"] == pytest.approx(chunk.metrics["passes"] + e.natural_rounds * per_round)
 
 
 def test_a_judged_number_is_that_of_the_margins_kept(study):
