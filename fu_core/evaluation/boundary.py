@@ -203,17 +203,17 @@ def reconstruction_r2(known_embeddings: Tensor, known_features: Tensor, embeddin
         )
     if len(known_embeddings) < 2:
         raise ValueError(f"known_embeddings must be of at least two samples, got {len(known_embeddings)}")
-    h_known, x_known, h, x = (
+    h_known, x_known, h_judged, x_judged = (
         tensor.detach().double().flatten(1).cpu().numpy()
         for tensor in (known_embeddings, known_features, embeddings, features)
     )
-    total = ((x - x.mean(axis=0)) ** 2).sum()
+    total = ((x_judged - x_judged.mean(axis=0)) ** 2).sum()
     if total == 0:
-        raise ValueError(f"features must vary between the judged samples, got {len(x)} alike")
+        raise ValueError(f"features must vary between the judged samples, got {len(x_judged)} alike")
     spread = (h_known - h_known.mean(axis=0)).std() or 1.0
     ridge = RidgeCV(alphas=ALPHAS).fit(h_known / spread, x_known)
-    fitted = ridge.predict(h / spread).reshape(x.shape)
-    return float(1 - ((x - fitted) ** 2).sum() / total)
+    fitted = ridge.predict(h_judged / spread).reshape(x_judged.shape)
+    return float(1 - ((x_judged - fitted) ** 2).sum() / total)
 
 
 def _check_samples(name: str, gradients: Tensor, of: str, labels: Tensor) -> None:

@@ -16,10 +16,13 @@ from fu_core.federation.horizontal import fedavg
 from fu_core.request import Request
 from fu_core.unlearning import method as registry
 from fu_papers.arena import figures, results, runs, show, tables
-from fu_papers.arena.grid import CONTROLS, YARDSTICK
+from fu_papers.arena.grid import CONTROLS, YARDSTICK, Experiment
 from fu_papers.arena.pools import LONGER, Pool, Recovery, recovered, serve
 from fu_papers.controls import AGAIN
-from fu_papers.lab.store import RecordStore
+from fu_papers.lab import paths
+from fu_papers.lab.plan import planned
+from fu_papers.lab.record import config_key, function_name
+from fu_papers.lab.store import CommittedStore, RecordStore
 from fu_papers.problems import initial_model, problem
 from fu_papers.study import Study
 from tests.arena_lab import experiment
@@ -41,7 +44,28 @@ def ranked(frame):
     return results.ranking(frame)
 
 
+@pytest.fixture
+def library(monkeypatch):
+    """Only the library's own methods, whatever other tests have registered."""
+    known = {name: m for name, m in registry.methods().items() if m.serve.__module__.startswith("fu_core.")}
+    monkeypatch.setattr(registry, "_REGISTERED", known)
+
+
 # --- the grid ---
+
+
+def test_the_committed_records_are_exactly_the_runs_of_quick(library):
+    runs_of = {(function_name(s.fn), config_key(c)) for s in planned("arena", "quick", {}) for c in s.configs}
+    committed = CommittedStore(paths.ROOT / "figures" / "quick" / "arena").everything()
+    assert runs_of == {(record.function, config_key(record.config)) for record in committed}
+
+
+@pytest.mark.parametrize("profile", ["laptop", "workstation", "paper"])
+def test_larger_profiles_are_planned_without_their_data(profile, library, monkeypatch, tmp_path):
+    monkeypatch.setenv("FU_DATA", str(tmp_path / "nothing"))
+    stages = {stage.label: stage for stage in planned("arena", profile, {})}
+    assert list(stages) == ["settings", "pool", "unlearning", "judging"]
+    assert max(config["models"] for config in stages["pool"].configs) <= Experiment.of(profile).chunk
 
 
 def test_every_method_meets_every_request_and_the_yardstick_shares_no_seed():
@@ -299,7 +323,7 @@ def test_a_method_from_a_scratch_file_is_in_table_and_figure(tmp_path, monkeypat
     monkeypatch.setattr(registry, "_REGISTERED", dict(registry.methods()))
     import scratch_method  # noqa: F401
 
-    e = experiment(methods=["Natural", "Halfway"], models=4, chunk=4, memory_models=4)
+    e = experiment(methods=["Natural", "Halfway"])
     assert {c["plugin"] for _, c in e.unlearned()} == {"", "scratch_method"}
     study = Study(e, RecordStore(tmp_path / "records"), jobs=1)
     frame = results.of_runs(study.run("unlearning"), study.run("judging"))
