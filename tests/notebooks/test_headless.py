@@ -37,6 +37,10 @@ PARAMETERS = {
         "shadows": 2,
         "shards": 2,
         "ga_epochs": 2,
+        "held_out": 60,
+        "tuning_trials": 2,
+        "natural_rounds": [1, 2],
+        "longest_sequence": 2,
     },
     "certified_dfl": {
         "datasets": ["digits/unit_softmax", "mnist/mlp"],
@@ -85,6 +89,7 @@ SHOWN = {
     "hf_kcu": {
         *(f"table_{i}.csv" for i in range(1, 10)),
         *("fig1_pareto.png", "exactness.png", "cg_convergence.png", "perturbation.png", "sweeps.png"),
+        *("price.png", "prices.csv", "tuning.csv", "tuned.csv", "sequence.csv"),
     },
     "certified_dfl": {
         *(f"table_{n}.csv" for n in ("i", "ii", "iii", "iv")),
