@@ -154,17 +154,10 @@ def constant_answer(labels: Tensor) -> float:
 
 
 def directions(gradients: Tensor) -> Tensor:
-    """Each row of (n, e) brought to length 1, in float64; a row of zeros stays.
-
-    By its largest entry first: of gradients as small as float32 can hold, squares are zero.
-    """
+    """Each row of (n, e) brought to length 1, a row of zeros as it is; in float64, since squares may vanish in less."""
     g = gradients.double()
-    g = g / _or_1(g.abs().amax(dim=1, keepdim=True))
-    return g / _or_1(g.norm(dim=1, keepdim=True))
-
-
-def _or_1(lengths: Tensor) -> Tensor:
-    return torch.where(lengths == 0, 1.0, lengths)
+    lengths = g.norm(dim=1, keepdim=True)
+    return g / torch.where(lengths == 0, 1.0, lengths)
 
 
 def _percent(hits: Tensor) -> float:
@@ -203,17 +196,17 @@ def reconstruction_r2(known_embeddings: Tensor, known_features: Tensor, embeddin
         )
     if len(known_embeddings) < 2:
         raise ValueError(f"known_embeddings must be of at least two samples, got {len(known_embeddings)}")
-    h_known, x_known, h, x = (
+    h_known, x_known, h_judged, x_judged = (
         tensor.detach().double().flatten(1).cpu().numpy()
         for tensor in (known_embeddings, known_features, embeddings, features)
     )
-    total = ((x - x.mean(axis=0)) ** 2).sum()
+    total = ((x_judged - x_judged.mean(axis=0)) ** 2).sum()
     if total == 0:
-        raise ValueError(f"features must vary between the judged samples, got {len(x)} alike")
+        raise ValueError(f"features must vary between the judged samples, got {len(x_judged)} alike")
     spread = (h_known - h_known.mean(axis=0)).std() or 1.0
     ridge = RidgeCV(alphas=ALPHAS).fit(h_known / spread, x_known)
-    fitted = ridge.predict(h / spread).reshape(x.shape)
-    return float(1 - ((x - fitted) ** 2).sum() / total)
+    fitted = ridge.predict(h_judged / spread).reshape(x_judged.shape)
+    return float(1 - ((x_judged - fitted) ** 2).sum() / total)
 
 
 def _check_samples(name: str, gradients: Tensor, of: str, labels: Tensor) -> None:
