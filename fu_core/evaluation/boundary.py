@@ -154,17 +154,10 @@ def constant_answer(labels: Tensor) -> float:
 
 
 def directions(gradients: Tensor) -> Tensor:
-    """Each row of (n, e) brought to length 1, in float64; a row of zeros stays.
-
-    By its largest entry first: of gradients as small as float32 can hold, squares are zero.
-    """
+    """Each row of (n, e) brought to length 1, a row of zeros as it is; in float64, since squares may vanish in less."""
     g = gradients.double()
-    g = g / _or_1(g.abs().amax(dim=1, keepdim=True))
-    return g / _or_1(g.norm(dim=1, keepdim=True))
-
-
-def _or_1(lengths: Tensor) -> Tensor:
-    return torch.where(lengths == 0, 1.0, lengths)
+    lengths = g.norm(dim=1, keepdim=True)
+    return g / torch.where(lengths == 0, 1.0, lengths)
 
 
 def _percent(hits: Tensor) -> float:

@@ -101,6 +101,7 @@ SHOWN = {
         *(f"table_{n}.csv" for n in ("ii", "iii", "iv", "v", "vi", "vii", "viii", "ix")),
         *("fig4_forgetting.png", "fig5_forgetting.png", "fig6_attacks.png", "fig7_attacks.png", "fig8_sensitivity.png"),
         *("curves.png", "curves.csv", "tuning.csv", "affected_classes.csv", "figure_numbers.csv", "other_parties.csv"),
+        "leaks.csv",
         *("dual.png", "constraint.csv", "readings.csv", "saddle.png", "forbidden.png", "theorem_1.png"),
     },
 }
