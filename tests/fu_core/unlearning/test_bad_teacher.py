@@ -14,19 +14,7 @@ from fu_core.models.flat import FlatModel
 from fu_core.request import Deletion
 from fu_core.unlearning.baselines.bad_teacher import BadTeacher, bad_model, some, taught_rounds
 from fu_core.unlearning.distillation import Student, lesson
-
-LINEAR = FlatModel(nn.Linear(3, 2, bias=False))  # w is the weight matrix (2, 3), row by row
-LOCAL = ClientOpt(lr=0.4, batch_size=10**6)  # one full-batch step per pass
-EXACT = {"rtol": 1e-10, "atol": 1e-12}
-
-
-def dealt(sizes=(6, 10, 8)):
-    g = torch.Generator().manual_seed(0)
-    return [(torch.randn(n, 3, generator=g).double(), torch.randint(0, 2, (n,), generator=g)) for n in sizes]
-
-
-def start():
-    return torch.randn(LINEAR.d, generator=torch.Generator().manual_seed(1)).double()
+from tests.linear import EXACT, LINEAR, LOCAL, dealt, start
 
 
 def run(clients, config, *, forget=(1,), round=5, local=LOCAL, **about):
