@@ -98,9 +98,8 @@ def price_table(e: Experiment, runs: pd.DataFrame, passes: Mapping[str, float]) 
     floor = main_runs(e, runs, AGAIN).kl_forget.mean()
     natural = {rounds: rows_of(runs, "price", ROUND, str(rounds)) for rounds in sorted(e.natural_rounds)}
     nothing = main_runs(e, runs, "Original").kl_forget
-    rows.append(
-        {"method": shown("Original"), "passes / Retrain's": "0", "KL on the forgotten": spread_or_dash(nothing, 3)}
-    )
+    start = {"method": shown("Original"), "passes / Retrain's": "0", "KL on the forgotten": spread_or_dash(nothing, 3)}
+    rows: list[dict[str, Any]] = [start]
     for place, method in [("methods", m) for m in (*FORMS, *BESIDE) if m != ROUND] + [("tuned", m) for m in TUNED]:
         r = main_runs(e, runs, method) if place == "methods" else rows_of(runs, place, method)
         if r.empty or r.kl_forget.isna().any():
