@@ -68,7 +68,8 @@ NOTEBOOKS = {
             "n_test": 60, "n_attacker": 60, "rounds": 2, "epochs": 1.0, "batch_size": 20, "iters": 2,
             "curvature_samples": 10, "iters_sweep": [1], "dampings": [0.1], "betas": [0.01], "alphas": [1.0],
             "client_counts": [3], "shadows": 2, "shards": 2, "history_interval": 1, "ga_epochs": 1,
-            "nets_n_train": 40, "nets_n_test": 40, "nets_rounds": 1, "nets_epochs": 1.0,
+            "nets_n_train": 40, "nets_n_test": 40, "nets_rounds": 1, "nets_epochs": 1.0, "held_out": 20,
+            "tuning_trials": 2, "natural_rounds": [1], "longest_sequence": 1,
         },
         untried=("speed",),
     ),
@@ -91,6 +92,15 @@ NOTEBOOKS = {
             "head_rounds": 1, "scale_clients": [3], "scale_rounds": 1,
             "peer_l2": [0.01], "peer_fractions": [0.1], "peer_seeds": [0],
         },
+    ),
+    "arena": Notebook(
+        {
+            "settings": ["digits/iid/softmax_regression"], "requests": ["client-1"], "skewed_requests": [],
+            "methods": ["PUF-Special", "Natural"], "slow_methods": [], "slow_models": 4, "models": 4, "few_models": 4,
+            "memory_models": 4, "chunk": 4, "clients": 3, "n_train": 60, "n_val": 30, "n_test": 40, "rounds": 2,
+            "epochs": 1.0, "recovery_cap": 1, "natural_rounds": 1, "examples": 10, "resamples": 10,
+        },
+        untried=("judge",),
     ),
 }  # fmt: skip
 WORK = ("rounds", "epochs", "iters", "iterations", "cap", "shadows", "repeats", "samples", "sequence", "shards")
