@@ -370,7 +370,7 @@ def test_a_run_that_always_kills_its_worker_is_named_and_no_other_is_blamed(clie
 
 
 def certificates(folder, name):
-    """An authority, and a certificate that it has signed, both made now: dask's settings for their files in `folder`."""
+    """dask's settings for an authority and a certificate that it has signed, both made now, in files in `folder`."""
     x509 = pytest.importorskip("cryptography.x509")
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key

@@ -18,11 +18,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 PROGRAMS = ("unshare", "ip", "munged", "slurmctld", "slurmd", "sinfo", "squeue", "sbatch", "scancel")
 NAMESPACES = ("--net", "--pid", "--mount", "--uts", "--ipc", "--fork", "--kill-child", "--mount-proc")
+ON_CLUSTER = "ON_SLURM_CLUSTER_OF_THE_TESTS"  # set for the command
 NODES = ("node1", "node2")
 CPUS = 2  # per node: jobs at a time
 START_SECONDS = 120
@@ -91,7 +92,7 @@ def inside(folder: Path, command: Sequence[str]) -> int:
     _make_network()
     settings = _write_settings(folder)
     _start_munge(folder / "munge")
-    os.environ["SLURM_CONF"] = str(settings)
+    os.environ |= {"SLURM_CONF": str(settings), ON_CLUSTER: "1"}
     _start("slurmctld", "-D", log=folder / "slurmctld.out")
     for node in NODES:
         _start("slurmd", "-D", "-N", node, log=folder / f"{node}.out")
@@ -145,11 +146,13 @@ def _all_idle() -> bool:
     return shown.stdout.split() == ["idle"] * len(NODES)
 
 
-def _wait_until(condition, problem: str, folder: Path) -> None:
+def _wait_until(condition: Callable[[], bool], problem: str, folder: Path) -> None:
     deadline = time.monotonic() + START_SECONDS
     while not condition():
         if time.monotonic() > deadline:
-            said = [f"--- {path.name}\n{path.read_text(errors='replace')[-2000:]}" for path in sorted(folder.glob("*.out"))]
+            said = [
+                f"--- {path.name}\n{path.read_text(errors='replace')[-2000:]}" for path in sorted(folder.glob("*.out"))
+            ]
             sys.exit("\n".join([f"after {START_SECONDS} s {problem}", *said]))
         time.sleep(0.1)
 

@@ -24,11 +24,15 @@ from fu_papers.lab.store import RecordStore
 from fu_papers.study import Study
 from tests import toy_runs
 from tests.puf_lab import experiment
+from tests.slurm.cluster import CPUS, NODES, ON_CLUSTER
 
-pytestmark = pytest.mark.skipif("SLURM_CONF" not in os.environ, reason="needs a Slurm cluster: make test-slurm")
+# A login node has a Slurm, too, but no test may ask it for jobs.
+pytestmark = pytest.mark.skipif(
+    ON_CLUSTER not in os.environ, reason="needs a Slurm cluster of its own: make test-slurm"
+)
 
 JOBS = 20  # that the recipe asks for
-AT_A_TIME = 4  # that the two nodes can run
+AT_A_TIME = CPUS * len(NODES)  # that the two nodes can run
 PATIENCE = 300  # seconds; the processors may be busy
 TINY = experiment(
     ["digits/iid/softmax_regression"], profile="quick", clients=3, n_train=90, n_val=30, n_test=60, rounds=2,
@@ -56,12 +60,14 @@ def wait_until(condition, seconds=PATIENCE):
 def jobs(state):
     """The numbers of our jobs in a state of Slurm's, such as RUNNING, in order."""
     command = ["squeue", "--noheader", f"--states={state}", "--format=%i"]
-    return sorted(int(word) for word in subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    return sorted(
+        int(word) for word in subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    )
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """The recipe as it runs on a login node: its `process`, the `settings` it printed, `log`, a line per computation."""
+    """The recipe as on a login node: its `process`, the `settings` it has printed, and a `log` of computations."""
     folder = tmp_path_factory.mktemp("home")
     (folder / "recipe.py").write_text(recipe(), encoding="utf-8")
     log = folder / "computations"
