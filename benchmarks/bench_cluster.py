@@ -1,6 +1,6 @@
 """What a grid of thousands of short runs costs on a dask cluster beside the runs: runs that only sleep.
 
-    python benchmarks/bench_cluster.py    # four minutes: writes benchmarks/cluster.csv
+    python benchmarks/bench_cluster.py    # some minutes: writes benchmarks/cluster.csv
 
 A scheduler and four workers on this machine, as docs/cluster.md starts them by hand, and a map over 1,000, 3,000 and
 10,000 runs of 5 ms each into a new store. Per map: records a second; processor time per run of the scheduler, of the
