@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -67,6 +68,7 @@ def main(command: Sequence[str]) -> int:
     if not command:
         print("say what to run on the cluster: python -m tests.slurm.cluster COMMAND ...", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # or the folder would stay
     with tempfile.TemporaryDirectory(prefix="slurm-") as folder:
         again = [sys.executable, "-m", "tests.slurm.cluster", "--inside", folder, *command]
         return subprocess.run(["unshare", *NAMESPACES, *again]).returncode
