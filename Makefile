@@ -13,13 +13,14 @@ PY    := $(VENV)/bin/python
 READY := $(VENV)/.ready
 BENCH := benchmarks/.packages
 BOOK  := docs/.packages
+SLURM := tests/slurm/.packages
 SETTINGS := $(if $(DATA),FU_DATA="$(DATA)") $(if $(JOBS),FU_JOBS="$(JOBS)")
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce plan figures test notebooks data lab lint bench book clean distclean
+.PHONY: help setup reproduce plan figures test test-slurm notebooks data lab lint bench book clean distclean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "  Variables: PROFILE=$(PROFILE) (quick, laptop, workstation, paper)  PAPER=$(PAPER) (puf, hf_kcu, ...)"
 	@echo "             JOBS=$(JOBS) (processes; all cores)  DATA=$(DATA) (folder of the data caches; data/)"
@@ -52,6 +53,13 @@ NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 
 test: $(READY) ## Run the tests and check the notebooks' tagged cells (JOBS)
 	$(TEST) $(if $(NOTEBOOKS),--nbval-lax --nbval-current-env --nbval-cell-timeout=1200 $(NOTEBOOKS)) tests
+
+test-slurm: $(READY) $(SLURM)/.ready ## Run docs/cluster.md's recipe on a Slurm of two nodes, set up for it (Linux, root)
+	OMP_NUM_THREADS=1 PYTHONPATH="$(CURDIR):$(CURDIR)/$(SLURM)" $(PY) -m tests.slurm.cluster $(PY) -m pytest -n 0 tests/slurm
+
+$(SLURM)/.ready: tests/slurm/requirements.txt $(READY)
+	$(PY) -m pip install --quiet --no-deps --require-hashes --target $(SLURM) --upgrade -r tests/slurm/requirements.txt
+	@touch $@
 
 notebooks: $(READY) ## Run the notebooks in place at their defaults, to commit them with their figures
 	$(SETTINGS) $(PY) -m jupyter nbconvert --to notebook --execute --inplace \
@@ -92,4 +100,4 @@ clean: ## Remove working state and caches; figures, data and .venv stay
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean ## The same, and .venv, too
-	rm -rf $(VENV) $(BENCH) $(BOOK)
+	rm -rf $(VENV) $(BENCH) $(BOOK) $(SLURM)

@@ -12,6 +12,7 @@ import gc
 import os
 import pickle
 import socket
+import ssl
 import sys
 import time
 import traceback
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from distributed import CancelledError, Client, Future, KilledWorker, Worker, as_completed, get_worker
+from distributed.comm import CommClosedError
 from tqdm.auto import tqdm
 
 from fu_core.errors import ConfigError
@@ -99,7 +101,13 @@ def _connected() -> Iterator[Client]:
     try:
         with _nothing_collected():
             client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError) as error:
+        if address.startswith("tls:") and (problem := _tls_problem(error)):
+            raise RuntimeError(
+                f"FU_SCHEDULER={address} cannot be used: {problem}; set DASK_DISTRIBUTED__COMM__TLS__CA_FILE, "
+                "..._TLS__CLIENT__CERT and ..._TLS__CLIENT__KEY to files of the authority that the scheduler has, as "
+                "docs/cluster.md says"
+            ) from error
         raise RuntimeError(
             f"no dask scheduler answers at FU_SCHEDULER={address} ({error}); start one with `dask scheduler` and set "
             "FU_SCHEDULER to the address that it prints"
@@ -125,6 +133,21 @@ def _nothing_collected() -> Iterator[None]:
     finally:
         if usual:
             gc.enable()
+
+
+def _tls_problem(error: Exception) -> str:
+    """What is wrong with our certificates or with the scheduler's; an empty text if the error is of another kind."""
+    if isinstance(error, TypeError):
+        return "no certificates are given"
+    if isinstance(error, FileNotFoundError):
+        return "a file of our certificates is not there"
+    if isinstance(error, ssl.SSLError):
+        return f"our certificate cannot be used ({error.reason})"
+    if isinstance(error.__cause__, ssl.SSLCertVerificationError):
+        return f"we do not accept the scheduler's certificate ({error.__cause__.verify_message})"
+    if isinstance(error, CommClosedError):  # it has hung up, and why is in its own log
+        return "the scheduler does not accept our certificate"
+    return ""
 
 
 @functools.cache

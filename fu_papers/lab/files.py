@@ -17,17 +17,18 @@ from fu_core.errors import StorageError
 
 
 @contextmanager
-def written_atomically(path: Path) -> Iterator[Path]:
+def written_atomically(path: Path, *, tidy: bool = True) -> Iterator[Path]:
     """Yield a temporary path in the same folder; it becomes `path` at the end, or vanishes if anything fails.
 
-    Makes missing folders, and clears away what a killed process left of `path`. Raises StorageError naming `path` if
-    the disk is full or the folder cannot be written.
+    Makes missing folders, and clears away what a killed process left of `path`; not with `tidy=False`, for callers who
+    know better when to look, since the whole folder is listed for it. Raises StorageError naming `path` if the disk is
+    full or the folder cannot be written.
     """
     path = Path(path)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        for left in path.parent.glob(f".{escape(path.name)}.*.part"):
+        for left in path.parent.glob(f".{escape(path.name)}.*.part") if tidy else ():
             if not psutil.pid_exists(int(left.name.split(".")[-2])):
                 left.unlink(missing_ok=True)
         try:

@@ -171,13 +171,12 @@ class RecordStore:
         return self.root / "checkpoints" / f"{key}.safetensors"
 
     def _compute(self, fn: RunFunction, name: str, key: str, config: Config, data_hash: str) -> Record:
-        self._remove_leftovers(key)
         context = RunContext(self, key, needs_of(fn, config))
         with context.phase("total"):
             returned, tensors = fn(config, context)
         metrics = plain(returned, "metrics")
         if tensors is not None:
-            save_tensors(self._tensor_path(key), tensors)
+            save_tensors(self._tensor_path(key), tensors, tidy=False)
         record = Record(
             function=name,
             key=key,
@@ -189,7 +188,7 @@ class RecordStore:
             tensors=None if tensors is None else file_sha256(self._tensor_path(key)),
             provenance={**code_state(), **machine(), "precision": precision(), "phases": context.clock.totals()},
         )
-        with written_atomically(self._record_path(key)) as part:
+        with written_atomically(self._record_path(key), tidy=False) as part:
             part.write_text(record.to_json(), encoding="utf-8")
         self.checkpoint_path(key).unlink(missing_ok=True)
         return record
@@ -216,7 +215,7 @@ class RecordStore:
             return None
 
     def _remove_leftovers(self, key: str) -> None:
-        """Half-written files of an earlier attempt that was killed. Called with the lock held."""
+        """Half-written files of an earlier holder of the lock that was killed. Called with the lock held."""
         for folder in (self.root, self.checkpoint_path(key).parent):
             for part in folder.glob(f".{key}.*.part"):
                 part.unlink(missing_ok=True)
@@ -235,6 +234,9 @@ class RecordStore:
                 tqdm.write(f"waiting for {label}: {_owner(owner)} is computing it", file=sys.stderr)
                 lock.acquire(poll_interval=0.2)
         try:
+            # Lists the folder, which takes longer with every record: only where somebody may have left something.
+            if owner.exists():
+                self._remove_leftovers(key)
             with storage_errors(owner):
                 owner.write_text(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}), encoding="utf-8")
             yield

@@ -15,14 +15,17 @@ from fu_papers.lab.files import written_atomically
 Tensors = dict[str, torch.Tensor]
 
 
-def save_tensors(path: Path, tensors: Tensors, state: str | None = None) -> None:
-    """Write `tensors`, and with a `state` beside them a checksum of both: nobody else knows what a checkpoint holds."""
+def save_tensors(path: Path, tensors: Tensors, state: str | None = None, *, tidy: bool = True) -> None:
+    """Write `tensors`, and with a `state` beside them a checksum of both: nobody else knows what a checkpoint holds.
+
+    tidy: as in `written_atomically`.
+    """
     # safetensors refuses tensors that share memory, and views of one flat vector are our daily bread: hence clone.
     copies = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
     }
     metadata = None if state is None else {"state": state, "sha256": tensors_sha256(copies, state)}
-    with written_atomically(path) as part:
+    with written_atomically(path, tidy=tidy) as part:
         save_file(copies, part, metadata)
 
 

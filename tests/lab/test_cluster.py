@@ -13,11 +13,13 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
+from dask import config as dask_config
 from distributed import Client, KilledWorker, LocalCluster
 
 from fu_core.errors import ConfigError
@@ -45,6 +47,15 @@ def dask(*words, environment, log):
         return subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True)
 
 
+def end(processes):
+    """Kill what `dask` has started, and see that nothing of it is left."""
+    children = [child for process in processes for child in psutil.Process(process.pid).children(recursive=True)]
+    for process in processes:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert not psutil.wait_procs(children, timeout=10)[1]
+
+
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory):
     """`address` of a scheduler with two workers; `log` has a line per computation. A run may lose one worker."""
@@ -68,11 +79,7 @@ def workers(tmp_path_factory):
         wait_until(lambda: address.exists() and address.read_text().endswith("}"))
         yield SimpleNamespace(address=json.loads(address.read_text())["address"], log=log)
     finally:
-        children = [child for process in processes for child in psutil.Process(process.pid).children(recursive=True)]
-        for process in processes:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        assert not psutil.wait_procs(children, timeout=10)[1]
+        end(processes)
 
 
 @pytest.fixture
@@ -357,6 +364,96 @@ def test_a_run_that_always_kills_its_worker_is_named_and_no_other_is_blamed(clie
     kept = store.finished(toy_runs.dies_on_two).values()
     assert sorted(record.metrics["value"] for record in kept) == [0, 1, 3, 4, 5]
     assert workers.log.read_text().count("'value': 2") == 2
+
+
+# --- TLS --------------------------------------------------------------------------------------------------------------
+
+
+def certificates(folder, name):
+    """dask's settings for an authority and a certificate that it has signed, both made now, in files in `folder`."""
+    x509 = pytest.importorskip("cryptography.x509")
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    def certificate(subject, issuer, key, signer, ca):
+        names = [x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)]) for text in (subject, issuer)]
+        now = datetime.now(UTC)
+        builder = x509.CertificateBuilder().subject_name(names[0]).issuer_name(names[1]).public_key(key.public_key())
+        builder = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+        builder = builder.serial_number(x509.random_serial_number())
+        return builder.add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True).sign(
+            signer, hashes.SHA256()
+        )
+
+    authority, own = generate_private_key(SECP256R1()), generate_private_key(SECP256R1())
+    files = {part: folder / f"{name}-{part}.pem" for part in ("ca", "cert", "key")}
+    files["ca"].write_bytes(certificate(name, name, authority, authority, ca=True).public_bytes(Encoding.PEM))
+    files["cert"].write_bytes(certificate(f"{name} 1", name, own, authority, ca=False).public_bytes(Encoding.PEM))
+    files["key"].write_bytes(own.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return {"ca-file": str(files["ca"])} | {
+        f"{role}.{part}": str(files[part]) for role in ("scheduler", "worker", "client") for part in ("cert", "key")
+    }
+
+
+def tls_variables(settings):
+    """dask's settings as environment variables."""
+    names = {name: name.upper().replace(".", "__").replace("-", "_") for name in settings}
+    return {f"DASK_DISTRIBUTED__COMM__TLS__{names[name]}": value for name, value in settings.items()}
+
+
+def using(settings):
+    """dask's settings in this process, for a while; those given are the only ones."""
+    everything = dict.fromkeys(("ca-file", "client.cert", "client.key"))
+    return dask_config.set({f"distributed.comm.tls.{name}": path for name, path in (everything | settings).items()})
+
+
+@pytest.fixture
+def with_tls(tmp_path, monkeypatch):
+    """A scheduler and a worker that know `ours`, and a worker that has `other` certificates, with its `log`."""
+    ours, other = certificates(tmp_path, "ours"), certificates(tmp_path, "other")
+    address, log = tmp_path / "scheduler.json", tmp_path / "other.log"
+    usual = {name: value for name, value in os.environ.items() if not name.startswith(("FU_", "TOY_", "DASK_"))}
+    usual |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    known, unknown = usual | tls_variables(ours), usual | tls_variables(other)
+    worker = ["worker", "--nthreads", "1", "--no-nanny", "--no-dashboard", "--local-directory", str(tmp_path)]
+    processes = [
+        dask("scheduler", "--protocol", "tls", "--port", "0", "--dashboard-address", "127.0.0.1:0",
+             "--scheduler-file", str(address), environment=known, log=tmp_path / "scheduler.log"),
+    ]  # fmt: skip
+    try:
+        wait_until(lambda: address.exists() and address.read_text().endswith("}"))
+        url = json.loads(address.read_text())["address"]
+        processes.append(dask(*worker, url, "--protocol", "tls", environment=known, log=tmp_path / "ours.log"))
+        processes.append(dask(*worker, url, "--protocol", "tls", environment=unknown, log=log))
+        monkeypatch.setenv("FU_BACKEND", "dask")
+        monkeypatch.setenv("FU_SCHEDULER", url)
+        yield SimpleNamespace(address=url, ours=ours, other=other, log=log)
+    finally:
+        end(processes)
+
+
+def test_tls_with_certificates_of_another_authority_or_none_is_refused_in_our_words(with_tls, store, tmp_path):
+    assert with_tls.address.startswith("tls://")
+    with using(with_tls.ours):
+        [record] = map_runs(toy_runs.walk, walks(1), store=store)
+        wait_until(lambda: "certificate" in with_tls.log.read_text())  # the other worker has been refused by now
+        with Client(with_tls.address, set_as_default=False) as client:
+            assert len(client.nthreads()) == 1
+    assert record.metrics == RecordStore(tmp_path / "serial").run(toy_runs.walk, walks(1)[0]).metrics
+
+    ours, other = with_tls.ours, with_tls.other
+    for settings, problem in (
+        ({}, "no certificates are given"),
+        (other, r"we do not accept the scheduler's certificate \(.+\)"),
+        (other | {"ca-file": ours["ca-file"]}, "the scheduler does not accept our certificate"),
+        (ours | {"client.key": other["client.key"]}, r"our certificate cannot be used \(\w+\)"),
+        (ours | {"client.cert": str(tmp_path / "nothing.pem")}, "a file of our certificates is not there"),
+    ):
+        with using(settings), pytest.raises(
+            RuntimeError, match=rf"FU_SCHEDULER=tls://\S+ cannot be used: {problem}; set DASK_\S+TLS__CA_FILE"
+        ):  # fmt: skip
+            map_runs(toy_runs.number, values(1), store=store)
 
 
 def test_what_is_garbage_ends_before_a_client_starts_and_not_within(monkeypatch):

@@ -305,6 +305,15 @@ def test_killed_run_resumes_to_the_same_record(store, tmp_path, computed):
     assert computed() == 3  # undisturbed, killed, resumed
 
 
+def test_a_run_does_not_list_the_store(store, monkeypatch):
+    """Ten thousand records lie there on a cluster, over a network; only after a death somebody looks for leftovers."""
+    listed, glob = [], Path.glob
+    monkeypatch.setattr(Path, "glob", lambda folder, pattern: listed.append(folder) or glob(folder, pattern))
+    record = store.run(toy_runs.walk, WALK)
+    assert record.tensors
+    assert store.root not in listed
+
+
 def test_two_processes_compute_one_run_once(store, computed):
     config = WALK | {"pause": 0.5}
     processes = [in_new_process(store, config) for _ in range(2)]
