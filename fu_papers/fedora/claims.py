@@ -184,17 +184,23 @@ def _resilient(runs: pd.DataFrame, tasks: Sequence[Task]) -> ClaimResult:
 
 
 def _fast(runs: pd.DataFrame, speeds: Speeds, tasks: Sequence[Task]) -> ClaimResult:
-    """F5: at most half of the samples that retraining passes, and fewer than ICO and CVFU where those forgot, too."""
+    """F5: at most half of the samples that retraining passes, and fewer than ICO and CVFU where those forgot, too.
+
+    By a model that has forgotten comparably and is still of use: random weights are the cheapest of all.
+    """
     parts, gains = {}, []
     for task in tasks:
-        mine = kept_model(rows_of(runs, "main", task, "FedORA"))
+        cell = rows_of(runs, "main", task, "FedORA")
+        mine, useful = kept_model(cell), _unless_diverged(cell, _useful)
         passed = {m: kept_model(rows_of(runs, "main", task, m)).images.mean() for m in ("FedORA", "ICO", "CVFU")}
-        gains.append((mine.retrain_images / mine.images).mean())
+        gains.append(mine.retrain_images.mean() / mine.images.mean())
         has = forgot(runs, "main", task, "FedORA")
         rivals = [passed[m] for m in ("ICO", "CVFU") if forgot(runs, "main", task, m)]
         name = f"{dataset_title(task.dataset)} {request_title(task.request)}"
-        parts[f"half of Retrain's on {name}"] = exact(has and gains[-1] >= TWICE)
-        parts[f"second to GA on {name}"] = exact(has and all(passed["FedORA"] < rival for rival in rivals))
+        parts[f"half of Retrain's on {name}"] = all_of(exact(has and gains[-1] >= TWICE), useful)
+        parts[f"second to GA on {name}"] = all_of(
+            exact(has and all(passed["FedORA"] < rival for rival in rivals)), useful
+        )
     forgetting = sum(forgot(runs, "main", task, "FedORA") for task in tasks)
     taken = [r.metrics["seconds"]["Retrain"] / r.metrics["seconds"]["FedORA"] for r in speeds.values()]
     ours = (
@@ -203,7 +209,7 @@ def _fast(runs: pd.DataFrame, speeds: Speeds, tasks: Sequence[Task]) -> ClaimRes
     )
     reason = (
         f"samples passed, counted: Retrain / FedORA >= {TWICE:g}, and FedORA below ICO and CVFU, in every setting, "
-        "among those that forgot comparably"
+        f"among those that forgot comparably, at most {USEFUL:g} point of test acc. below Retrain"
     )
     keys = [
         *_keys(runs, "main", tasks, ("Original", AGAIN, "ICO", "CVFU", "FedORA")),
