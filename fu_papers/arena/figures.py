@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fu_papers.arena.pools import CONSTANT, LONGER, NOISY
+from fu_papers.arena.pools import BY_HAND, CONSTANT, LONGER, NOISY
 from fu_papers.arena.results import NOTHING, Found, check_controls, shown
 from fu_papers.controls import AGAIN, DESTROYED
 from fu_papers.look import LINE, colour
@@ -21,7 +21,7 @@ GREYS = {AGAIN: "#000000", LONGER: "#000000", CONSTANT: "#b0b0b0", NOISY: "#9a9a
 FREE = 0.02  # percent of Retrain's passes: what costs less is drawn there
 LOWEST, FARTHEST = -30.0, 200.0  # percent left: what is farther is drawn there, with an arrow
 MOST_TIMES = 1e4  # the floor: what is farther is drawn there
-CONTROLS = (NOTHING, AGAIN, LONGER, CONSTANT, NOISY, DESTROYED)
+CONTROLS = (NOTHING, AGAIN, *BY_HAND, DESTROYED)
 FORGOTTEN, REMEMBERED = "#e5f5e0", "#fdece9"
 
 

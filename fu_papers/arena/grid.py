@@ -20,12 +20,12 @@ from fu_core.unlearning.method import Method
 from fu_core.unlearning.method import method as registered
 from fu_core.unlearning.method import methods as registered_methods
 from fu_papers.arena.parameters import ArenaParameters
-from fu_papers.arena.pools import CONSTANT, LONGER, NOISY
+from fu_papers.arena.pools import BY_HAND, LONGER, NOISY
 from fu_papers.controls import AGAIN, DESTROYED, REFERENCES
 from fu_papers.problems import Setting, client_opt, plain_fields
 from fu_papers.study import Cell
 
-CONTROLS = (*REFERENCES, AGAIN, LONGER, CONSTANT, NOISY, DESTROYED)
+CONTROLS = (*REFERENCES, AGAIN, *BY_HAND, DESTROYED)
 YARDSTICK = 1_000_000  # the first seed of the pool that everybody is compared with: no training shares one with it
 CONVOLUTIONAL = ("tiny_cnn", "lenet", "simple_cnn", "strided_cnn", "small_resnet", "resnet18")  # trained one by one
 OWN_YARDSTICK = ("SISA",)  # its models are of another kind: what it gives for other seeds is its own retraining
@@ -69,7 +69,7 @@ class Experiment(ArenaParameters):
     def size(self, setting: str, name: str = "Original") -> int:
         """N, how many models of a method are judged in a setting."""
         N = self.few_models if Setting.parse(setting).model in CONVOLUTIONAL else self.models
-        if name not in (AGAIN, LONGER, CONSTANT, NOISY) and remembers(name):
+        if name not in (AGAIN, *BY_HAND) and remembers(name):
             N = min(N, self.memory_models)
         return min(N, self.slow_models) if name in self.slow_methods else N
 
@@ -167,7 +167,7 @@ def plugin(name: str) -> str:
 
     Raises ConfigError for a method that was registered in a notebook's cell, which other processes cannot import.
     """
-    if name in (LONGER, CONSTANT, NOISY):
+    if name in BY_HAND:
         return ""
     module = registered(name).serve.__module__
     if module == "__main__":

@@ -32,6 +32,7 @@ from fu_core.unlearning.method import method as registered
 CONSTANT = "Constant output"  # all parameters zero: every margin is the same, and nothing is told
 NOISY = "Original with noise"  # blurred, which is not forgotten
 LONGER = "Retrain, trained on"  # as long as Natural recovers: what more rounds change by themselves, to forget nothing
+BY_HAND = (LONGER, CONSTANT, NOISY)  # controls that no registered method makes
 COUNTED = ("bytes_down", "bytes_up", "images", "products", "rounds")
 
 

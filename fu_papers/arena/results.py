@@ -16,7 +16,7 @@ import pandas as pd
 from fu_core.unlearning.method import Method
 from fu_core.unlearning.method import method as registered
 from fu_papers.arena.grid import YARDSTICK
-from fu_papers.arena.pools import CONSTANT, LONGER, NOISY
+from fu_papers.arena.pools import BY_HAND, CONSTANT
 from fu_papers.controls import AGAIN, DESTROYED, FLOOR
 from fu_papers.lab.record import Record
 from fu_papers.study import Cell, tidy, wide
@@ -41,7 +41,7 @@ def shown(name: str) -> str:
 
 def about(name: str) -> Method | None:
     """What is registered of a method; None for controls that no method makes."""
-    return None if name in (AGAIN, LONGER, CONSTANT, NOISY) else registered(name)
+    return None if name in (AGAIN, *BY_HAND) else registered(name)
 
 
 def of_runs(unlearned: Found, judged: Found) -> pd.DataFrame:

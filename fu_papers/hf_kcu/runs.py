@@ -272,9 +272,8 @@ def served_in_turn(
         for field in fields(Meter):
             if isinstance(spent := getattr(cost, field.name), int):
                 setattr(total, field.name, getattr(total, field.name) + spent)
-        gone_on = options.get("rounds", 0) + options.get(
-            "recovery", 0
-        )  # ordinary rounds, of which each has its batches
+        # ordinary rounds, of which each has batches of its own
+        gone_on = options.get("rounds", 0) + options.get("recovery", 0)
         trained = replace(trained, federation=trained.horizontal.after(alone), w=model, rounds=trained.rounds + gone_on)
     return Unlearned(trained.w, total, notes)
 
