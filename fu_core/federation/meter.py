@@ -66,6 +66,14 @@ class Meter:
         """`tensors` stay in memory under `name` after the round."""
         self.kept[name] = sum(nbytes(tensor) for tensor in tensors)
 
+    def add(self, other: Meter) -> None:
+        """What another meter has counted, too; what is kept is not: it may be the same thing."""
+        self.bytes_down += other.bytes_down
+        self.bytes_up += other.bytes_up
+        self.images += other.images
+        self.products += other.products
+        self.rounds += other.rounds
+
     def restore(self, counted: Mapping[str, Any]) -> None:
         """Go on from what was counted before an interruption: the fields by name."""
         for name, value in counted.items():

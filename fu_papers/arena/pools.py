@@ -33,7 +33,6 @@ CONSTANT = "Constant output"  # all parameters zero: every margin is the same, a
 NOISY = "Original with noise"  # blurred, which is not forgotten
 LONGER = "Retrain, trained on"  # as long as Natural recovers: what more rounds change by themselves, to forget nothing
 BY_HAND = (LONGER, CONSTANT, NOISY)  # controls that no registered method makes
-COUNTED = ("bytes_down", "bytes_up", "images", "products", "rounds")
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,8 +122,7 @@ def serve(
     for seed, w_0, w, memory in zip(pool.seeds, pool.w_0, pool.w, memories, strict=True):
         found = unlearn(name, Trained(pool.f.having(seed=seed), w, pool.rounds, w_0, memory), deletion, **given)
         models.append(found.model)
-        for counter in COUNTED:
-            setattr(spent, counter, getattr(spent, counter) + getattr(found.cost, counter))
+        spent.add(found.cost)
         spent.kept["storage"] = spent.storage + found.cost.storage
     rounds = [0] * len(models)
     together: Tensor | list[Any] = torch.stack(models) if isinstance(models[0], Tensor) else models
@@ -133,8 +131,7 @@ def serve(
         begins = pool.rounds + 1 + spent.rounds // len(models)
         fixed = recovery.natural if name == "Natural" else None
         together, rounds = recovered(stays, pool.seeds, together, begins, recovery, fixed)
-        for counter in COUNTED:
-            setattr(spent, counter, getattr(spent, counter) + getattr(stays.meter, counter))
+        spent.add(stays.meter)
     seconds = (time.perf_counter() - began) / len(models)
     storage = (spent.storage + sum(kept)) / len(models)
     return Served(together, {**per_model(spent, len(models)), "storage": storage}, rounds, seconds)

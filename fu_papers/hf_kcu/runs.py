@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -269,9 +269,7 @@ def served_in_turn(
     for i in deletion.targets:
         alone = Deletion.of(trained.federation.clients, [i])
         model, cost, notes = served(name, trained, alone, options, unseen)
-        for field in fields(Meter):
-            if isinstance(spent := getattr(cost, field.name), int):
-                setattr(total, field.name, getattr(total, field.name) + spent)
+        total.add(cost)
         # ordinary rounds, of which each has batches of its own
         gone_on = options.get("rounds", 0) + options.get("recovery", 0)
         trained = replace(trained, federation=trained.horizontal.after(alone), w=model, rounds=trained.rounds + gone_on)
