@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fu_core.request import Request
 from fu_core.unlearning.method import Method
 from fu_core.unlearning.method import method as registered
 from fu_papers.arena.grid import YARDSTICK
@@ -163,12 +164,15 @@ def check_controls(frame: pd.DataFrame) -> None:
 def ranking(frame: pd.DataFrame) -> pd.DataFrame:
     """A row per method, those nearest to Retrain first: means over the places where it has a result.
 
-    `left` with its 95 % interval over models (places have trainings of their own); `klom_*`: geometric means;
-    `places`: where it has a result, of how many. Methods with no result anywhere come last. Raises ControlsFailed where
-    the controls are wrong.
+    `left` with its 95 % interval over models (places have trainings of their own) is over requests of clients and of
+    samples; `left_classes` over those of whole classes. They are apart because a class that goes leaves such a hole
+    that random weights, too, are nearer to Retrain than doing nothing; where nothing else is asked for, `left` is of
+    classes. `klom_*`: geometric means; `places`: where it has a result, of how many. Methods with no result come last.
+    Raises ControlsFailed where the controls are wrong.
     """
     check_controls(frame)
     places = len(frame.groupby(["setting", "request"]))
+    only_classes = bool(of_classes(frame).all())
     rows = []
     for name, own in frame.groupby("method", sort=False):
         there = own[own.klom_forget.notna()]
@@ -181,7 +185,11 @@ def ranking(frame: pd.DataFrame) -> pd.DataFrame:
         }
         if len(there):
             row |= {part: _geometric(there[part]) for part in ("klom_forget", "klom_retain", "klom_test", "floor")}
-            row["left"], (row["low"], row["high"]) = float(there.left.mean()), _mean_interval(there)
+            classes = there[of_classes(there)]
+            others = there if only_classes else there[~of_classes(there)]
+            row["left"], (row["low"], row["high"]) = float(others.left.mean()), _mean_interval(others)
+            row["left_classes"] = float(classes.left.mean())
+            row["classes_low"], row["classes_high"] = _mean_interval(classes)
             means = ("auc", "tpr_1", "tpr_01", "rmia", "excess", "exposure", "price", "passes", "bytes", "storage")
             row |= {mean: float(there[mean].astype(float).mean()) for mean in (*means, "seconds", "models")}
             row["lost"] = float((there.test_retrain - there.test).astype(float).mean())
@@ -191,13 +199,20 @@ def ranking(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows).sort_values("left", kind="stable", na_position="last").reset_index(drop=True)
 
 
+def of_classes(frame: pd.DataFrame) -> pd.Series:
+    """Which rows are of a request to forget whole classes (bool)."""
+    return frame.request.map(lambda request: Request.parse(request).kind == "class").astype(bool)
+
+
 def _geometric(values: pd.Series) -> float:
     return float(np.exp(np.log(values.astype(float)).mean()))
 
 
 def _mean_interval(there: pd.DataFrame) -> tuple[float, float]:
-    """95 % of the mean of `left` over places that are independent of each other."""
+    """95 % of the mean of `left` over places that are independent of each other; nan without places."""
     middle = float(there.left.mean())
+    if not len(there):
+        return (math.nan, math.nan)
     if not np.isfinite(there[["left_low", "left_high"]].astype(float)).all(axis=None):
         return (math.inf, math.inf) if math.isinf(middle) else (-math.inf, math.inf)
     reach = float(np.sqrt(((there.left_high - there.left_low).astype(float) ** 2).sum())) / 2 / len(there)

@@ -67,11 +67,15 @@ def _distance(row: Mapping[Any, Any]) -> str:
     left = interval(row["left"], row["low"], row["high"])
     if row["as_good"] == row["places"]:
         return f"Nobody tells its models from retrained ones, in {row['places']} of {row['places']} places."
+    classes = interval(row["left_classes"], row["classes_low"], row["classes_high"])
+    besides = "" if classes in ("–", left) else f" Where whole classes go, {classes} %."
+    if left == "–":
+        return f"Serves whole classes only: {classes} % of the distance is left."
     if row["high"] < 100:
-        return f"Nearer to Retrain than doing nothing: {left} % of the distance is left."
+        return f"Nearer to Retrain than doing nothing: {left} % of the distance is left.{besides}"
     if row["low"] > 100:
-        return f"Farther from Retrain than doing nothing: {left} % of its distance."
-    return f"Not told apart from doing nothing: {left} % of the distance is left."
+        return f"Farther from Retrain than doing nothing: {left} % of its distance.{besides}"
+    return f"Not told apart from doing nothing: {left} % of the distance is left.{besides}"
 
 
 def _best_and_worst(there: pd.DataFrame) -> str:

@@ -27,7 +27,10 @@ def number(value: Any, digits: int = 3) -> str:
 
 
 def ranking_table(ranked: pd.DataFrame) -> pd.DataFrame:
-    """The ranking as it is shown; `left` is what it is ranked by: 0 is Retrain, 100 is doing nothing."""
+    """The ranking as it is shown; `left` is what it is ranked by: 0 is Retrain, 100 is doing nothing.
+
+    "classes": the same at requests to forget whole classes, which `left` leaves out.
+    """
     rows = []
     for row in ranked[ranked.places > 0].to_dict("records"):
         rows.append(
@@ -36,6 +39,7 @@ def ranking_table(ranked: pd.DataFrame) -> pd.DataFrame:
                 "guarantee": row["guarantee"],
                 "places": f"{row['places']} of {row['of']}",
                 "left of the distance, %": interval(row["left"], row["low"], row["high"]),
+                "classes": interval(row["left_classes"], row["classes_low"], row["classes_high"]),
                 "as Retrain": f"{row['as_good']} of {row['places']}",
                 "KLoM, forgotten": number(row["klom_forget"]),
                 "retained": number(row["klom_retain"]),
@@ -58,7 +62,9 @@ def ranking_table(ranked: pd.DataFrame) -> pd.DataFrame:
 
 
 def interval(value: float, low: float, high: float) -> str:
-    """`"37 [30, 45]"`, in whole numbers; "∞" where it is."""
+    """`"37 [30, 45]"`, in whole numbers; "∞" where it is, and "–" where there is none."""
+    if math.isnan(value):
+        return "–"
     if math.isinf(value):
         return "∞"
     if value > 1000:

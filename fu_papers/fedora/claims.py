@@ -348,14 +348,27 @@ def _private(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
 
 
 def _two_forces(theory: Theory) -> ClaimResult:
-    """F12: the gradients of the two terms are not parallel. They are: H = log C - KL(p||U)."""
+    """F12: the gradients of the two terms are not parallel, whichever way round the divergence is.
+
+    The text at hand has lost the formula: as its sentence is usually read, KL(p||U), the two terms are one,
+    H = log C - KL(p||U); with KL(U||p) they are not. Where the readings disagree, nothing is decided.
+    """
     (record,) = theory["one_force"]
     cosine = record.metrics["cosine"]
+    parallel = {term: value >= 1 - 1e-6 for term, value in cosine.items()}
     ours = (
         f"cosine of grad H and -grad KL(p||U) {cosine['-KL(p||U)']:.6f}; and -grad KL(U||p) {cosine['-KL(U||p)']:.3f}"
     )
-    parts = {"gradients": exact(cosine["-KL(p||U)"] < 1 - 1e-6)}
-    return judged("F12", parts, ours, "one trained model, exact", [record.key], "the two gradients are not parallel")
+    agree = len(set(parallel.values())) == 1
+    gradients = exact(not any(parallel.values())) if agree else unknown("the direction of the divergence")
+    return judged(
+        "F12",
+        {"gradients": gradients},
+        ours,
+        "one trained model, exact",
+        [record.key],
+        "the two gradients are not parallel, in both directions of a divergence whose formula the text has lost",
+    )
 
 
 def _bounded(theory: Theory) -> ClaimResult:

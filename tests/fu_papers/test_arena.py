@@ -260,6 +260,23 @@ def test_the_ranking_is_by_what_is_left(frame, ranked):
     assert set(tables.ranking_table(ranked).method) == {results.shown(name) for name in there.method}
 
 
+def test_requests_of_whole_classes_are_ranked_apart(frame):
+    """Random weights are nearer to a model that misses a class than doing nothing is; of a client they are not."""
+    client = frame.assign(request="client-3")
+    client.loc[client.method == "Natural", ["left", "left_low", "left_high"]] = [10.0, 8.0, 12.0]
+    found = results.ranking(pd.concat([frame, client], ignore_index=True)).set_index("method")
+    alone = frame.set_index("method").left
+    assert found.left["Natural"] == pytest.approx(10)
+    assert found.left_classes["Natural"] == pytest.approx(alone["Natural"])
+    assert (found.low["Natural"], found.high["Natural"]) == (pytest.approx(8), pytest.approx(12))
+    shown = tables.ranking_table(found.reset_index()).set_index("method")
+    assert shown["left of the distance, %"]["Natural"] == "10 [8, 12]"
+    assert shown["classes"]["Natural"].startswith(f"{alone['Natural']:.0f} [")
+    only_clients = results.ranking(client).set_index("method")
+    assert np.isnan(only_clients.left_classes["Natural"])
+    assert set(tables.ranking_table(only_clients.reset_index()).classes) == {"–"}
+
+
 def test_sisa_is_as_good_as_its_own_retraining(ranked):
     row = ranked.set_index("method").loc["SISA"]
     assert (row.guarantee, row.as_good) == ("exact", 1)
