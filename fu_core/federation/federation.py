@@ -9,7 +9,7 @@ The model itself, a vector w (d,) or one per peer (N, d), travels beside it:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 Clients = Mapping[int, Client]
 WAYS = ("auto", "loop", "vmap", "dense")  # of training all clients of a round, see `together`
+Trainer = Callable[["Federation", Tensor, int, list[int]], Tensor]  # f, w, round, ids -> updates, see `train_round`
 
 
 @dataclass(frozen=True, init=False, eq=False)
@@ -38,8 +39,8 @@ class Federation:
     model: the net; clients: (x, y) each, by id, a sequence counts from 0; local: what a client does in a round; seed:
     of all random streams; exchange: a server's optimiser, or `Peers` who mix their models by themselves; meter: counts
     what is sent, computed and kept, shared by all federations derived from this one; how: the way all clients of a
-    round are trained, see `together`; participation: the share of the clients that takes part in a server's round, see
-    `taking_part`; peers always do.
+    round are trained, see `together`, or a `Trainer` that asks them where they are, see `elsewhere`; participation: the
+    share of the clients that takes part in a server's round, see `taking_part`; peers always do.
 
     Raises `InvalidRequest` that names a client that is wrong, `ValueError` for another field that is.
     """
@@ -50,7 +51,7 @@ class Federation:
     seed: int
     exchange: FedOpt | Peers
     meter: Meter
-    how: str
+    how: str | Trainer
     participation: float
 
     def __init__(
@@ -61,7 +62,7 @@ class Federation:
         seed: int = 0,
         exchange: FedOpt | Peers | None = None,
         meter: Meter | None = None,
-        how: str = "auto",
+        how: str | Trainer = "auto",
         participation: float = 1.0,
     ) -> None:
         values = {
@@ -90,7 +91,8 @@ class Federation:
                 raise ValueError(f"exchange must be a FedOpt, or Peers(graph), got {type(self.exchange).__name__}")
             if self.participation != 1:
                 raise ValueError(f"participation must be 1 among peers, who all take part, got {self.participation!r}")
-        check_choice("how", self.how, WAYS)
+        if not callable(self.how):
+            check_choice("how", self.how, WAYS)
         check_positive("participation", self.participation)
         check_share("participation", self.participation)
 

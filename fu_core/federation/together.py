@@ -6,6 +6,8 @@ The loop is the plain version; all ways see the same batches and agree to roundi
     vmap     one step of all clients at a time, layers (K, *shape)   small nets, accelerators
     dense    the same, backpropagation written out                   softmax regression and perceptrons
 
+A federation's `how` may be a function instead, for clients that are elsewhere: see `elsewhere`.
+
 Updates are new minus old throughout: `delta = w_client - w`.
 """
 
@@ -17,7 +19,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from fu_core.errors import InvalidRequest, NumericalFailure, UnsupportedModel, listed
+from fu_core.errors import InvalidRequest, NumericalFailure, UnsupportedModel, UnsupportedTask, listed
 from fu_core.federation.augment import augment
 from fu_core.federation.federation import Federation
 from fu_core.federation.local import Client, train_client, visits
@@ -64,7 +66,7 @@ def prepared(f: Federation, w: Tensor) -> Federation:
     Other models, and data that would take too much memory as features, come back as they are. The
     parameters are the same ones in either case.
     """
-    if _way(f, w.device, len(f.clients)) != "dense":
+    if callable(f.how) or _way(f, f.how, w.device, len(f.clients)) != "dense":
         return f
     if not f.model.keeps_features(sum(len(y) for _, y in f.clients.values())):
         return f
@@ -104,8 +106,12 @@ def train_rows(f: Federation, w: Tensor, round: int, ids: list[int], seeds: Sequ
     A client may have several rows, one per seed: its batches are those that it has with that seed. Nothing is
     checked, and no exchange is counted.
     """
+    if callable(f.how):
+        if seeds is not None:
+            raise UnsupportedTask("how must be a way of training for many seeds at once: clients elsewhere have one")
+        return f.how(f, w, round, ids)
     model, seeds = f.model, [f.seed] * len(ids) if seeds is None else seeds
-    way = _way(f, w.device, len(ids))
+    way = _way(f, f.how, w.device, len(ids))
     together = TOGETHER if w.device.type == "cpu" else len(ids)
     deltas = torch.empty((len(ids), model.d), dtype=w.dtype, device=w.device)
     for first in range(0, len(ids), together):
@@ -124,15 +130,15 @@ def train_rows(f: Federation, w: Tensor, round: int, ids: list[int], seeds: Sequ
     return deltas
 
 
-def _way(f: Federation, device: torch.device, clients: int) -> str:
+def _way(f: Federation, how: str, device: torch.device, clients: int) -> str:
     dense = f.model.dense_tail is not None and f.local.augmentation == "none"  # which changes what features are made of
-    if f.how == "dense" and not dense:
+    if how == "dense" and not dense:
         raise UnsupportedModel(
             "how='dense' needs classification by nn.Linear and ReLU in turn, after layers without parameters, "
             "and no augmentation"
         )
-    if f.how != "auto":
-        return f.how
+    if how != "auto":
+        return how
     if dense:
         return "dense"
     convolutional = any(isinstance(part, nn.Conv2d) for part in f.model.module.modules())

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from fu_core.errors import UnsupportedModel, nearest
@@ -43,8 +44,10 @@ def negate_weights(model: FlatModel, w: Tensor, layers: Sequence[str]) -> Tensor
 
 @register("NoT", paper="Khalil et al., CVPR 2025", colour="#d98cc0", parameters=NoT, needs=Needs(blind=True))
 def serve(trained: Trained, deletion: Deletion, config: NoT) -> Tensor:
-    """The model (d,) with a layer negated; an example of the retained data finds the first one."""
+    """The model (d,) with a layer negated; a sample of zeros, of the shape that clients hold, finds the first one."""
     f = trained.horizontal
-    layers = config.layers or [f.model.first_layer(next(iter(deletion.kept.values()))[0][:1])]
+    x, _ = next(iter(deletion.kept.values()))
+    sample = torch.zeros((1, *x.shape[1:]), dtype=x.dtype, device=trained.model.device)
+    layers = config.layers or [f.model.first_layer(sample)]
     f.meter.keep("global model", trained.model)
     return negate_weights(f.model, trained.model, layers)
