@@ -9,6 +9,7 @@ the disk is full.
 import ctypes
 import dataclasses
 import errno
+import importlib
 import json
 import multiprocessing
 import os
@@ -46,6 +47,10 @@ from fu_papers.verdicts import write_claims
 from tests import toy_runs
 from tests.notebook_lab import Lab, results
 from tests.puf_lab import experiment
+
+# What loads when it is first used takes longer than a reproduction, so it is there before processes are forked.
+for late in ("matplotlib.backends.backend_agg", "sklearn.datasets", "sklearn.linear_model", "torch._dynamo"):
+    importlib.import_module(late)
 
 SETTING = "mnist/iid/softmax_regression"  # `mnist` has a cache; what is in it is ours
 TINY = experiment(
