@@ -46,13 +46,14 @@ plan: $(READY) ## List what reproduce would do: runs, disk, hours on this device
 figures: $(READY) ## Draw them again from the committed records, computing nothing
 	$(SETTINGS) $(PY) -m fu_papers --profile $(PROFILE) --paper $(PAPER) --figures-only
 
-# One thread each: the test processes share the cores, and sums keep their order. Notebooks take longest, so they begin.
-# The notebooks draw into an ignored folder: testing must not touch the committed figures.
+# One thread each: the test processes share the cores, and sums keep their order. What takes longest begins (tests/conftest.py).
+# Papers' notebooks are drawn from the committed records; that notebooks compute from nothing is tested in tests/notebooks.
 TEST := OMP_NUM_THREADS=1 FU_FIGURES="$(CURDIR)/runs/test-figures" $(PY) -m pytest -n $(or $(JOBS),auto) --dist loadscope --no-loadscope-reorder
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
+OF_PAPERS := $(wildcard notebooks/0[1-9]_*.ipynb)
 
 test: $(READY) ## Run the tests and check the notebooks' tagged cells (JOBS)
-	$(TEST) $(if $(NOTEBOOKS),--nbval-lax --nbval-current-env --nbval-cell-timeout=1200 $(NOTEBOOKS)) tests
+	$(TEST) $(if $(OF_PAPERS),-p tests.drawn_from_records --nbval-lax --nbval-current-env --nbval-cell-timeout=600 $(OF_PAPERS)) tests
 
 test-slurm: $(READY) $(SLURM)/.ready ## Run docs/cluster.md's recipe on a Slurm of two nodes, set up for it (Linux, root)
 	OMP_NUM_THREADS=1 PYTHONPATH="$(CURDIR):$(CURDIR)/$(SLURM)" $(PY) -m tests.slurm.cluster $(PY) -m pytest -n 0 tests/slurm

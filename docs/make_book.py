@@ -27,7 +27,7 @@ WHAT = {
     "evaluation": "Evaluation",
 }
 DOCUMENTS = ("findings", "reading_groups", "glossary", "notation", "architecture", "arena", "data", "scale", "cluster")
-DOCUMENTS += ("speed",)
+DOCUMENTS += ("speed", "strangers")
 INDEX = """
 # Federated unlearning, from scratch and from four papers
 
@@ -71,6 +71,7 @@ docs/data
 docs/scale
 docs/cluster
 docs/speed
+docs/strangers
 {reference}
 ```
 """

@@ -102,6 +102,8 @@ class Departure(FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """FedAvg's messages; who has left is not asked."""
+        if self.fraction_evaluate == 0:  # Flower 1.21 would ask min_evaluate_nodes all the same
+            return []
         return super().configure_evaluate(server_round, arrays, config, self._staying(grid, server_round))
 
     def _unlearns_in(self, server_round: int) -> bool:

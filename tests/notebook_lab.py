@@ -78,7 +78,7 @@ class Lab:
     def reproduce(self, *options):
         return subprocess.run(
             self.command(*options),
-            env=self.environment(), cwd=paths.ROOT, capture_output=True, text=True, timeout=300,
+            env=self.environment(), cwd=paths.ROOT, capture_output=True, text=True, timeout=900,
         )  # fmt: skip
 
     def shown(self):

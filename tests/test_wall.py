@@ -151,13 +151,14 @@ def test_what_an_example_names_is_imported_too():
 
 
 def test_the_readme_example_starts_hardly_later_than_torch():
-    """Processor time between `import torch` and the end of the example's imports: the least of three fresh processes.
+    """Processor time between `import torch` and the end of the example's imports: once in three fresh processes.
 
-    Processor time does not count waiting for others; the least of several has met the fewest cold caches.
+    Processor time does not count waiting for others, but the first process may meet cold caches.
     """
     script = f"import time, torch\nbegan = time.process_time()\n{imports_of(library_example())}\n"
     script += "print(time.process_time() - began)"
-    runs = [subprocess.run([sys.executable, "-c", script], capture_output=True, text=True) for _ in range(3)]
-    assert [run.stderr for run in runs if run.returncode] == []
-    seconds = [float(run.stdout) for run in runs]
+    seconds = []
+    while len(seconds) < 3 and not (seconds and seconds[-1] <= SECONDS):
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        seconds.append(float(done.stdout))
     assert 0 < min(seconds) <= SECONDS, seconds

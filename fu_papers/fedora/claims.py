@@ -45,23 +45,28 @@ LEAST_WEIGHTS = 3  # of a sweep that have not diverged, for a rank correlation
 
 def verdicts(e: Experiment, runs: pd.DataFrame, speeds: Speeds, theory: Theory) -> list[ClaimResult]:
     """One result per claim F1-F13. `runs`: the wide frame of `results.of_runs`."""
+    return [judge() for judge in judges(e, runs, speeds, theory).values()]
+
+
+def judges(e: Experiment, runs: pd.DataFrame, speeds: Speeds, theory: Theory) -> dict[str, Callable[[], ClaimResult]]:
+    """What judges each claim, by its name: who asks about one need not wait for all."""
     samples, labels = e.tasks(labels=False), e.tasks(labels=True)
     noisy = [e.main._replace(noise=e.party_noise)]
-    return [
-        _accurate("F1", runs, "main", samples),
-        _accurate("F2", runs, "main", labels),
-        _forgotten(runs, [*samples, *labels]),
-        _resilient(runs, [*samples, *labels]),
-        _fast(runs, speeds, [*samples, *labels]),
-        _parts(e, runs),
-        _little_is_enough(e, runs),
-        _weight(e, runs),
-        _one_sample(e, runs),
-        _private(e, runs),
-        _accurate("F11", runs, "noisy", noisy),
-        _two_forces(theory),
-        _bounded(theory),
-    ]
+    return {
+        "F1": lambda: _accurate("F1", runs, "main", samples),
+        "F2": lambda: _accurate("F2", runs, "main", labels),
+        "F3": lambda: _forgotten(runs, [*samples, *labels]),
+        "F4": lambda: _resilient(runs, [*samples, *labels]),
+        "F5": lambda: _fast(runs, speeds, [*samples, *labels]),
+        "F6": lambda: _parts(e, runs),
+        "F7": lambda: _little_is_enough(e, runs),
+        "F8": lambda: _weight(e, runs),
+        "F9": lambda: _one_sample(e, runs),
+        "F10": lambda: _private(e, runs),
+        "F11": lambda: _accurate("F11", runs, "noisy", noisy),
+        "F12": lambda: _two_forces(theory),
+        "F13": lambda: _bounded(theory),
+    }
 
 
 def _keys(runs: pd.DataFrame, group: str, tasks: Sequence[Task], methods: Sequence[str]) -> list[str]:

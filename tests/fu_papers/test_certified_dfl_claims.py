@@ -96,16 +96,21 @@ def keys_of(runs, methods=JUDGED, requests=("sample", "class", "client")):
 
 def judged(id, runs=None, **planted):
     """One claim's verdict on what is planted, and for all that is not, on inputs on which every claim holds."""
-    return next(result for result in verdicts(runs, **planted) if result.id == id)
+    return claims.judges(*planted_inputs(runs, **planted))[id]()
 
 
 def both(result):
     return result.verdict, result.corrected
 
 
-def verdicts(runs=None, kept=None, speeds=None, curves=None, theory=None, e=E):
-    """All of them. `runs`: in place of the tables' runs of the same requests; `kept`: in place of what tells of
-    storage; `curves`: in place of one figure's; `theory`: in place of the same kinds of checks.
+def verdicts(**planted):
+    """All of them, on what is planted."""
+    return claims.verdicts(*planted_inputs(**planted))
+
+
+def planted_inputs(runs=None, kept=None, speeds=None, curves=None, theory=None, e=E):
+    """What claims are judged by. `runs`: in place of the tables' runs of the same requests; `kept`: in place of what
+    tells of storage; `curves`: in place of one figure's; `theory`: in place of the same kinds of checks.
 
     On what is not planted every claim holds, and doing nothing meets no rule.
     """
@@ -128,9 +133,7 @@ def verdicts(runs=None, kept=None, speeds=None, curves=None, theory=None, e=E):
         "fisher": fisher(well_specified=[1.0]),
     }
     descriptions = {place: record({"parameters": SIZES[place.setting]}) for place in E.places()}
-    return claims.verdicts(
-        e, descriptions, all_runs, every_curve | (curves or {}), speeds or timed(), every_theory | (theory or {})
-    )
+    return e, descriptions, all_runs, every_curve | (curves or {}), speeds or timed(), every_theory | (theory or {})
 
 
 def test_the_rules_are_those_of_claims_csv():

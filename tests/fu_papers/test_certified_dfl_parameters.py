@@ -1,17 +1,15 @@
 """Certified DFL's parameters: every bad one is refused by name, and every profile gives all of them."""
 
-import re
-
 import pytest
 
 from fu_core.data import NAMES
-from fu_core.errors import ConfigError
 from fu_papers.certified_dfl.grid import PER_DATASET, Experiment
 from fu_papers.certified_dfl.parameters import SCHEMA
 from fu_papers.lab.notebooks import OTHERS, plan
 from fu_papers.parameters import load_profile
 from fu_papers.problems import Setting
 from tests.certified_dfl_lab import CONVEX, NET, experiment
+from tests.refusals import told_otherwise
 
 E = experiment()
 SCALES = ("l2", "lr", "lr_decay", "momentum", "epochs", "damping")  # per data set, any finite number in their range
@@ -71,11 +69,8 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("change", "says"), REFUSED)
-def test_a_parameter_out_of_range_is_one_error_that_names_it(change, says):
-    with pytest.raises(ConfigError, match=re.escape(says)) as info:
-        E.changed(**change)
-    assert "\n" not in str(info.value)
+def test_a_parameter_out_of_range_is_one_error_that_names_it():
+    assert told_otherwise(lambda change: E.changed(**change), REFUSED) == []
 
 
 def test_the_lists_per_data_set_are_all_lists_but_nine():

@@ -305,7 +305,7 @@ def test_the_second_retraining_of_a_seed_is_the_retrain_run_of_the_next_one():
 
 def test_random_weights_stand_wherever_there_is_a_retrain_and_need_what_the_attack_is_learnt_on():
     """Neither a backdoor nor what is forgotten changes them."""
-    cells, controls = E.cells(), E.controls()
+    cells, controls, made = E.cells(), E.controls(), trained()
     assert {cell._replace(method="Retrain") for cell in controls} == {c for c in cells if c.method == "Retrain"}
     for cell, config in controls.items():
         assert cell.method == config["method"] == DESTROYED
@@ -315,16 +315,16 @@ def test_random_weights_stand_wherever_there_is_a_retrain_and_need_what_the_atta
         }
         training = {key: config[key] for key in TRAINING_KEYS} | {"request": "none"}
         assert runs.needs(config) == {"original": (runs.train, training)}
-        assert needed(config, "original") in trained()
+        assert needed(config, "original") in made
 
 
 def test_distances_of_the_controls_are_measured_wherever_there_is_a_retrain():
-    found = E.distances()
+    found, made = E.distances(), trained()
     retrains = [c for c in E.cells() if c.method == "Retrain" and not has_backdoor(c)]
     assert set(found) == {c._replace(method=method) for c in retrains for method in (AGAIN, DESTROYED)}
     for cell, config in found.items():
         trainings = runs.compared_with(config)
-        assert {config_key(training) for _, training in trainings.values()} <= trained()
+        assert {config_key(training) for _, training in trainings.values()} <= made
         assert ("again" in trainings) == (cell.method == AGAIN)
         assert config["dp_std"] == (float(cell.condition.split()[2]) if cell.condition.startswith("emb") else 0)
     again = runs.compared_with(found[MAIN.cell("main", 3, AGAIN)])
@@ -333,7 +333,7 @@ def test_distances_of_the_controls_are_measured_wherever_there_is_a_retrain():
 
 
 def test_time_is_taken_of_each_of_the_papers_settings_with_everybodys_parameters():
-    speeds = E.speeds()
+    speeds, made = E.speeds(), trained()
     assert list(speeds) == E.tasks(labels=False)
     for task, config in speeds.items():
         assert list(config["methods"]) == [*BASELINES, *(ABLATIONS if task == E.main else ["FedORA"])]
@@ -342,7 +342,7 @@ def test_time_is_taken_of_each_of_the_papers_settings_with_everybodys_parameters
             assert how["options"] == own["options"]
             assert {name: own[name] for name in TRAINING_KEYS}.items() <= config.items()
         assert config["repeats"] == E.repeats
-        assert needed(E.unlearning(task, SEEDS[0], "GA"), "original") in trained()
+        assert needed(E.unlearning(task, SEEDS[0], "GA"), "original") in made
 
 
 # --- tuning ----------------------------------------------------------------------------------------------------------
@@ -355,7 +355,7 @@ TUNED = E.changed(
 
 
 def test_everybody_has_equally_many_trials_the_first_as_published_on_what_is_judged_nowhere():
-    tuning = TUNED.tuning()
+    tuning, made = TUNED.tuning(), trained(TUNED)
     for dataset, method in itertools.product(TUNED.datasets, METHODS):
         own = [(c, config) for c, config in tuning.items() if (c.setting, c.method) == (dataset, method)]
         requests = TUNED.value("tuning_requests", dataset)
@@ -370,18 +370,19 @@ def test_everybody_has_equally_many_trials_the_first_as_published_on_what_is_jud
         assert (config["seed"], config["request"]) not in judged
         assert config["request"] == cell.request
         trainings = {config_key(training) for _, training in runs.references(config).values()}
-        assert trainings <= {config_key(training) for training in stages.trainings(TUNED).values()}
+        assert trainings <= made
 
 
 def test_a_peer_is_tried_and_judged_where_it_can_serve_with_as_many_choices_as_everybody():
     """Whole classes, without a backdoor, whose labels would tear them apart; one trial request of two is left."""
     tuning = {c: config for c, config in TUNED.tuning().items() if c.method == "Few-shot"}
     assert [(c.setting, c.label, c.request) for c in tuning] == [(DIGITS, k, TWO[1]) for k in "012"]
-    judged = {c for c in TUNED.cells() if c.method == "Few-shot"}
+    cells = TUNED.cells()
+    judged = {c for c in cells if c.method == "Few-shot"}
     assert {(task_of(c), c.label) for c in judged} == set(itertools.product(TUNED.label_tasks(DIGITS), ("", PUBLISHED)))
     assert {(c.group, c.condition) for c in judged} == {("main", "")}
     for cell in judged:
-        config = TUNED.cells()[cell]
+        config = cells[cell]
         assert len(trials_of(config)) == (0 if cell.label else 3)
         assert config["options"]["few_shot"]
     untried = TUNED.changed(tuning_requests=[["classes-1-50-from-2"], TWO[:1]])
@@ -428,15 +429,16 @@ def test_every_run_of_a_method_chooses_among_its_data_sets_trials_and_keeps_what
 
 
 def test_as_published_is_a_second_row_of_tables_4_and_5():
-    rows = {c for c in TUNED.cells() if c.label == PUBLISHED}
+    cells = TUNED.cells()
+    rows = {c for c in cells if c.label == PUBLISHED}
     clean = {c._replace(label="") for c in rows if not has_backdoor(c)}
-    main = {c for c in TUNED.cells() if c.group == "main" and not has_backdoor(c)}
+    main = {c for c in cells if c.group == "main" and not has_backdoor(c)}
     own = {c for c in main if c.method in (*METHODS, *PEERS)}
     assert clean == own - rows
     twins = {twin(c) for c in rows if not has_backdoor(c) and c.method not in PEERS}
     assert twins == {c for c in rows if has_backdoor(c)}
     for cell in rows:
-        assert TUNED.cells()[cell]["options"] == TUNED.options(cell.setting, cell.method)
+        assert cells[cell]["options"] == TUNED.options(cell.setting, cell.method)
 
 
 def test_one_trial_is_no_tuning():

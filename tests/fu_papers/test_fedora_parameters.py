@@ -3,7 +3,6 @@
 import pytest
 
 from fu_core.data import NAMES
-from fu_core.errors import ConfigError
 from fu_papers.controls import REFERENCES
 from fu_papers.fedora.grid import METHODS, PER_DATASET, Experiment
 from fu_papers.fedora.parameters import SCHEMA
@@ -11,6 +10,7 @@ from fu_papers.lab.notebooks import plan
 from fu_papers.lab.record import config_key
 from fu_papers.parameters import load_profile
 from tests.fedora_lab import experiment
+from tests.refusals import told_otherwise
 
 TABLE, DIGITS = "breast_cancer/mlp", "digits/mlp"
 E = experiment(
@@ -82,12 +82,8 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("change", "says"), REFUSED)
-def test_a_parameter_out_of_range_is_one_error_that_names_it(change, says):
-    with pytest.raises(ConfigError) as info:
-        E.changed(**change)
-    assert says in str(info.value)
-    assert "\n" not in str(info.value)
+def test_a_parameter_out_of_range_is_one_error_that_names_it():
+    assert told_otherwise(lambda change: E.changed(**change), REFUSED) == []
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,9 @@
-"""Data of their own for the small runs of the notebooks, and one run of 01_puf that two files share."""
+"""Data of their own for the small runs of the notebooks."""
 
 import numpy as np
 import pytest
 
 from fu_core.data.cache import pack, write_cache
-from tests.notebook_lab import Lab
 
 
 @pytest.fixture(scope="session")
@@ -18,12 +17,3 @@ def data(tmp_path_factory):
     split = [(images[part], labels[part].astype(np.int64)) for part in (slice(400), slice(400, None))]
     write_cache(folder / "mnist.npz", pack(*split, "Noisy lines, generated for a test"))
     return folder
-
-
-@pytest.fixture(scope="session")
-def tiny(tmp_path_factory, data):
-    """Notebook 01_puf, run from beginning to end in one process."""
-    lab = Lab(tmp_path_factory.mktemp("tiny"), data)
-    done = lab.reproduce("--jobs", "1")
-    assert done.returncode == 0, done.stderr
-    return lab

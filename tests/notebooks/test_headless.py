@@ -112,87 +112,94 @@ CLAIMS = {
 }
 
 
-@pytest.fixture(scope="module", params=sorted(PARAMETERS))
-def paper(request):
-    return request.param
+class Headless:
+    """The tests of one notebook. A class for each paper: test processes share them out."""
 
+    paper: str
 
-@pytest.fixture(scope="module")
-def tiny(paper, tmp_path_factory, data, theory_store):
-    """The notebook, run from beginning to end in one process; the numerical checks are those of its paper's tests."""
-    lab = Lab(tmp_path_factory.mktemp("tiny"), data, paper, PARAMETERS[paper])
-    Study(experiment_of(paper).of("quick"), theory_store, jobs=1).theory()
-    RecordStore(lab.runs / "records").merge(theory_store.root)
-    done = lab.reproduce("--jobs", "1")
-    assert done.returncode == 0, done.stderr
-    return lab
+    @pytest.fixture(scope="class")
+    def tiny(self, tmp_path_factory, data, theory_store):
+        """The notebook, run from beginning to end in one process; numerical checks are those of its paper's tests."""
+        wanted = PARAMETERS[self.paper]
+        lab = Lab(tmp_path_factory.mktemp("tiny"), data, self.paper, wanted)
+        Study(experiment_of(self.paper).of("quick", **wanted), theory_store, jobs=1).theory()
+        RecordStore(lab.runs / "records").merge(theory_store.root)
+        done = lab.reproduce("--jobs", "1")
+        assert done.returncode == 0, done.stderr
+        return lab
 
-
-def test_every_record_carries_the_overridden_parameters(paper, tiny):
-    configs = [record["config"] for record in tiny.records().values()]
-    federated = [config for config in configs if "n_train" in config]
-    assert len(federated) > 40
-    wanted = PARAMETERS[paper]
-    for config in federated:
-        assert (config["n_train"], config["n_test"]) == (120, 100)
-    if paper == "hf_kcu":
-        assert {config["clients"] for config in federated} == {4, 6}
-        assert {(c["rounds"], c["epochs"]) for c in federated if "rounds" in c} == {(2, 1.0)}
-        methods = {*CONTROLS, *hf_kcu_experiment.METHODS}
-        assert {c["seed"] for c in configs if c.get("data") == "diabetes"} == set(hf_kcu_theory.SEEDS)
-    elif paper == "fedora":
-        assert {(c["dataset"], c["bottom"], c["epochs"]) for c in federated} == {
-            ("mnist", "cnn", 1),
-            ("digits", "mlp", 2),
-        }
-        served = [c for c in federated if "trials" in c]  # as published; trials have others
-        forms = [c["options"] for c in served if c["method"] in fedora_experiment.FORMS]
-        forms += [c["methods"]["FedORA"]["options"] for c in federated if "methods" in c]
-        assert {options["iterations"] for options in forms} == {3}
-        methods = {*CONTROLS, *fedora_experiment.METHODS, *fedora_experiment.PEERS}
-    else:
-        federated = [c for c in federated if "rounds" in c and c["clients"] == 4]  # not minimisers, nor other N
+    def test_every_record_carries_the_overridden_parameters(self, tiny):
+        configs = [record["config"] for record in tiny.records().values()]
+        federated = [config for config in configs if "n_train" in config]
         assert len(federated) > 40
-        assert {(c["dataset"], c["model"], c["rounds"]) for c in federated} == {
-            ("digits", "unit_softmax", 3),
-            ("mnist", "mlp", 2),
-        }
-        assert {(c["edge_probability"], c["epochs"]) for c in federated} == {(0.9, 1.0)}
-        assert {tuple(c["epsilons"]) for c in federated if "epsilons" in c} == {tuple(wanted["epsilons"])}
-        methods = {*CONTROLS, *certified_dfl_experiment.METHODS, "PDUDT", *noisy_nets.NOISY, noisy_nets.NEW}
-    assert {config["method"] for config in federated if "method" in config} == methods
+        wanted = PARAMETERS[self.paper]
+        for config in federated:
+            assert (config["n_train"], config["n_test"]) == (120, 100)
+        if self.paper == "hf_kcu":
+            assert {config["clients"] for config in federated} == {4, 6}
+            assert {(c["rounds"], c["epochs"]) for c in federated if "rounds" in c} == {(2, 1.0)}
+            methods = {*CONTROLS, *hf_kcu_experiment.METHODS}
+            assert {c["seed"] for c in configs if c.get("data") == "diabetes"} == set(hf_kcu_theory.SEEDS)
+        elif self.paper == "fedora":
+            assert {(c["dataset"], c["bottom"], c["epochs"]) for c in federated} == {
+                ("mnist", "cnn", 1),
+                ("digits", "mlp", 2),
+            }
+            served = [c for c in federated if "trials" in c]  # as published; trials have others
+            forms = [c["options"] for c in served if c["method"] in fedora_experiment.FORMS]
+            forms += [c["methods"]["FedORA"]["options"] for c in federated if "methods" in c]
+            assert {options["iterations"] for options in forms} == {3}
+            methods = {*CONTROLS, *fedora_experiment.METHODS, *fedora_experiment.PEERS}
+        else:
+            federated = [c for c in federated if "rounds" in c and c["clients"] == 4]  # not minimisers, nor other N
+            assert len(federated) > 40
+            assert {(c["dataset"], c["model"], c["rounds"]) for c in federated} == {
+                ("digits", "unit_softmax", 3),
+                ("mnist", "mlp", 2),
+            }
+            assert {(c["edge_probability"], c["epochs"]) for c in federated} == {(0.9, 1.0)}
+            assert {tuple(c["epsilons"]) for c in federated if "epsilons" in c} == {tuple(wanted["epsilons"])}
+            methods = {*CONTROLS, *certified_dfl_experiment.METHODS, "PDUDT", *noisy_nets.NOISY, noisy_nets.NEW}
+        assert {config["method"] for config in federated if "method" in config} == methods
+
+    def test_its_figures_and_tables_exist_and_name_their_source(self, tiny):
+        assert SHOWN[self.paper] <= {path.name for path in tiny.out.iterdir()}
+        assert len(pd.read_csv(tiny.out / "runs.csv", comment="#")) > 10
+        for table in tiny.out.glob("*.csv"):
+            first, _, rest = table.read_text(encoding="utf-8").partition("\n")
+            assert first.startswith("# source: ")
+            assert rest
+
+    def test_claims_has_all_55_rows_and_verdicts_on_the_paper(self, tiny):
+        claims = pd.read_csv(tiny.figures / "quick" / "claims.csv", keep_default_na=False).set_index("id")
+        assert len(claims) == 55
+        letter, count, fixed = CLAIMS[self.paper]
+        ours = claims[claims.paper == self.paper]
+        assert list(ours.index) == [f"{letter}{i}" for i in range(1, count + 1)]
+        assert set(ours.verdict) <= {"holds", "holds in part", "does not hold", "undetermined"}
+        for claim, verdict in fixed.items():  # of convex problems alone, which no parameter changes
+            assert ours.verdict[claim] == verdict
+            assert set(ours.records[claim].split()) <= set(tiny.records())
+
+    def test_the_executed_copy_is_kept_and_ran_to_its_end(self, tiny):
+        closing = closing_cell(tiny.runs / "executed" / "quick" / notebooks()[self.paper].name)
+        assert isinstance(ast.literal_eval(closing), dict)
+
+    def test_nothing_shown_or_recorded_has_a_path_of_this_machine(self, tiny):
+        check_no_paths(tiny, "claims.csv")
+
+    def test_figures_only_draws_the_same_bytes_from_records_without_data_or_training(self, tiny, tmp_path):
+        """Measured seconds are in the records: drawn again they are the same."""
+        check_drawn_again(tiny, tmp_path)
 
 
-def test_its_figures_and_tables_exist_and_name_their_source(paper, tiny):
-    assert SHOWN[paper] <= {path.name for path in tiny.out.iterdir()}
-    assert len(pd.read_csv(tiny.out / "runs.csv", comment="#")) > 10
-    for table in tiny.out.glob("*.csv"):
-        first, _, rest = table.read_text(encoding="utf-8").partition("\n")
-        assert first.startswith("# source: ")
-        assert rest
+class TestHfKcu(Headless):
+    paper = "hf_kcu"
 
 
-def test_claims_has_all_55_rows_and_verdicts_on_the_paper(paper, tiny):
-    claims = pd.read_csv(tiny.figures / "quick" / "claims.csv", keep_default_na=False).set_index("id")
-    assert len(claims) == 55
-    letter, count, fixed = CLAIMS[paper]
-    ours = claims[claims.paper == paper]
-    assert list(ours.index) == [f"{letter}{i}" for i in range(1, count + 1)]
-    assert set(ours.verdict) <= {"holds", "holds in part", "does not hold", "undetermined"}
-    for claim, verdict in fixed.items():  # of convex problems alone, which no parameter changes
-        assert ours.verdict[claim] == verdict
-        assert set(ours.records[claim].split()) <= set(tiny.records())
+class TestFedora(Headless):
+    paper = "fedora"
 
 
-def test_the_executed_copy_is_kept_and_ran_to_its_end(paper, tiny):
-    closing = closing_cell(tiny.runs / "executed" / "quick" / notebooks()[paper].name)
-    assert isinstance(ast.literal_eval(closing), dict)
-
-
-def test_nothing_shown_or_recorded_has_a_path_of_this_machine(tiny):
-    check_no_paths(tiny, "claims.csv")
-
-
-def test_figures_only_draws_the_same_bytes_from_records_without_data_or_training(tiny, tmp_path):
-    """Measured seconds are in the records: drawn again they are the same."""
-    check_drawn_again(tiny, tmp_path)
+class TestCertifiedDfl(Headless):
+    paper = "certified_dfl"
