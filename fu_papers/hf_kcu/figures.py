@@ -90,7 +90,7 @@ def pareto_figure(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> Figure:
     )
     left.axhline(means["Retrain"], color=colour("Retrain"), linestyle="--", linewidth=1, zorder=1)
     left.set(
-        xscale="log", xlabel="times faster than retraining", ylabel="test accuracy (%)", title="(a)  names: see (b)"
+        xscale="log", xlabel="times faster than retraining", ylabel="test accuracy (%)", title="(a), names as in (b)"
     )
     left.margins(x=0.12, y=0.12)
     right.set(xscale="log", xlabel="seconds", yticks=range(len(gains)), title="(b)")
@@ -101,9 +101,8 @@ def pareto_figure(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> Figure:
     right.invert_yaxis()
     right.margins(x=0.4, y=0.08)
     right.grid(axis="y", visible=False)
-    say_below(
-        fig, f"A dot: the mean of {counted(len(e.seeds), 'seed')} ± standard deviation; grey, dashed: the frontier"
-    )
+    told = f"A dot: the mean of {counted(len(e.seeds), 'seed')} ± standard deviation"
+    say_below(fig, f"{told}; grey, dashed: the frontier")
     return fig
 
 
@@ -141,8 +140,8 @@ def price_figure(e: Experiment, runs: pd.DataFrame, passes: Mapping[str, float])
     ax.axhline(nothing, color=colour("Original"), linestyle="--", linewidth=1, label="do nothing")
     if floor == floor:  # two seeds at least
         ax.axhspan(0, floor, color=colour("Retrain"), alpha=0.12, linewidth=0, label="below two retrainings' KL")
-    ax.plot([1], [0], marker=marker("Retrain"), markersize=11, linestyle="none", color=colour("Retrain"), label="Retrain",
-            clip_on=False)  # fmt: skip
+    own: dict[str, Any] = {"color": colour("Retrain"), "marker": marker("Retrain"), "label": "Retrain"}
+    ax.plot([1], [0], markersize=11, linestyle="none", clip_on=False, **own)
     note = f"\n(diverged, left out: {', '.join(gone)})" if gone else ""
     ax.set(xscale="log", ylim=(0, None), ylabel="KL to Retrain on the forgotten data (nats)",
            xlabel=f"gradient passes / Retrain's{note}")  # fmt: skip

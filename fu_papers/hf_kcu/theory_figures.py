@@ -183,9 +183,7 @@ def perturbation_figure(records: Sequence[Record]) -> Figure:
         told = f"{label}: at most {ratios[-1]:.2f}"
         ax.step(ratios, share, where="post", color=hue, linestyle=dashes, label=told)
     ax.axvline(1, color="black", linestyle=":", linewidth=1.5, label="the bound")
-    ax.set(
-        xlabel="error / bound", ylabel="draws up to there (%)", xlim=(0, max(1.05, 1.05 * ratios[-1])), ylim=(0, 103)
-    )
+    ax.set(xlabel="error / bound", ylabel="draws up to there (%)", xlim=(0, None), ylim=(0, 103))
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), frameon=False)
     say_below(fig, f"A line: {len(ratios)} draws")
     return fig

@@ -61,8 +61,8 @@ def training_curves(e: Experiment, trainings: Trainings, scenario: str = "client
         ax.set(title=title(text), xlabel="federated round", ylabel=f"test {measure_of(text)}")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-    told = f"{counted(len(s.seeds), 'seed')}, and for Retrain {counted(len(s.requests), 'request')}"
-    say_below(fig, f"Line: the mean of {told}; band: ± standard deviation")
+    told = f"{counted(len(s.seeds), 'seed')} (Retrain: × {counted(len(s.requests), 'request')})"
+    say_below(fig, f"Mean of {told}; band: ± standard deviation")
     return fig
 
 
@@ -91,9 +91,10 @@ def recovery_curves(
     """Fig. 4: test and forget accuracy per recovery round, less Retrain's of the same request and seed, a line per run.
 
     methods: only these; none given: all of the experiment's. Two small panels per method: test accuracy above, forget
-    accuracy below. Round 0 is right after the unlearning step, the dashed line is Retrain. A line ends where its run
-    ends. A full dot is where the paper's stop rule (test accuracy reaches Retrain's) ended recovery, an open one where
-    a run gave up; Natural, which no rule stops, has neither. FedEraser has no recovery: its replay ends where it ends.
+    accuracy below, in points, linear up to five of them, then logarithmic. Round 0 is right after the unlearning step,
+    the dashed line is Retrain. A line ends where its run ends: in a full dot where the paper's stop rule (test accuracy
+    reaches Retrain's) ended recovery, in an open one where it gave up; Natural, which no rule stops, has neither.
+    FedEraser has no recovery: its replay ends where it ends.
     """
     found = {m: runs for m in methods or e.methods if (runs := _with_goals(unlearnings, scenario, setting, m))}
     blocks, columns = _panels(len(found))
@@ -106,10 +107,15 @@ def recovery_curves(
         for ax, (method, runs) in zip(panels, found.items(), strict=False):
             for run, goal in runs:
                 path = [point[metric] - goal[metric] for point in run.rounds]
-                _run_line(ax, method, path, run.metrics["test"], run.metrics["test"][metric] - goal[metric])
+                stop = run.metrics["test"]
+                _run_line(ax, method, path, stop, stop[metric] - goal[metric])
             for reference, height in (("Retrain", 0.0), ("Original", float(np.mean(nothing)))):
                 ax.axhline(height, color=colour(reference), linestyle=linestyle(reference), linewidth=1.2, zorder=1)
             ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
+            ax.set_yscale("symlog", linthresh=5.0, linscale=0.8)
+            ax.yaxis.set_major_locator(FixedLocator((-50, -5, 0, 5, 50)))
+            ax.yaxis.set_major_formatter(ScalarFormatter())
+            ax.yaxis.set_minor_locator(NullLocator())
         limits = [ax.get_ylim() for ax, _ in zip(panels, found, strict=False)]
         for k, ax in enumerate(panels):
             ax.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
@@ -130,14 +136,20 @@ def recovery_curves(
 
 
 def _run_line(ax: Axes, method: str, path: Sequence[float], stop: Mapping[str, Any], end: float) -> None:
-    """One run's `path` over the rounds, and the dot where it came back (`end`, at the round of `stop`) or gave up."""
-    ax.plot(range(len(path)), path, color=colour(method), linewidth=1.0, alpha=0.8)
+    """One run's `path` over the rounds, and the dot where it came back (`end`, at the round of `stop`) or gave up.
+
+    What a run went on for, once the paper's rule was met, is left out.
+    """
     look: dict[str, Any] = {"color": colour(method), "markersize": 5, "zorder": 3}
-    if stop["reached"] or len(path) == 1:
-        if method != "Natural":
-            ax.plot(stop["rounds"], end, "o", **look)
-    elif method != "Natural":
+    if method == "Natural":
+        shown = list(path)
+    elif stop["reached"] or len(path) == 1:
+        shown = [*path[: stop["rounds"]], end]
+        ax.plot(stop["rounds"], end, "o", **look)
+    else:
+        shown = list(path)
         ax.plot(len(path) - 1, path[-1], "o", markerfacecolor="white", **look)
+    ax.plot(range(len(shown)), shown, color=colour(method), linewidth=1.0, alpha=0.8)
 
 
 def _panels(n: int) -> tuple[int, int]:
@@ -395,11 +407,11 @@ def operating_modes() -> Figure:
 def sweep_scatter(e: Experiment, runs: pd.DataFrame, scenario: str = "clients", stop: str = "test") -> Figure:
     """Fig. 5 (and 6, for segmentation): recovery rounds against what is left of the forget gap, per (eta_u, E_u).
 
-    One panel per setting. A line joins the rates eta_u of one mode and E_u, in their order. Means over the sweep's runs that came back; near the origin is good. Open: some gave up;
-    where all did, or one diverged, no dot but a note. Stars: Natural, NoT and PGA on the same requests and seeds, tuned
-    where the tables are; Natural, which no rule stops, after its last round. Crosses: the paper. Its figures come
-    without numbers, so these are the forget gaps of the nearest block of its tables, at the rounds that its printed
-    costs imply; those beyond our cap are in the note.
+    One panel per setting. A line joins the rates eta_u of one mode and E_u, in their order. Means over the sweep's runs
+    that came back; near the origin is good. Open: some gave up; where all did, or one diverged, no dot but a note.
+    Stars: Natural, NoT and PGA on the same requests and seeds, tuned where the tables are; Natural, which no rule
+    stops, after its last round. Crosses: the paper. Its figures come without numbers, so these are the forget gaps of
+    the nearest block of its tables, at the rounds that its printed costs imply; those beyond our cap are in the note.
     """
     settings = e.sweep_settings if scenario == "clients" else e.scenario(scenario).settings
     fig, axes = axes_row(len(settings), height=4.2, width=7.0)
