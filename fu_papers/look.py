@@ -1,7 +1,7 @@
 """One look for every figure and table. Same records, same bytes.
 
-Everything shown carries a line that says which data it comes from; colours and dashes belong to a method, not to a
-figure.
+Everything shown says which data it comes from: a table in the line below it; a figure in its alt text and in the
+file, with one line below it for what a dot and a band are. Colour, dash and marker belong to a method, not to a figure.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import html
 import io
 import os
-import textwrap
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import resources
@@ -26,9 +26,13 @@ import seaborn as sns
 from IPython.display import HTML, Image
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+from matplotlib.transforms import Bbox
 
 from fu_core.errors import nearest
+from fu_core.unlearning.method import Method, methods
 from fu_core.unlearning.method import method as registered
+from fu_papers.eyes import distance
 from fu_papers.lab.files import written_atomically
 
 if TYPE_CHECKING:
@@ -38,6 +42,10 @@ DPI = 150
 SCREEN_DPI = 90  # pictures keep their print resolution and are shown at this one
 SOURCE_SIZE = 7.0  # points
 LINE = "#555555"  # of what belongs to no method: bounds, marks, notes
+MARKERS = ("o", "s", "^", "D", "v", "P", "<", "p", ">")
+RETRAIN = "X"  # the marker of what all others are compared with, and of nobody else
+AROUND = ((1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1), (0, 1), (0, -1))  # of a dot, where its name can stand
+SIDES = {1: ("left", "bottom"), 0: ("center", "center"), -1: ("right", "top")}  # alignment of a name on that side
 
 
 # --- figures ---------------------------------------------------------------------------------------------------------
@@ -70,8 +78,8 @@ def style() -> Iterator[None]:
 def colour(method: str) -> str:
     """The colour of `method`, the same in every figure, as it was registered. Raises ValueError for an unknown one.
 
-    Methods that meet in one figure (those of one paper) can be told apart by colour-blind readers, too; a test measures
-    it. The proposed method of each paper is a warm, strong colour.
+    The proposed method of each paper is a warm, strong colour. Forty colours cannot all be told apart: where two are
+    near each other, for colour-blind readers too, the markers or the dashes of the methods differ (a test measures it).
     """
     return registered(method).colour
 
@@ -79,6 +87,61 @@ def colour(method: str) -> str:
 def linestyle(method: str) -> str:
     """The dash pattern of `method`: dashed for Retrain, the line that all others are compared with."""
     return registered(method).dash
+
+
+def marker(method: str) -> str:
+    """The marker of `method`, the same in every figure: the one whose other bearers are farthest from its colour.
+
+    Ours choose in the order of their names, those of a notebook after them, which thus change no other's marker.
+    """
+    if method == "Retrain":
+        return RETRAIN
+    registered(method)  # raises for an unknown one
+    bearers: dict[str, list[str]] = {mark: [] for mark in MARKERS}  # their colours
+    for name, about in sorted(methods().items(), key=_ours_by_name):
+        apart = {mark: min((distance(about.colour, other) for other in c), default=2.0) for mark, c in bearers.items()}
+        chosen = max(apart, key=apart.__getitem__)  # the first of those that nobody has yet
+        bearers[chosen].append(about.colour)
+        if name == method:
+            break
+    return chosen
+
+
+def _ours_by_name(registration: tuple[str, Method]) -> tuple[bool, str]:
+    name, about = registration  # the sort is stable: who is not ours stays in the order of registration
+    foreign = not about.serve.__module__.startswith("fu_core.")
+    return foreign, "" if foreign else name
+
+
+def label_dots(ax: Axes, labels: Sequence[tuple[float, float, str, str]], size: float = 8) -> None:
+    """Names beside their dots, where they lie on no dot and on no other name; a thin line leads to one that had to go.
+
+    labels: (x, y, text, colour) each. Call it when limits, scales and legends of the figure stand. size: in points.
+    """
+    fig = ax.figure
+    assert isinstance(fig, Figure)
+    fig.draw_without_rendering()
+    drawn = [np.asarray(dots.get_offsets()) for dots in ax.collections]
+    drawn += [np.column_stack([line.get_xdata(), line.get_ydata()]) for line in ax.lines if line.get_marker() != "None"]
+    dots = np.concatenate([np.empty((0, 2)), *(found.reshape(-1, 2) for found in drawn)]).astype(float)
+    radius = 4 * fig.dpi / 72
+    taken = [Bbox.from_extents(x - radius, y - radius, x + radius, y + radius) for x, y in ax.transData.transform(dots)]
+    for x, y, text, ink in labels:
+        name = ax.annotate(text, (x, y), xytext=(0, 0), textcoords="offset points", fontsize=size, color=ink)
+        name.set_path_effects([withStroke(linewidth=2, foreground="white")])  # lines pass behind it
+        for right, up in [(points * right, points * up) for points in (6, 12, 20, 30, 42) for right, up in AROUND]:
+            name.set(position=(right, up), ha=SIDES[np.sign(right)][0], va=SIDES[np.sign(up)][1])
+            box = name.get_window_extent()
+            if not any(box.overlaps(other) for other in taken) and _within(box, ax.bbox):
+                break
+        if max(abs(right), abs(up)) > 6:
+            way = {"arrowstyle": "-", "color": ink, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3}
+            ax.annotate("", (x, y), xytext=(right, up), textcoords="offset points", arrowprops=way)
+        taken.append(box)
+
+
+def _within(box: Bbox, frame: Any) -> bool:
+    return bool(frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1)
 
 
 def seed_band(ax: Axes, x: Sequence[float], runs: Any, method: str, **line: Any) -> None:
@@ -97,10 +160,20 @@ def seed_band(ax: Axes, x: Sequence[float], runs: Any, method: str, **line: Any)
         ax.fill_between(x, mean - spread, mean + spread, color=look["color"], alpha=0.2, linewidth=0)
 
 
+def say_below(fig: Figure, text: str) -> None:
+    """The one line below `fig`: how many runs a dot or a line stands for, and what a band is."""
+    if not text or "\n" in text:
+        raise ValueError(f"text must be one line, got {text!r}")
+    fig.set_label(text)
+
+
 def save_figure(fig: Figure, path: Path, source: str) -> Path:
-    """Write `fig` as PNG with its data source in small print below everything else. Same figure, same bytes."""
+    """Write `fig` as PNG: one line in small print below everything else (`say_below`), the whole source in the file.
+
+    The line ends with the data, in full where it has room. Same figure, same bytes.
+    """
     path = _with_suffix(path, ".png")
-    note = _source_note(fig, source)
+    note = _line_below(fig, one_line(source))
     try:
         with written_atomically(path) as part:
             fig.savefig(
@@ -110,7 +183,7 @@ def save_figure(fig: Figure, path: Path, source: str) -> Path:
                 bbox_inches="tight",
                 pad_inches=0.1,
                 facecolor="white",
-                metadata={"Software": None},  # would name the version of matplotlib
+                metadata={"Software": None, "Description": f"Data: {one_line(source)}"},  # no version of matplotlib
             )
     finally:
         note.remove()
@@ -123,7 +196,8 @@ def show_figure(fig: Figure, path: Path, source: str) -> Image:
     plt.close(fig)  # or the inline backend would show it a second time, without its source
     picture = Path(path).read_bytes()
     pixels = int.from_bytes(picture[16:20], "big")  # PNG header: width
-    return Image(data=picture, width=round(pixels * SCREEN_DPI / DPI), alt=f"{Path(path).stem}. Data: {source}")
+    told = "".join(f"{text}. " for text in (Path(path).stem, str(fig.get_label())) if text)
+    return Image(data=picture, width=round(pixels * SCREEN_DPI / DPI), alt=f"{told}Data: {source}")
 
 
 def keep_figure(path: Path, source: str, draw: Callable[..., Figure], *of: Any) -> Image:
@@ -133,23 +207,38 @@ def keep_figure(path: Path, source: str, draw: Callable[..., Figure], *of: Any) 
     return show_figure(fig, path, source)
 
 
-def _source_note(fig: Figure, source: str) -> Any:
-    """Text just below the drawn part of `fig`, as wide as that; a tight bounding box then includes it."""
+def _line_below(fig: Figure, source: str) -> Any:
+    """Text just below the drawn part of `fig`, one line as wide as that at most; a tight bounding box includes it."""
     fig.draw_without_rendering()
     drawn = fig.get_tightbbox()  # inches
-    characters = int(drawn.width * 72 / (0.55 * SOURCE_SIZE))
     width, height = fig.get_size_inches()
-    return fig.text(
+    note = fig.text(
         drawn.x0 / width,
         (drawn.y0 - 0.06) / height,
-        textwrap.fill(f"Data: {source}", max(characters, 20)),
+        "",
         va="top",
         ha="left",
         fontsize=SOURCE_SIZE,
         fontfamily="DejaVu Sans",
         color=LINE,
         in_layout=True,
+        parse_math=False,
     )
+    said = f"{fig.get_label()}. " if fig.get_label() else ""
+    names = in_short(source)
+    shorter = [f"{names[:end].rstrip()} …" for end in range(len(names), 0, -1)]
+    for data in (source, *shorter):
+        note.set_text(f"{said}Data: {data}")
+        if note.get_window_extent().width <= drawn.width * fig.dpi:
+            return note
+    note.set_text(said.strip())
+    return note
+
+
+def in_short(source: str) -> str:
+    """The data sets of a source without remarks, edition and net: "CIFAR-10, MNIST handwritten digits"."""
+    names = [re.split(r" \(|[,;:] |\. ", text)[0] for text in source.split(" | ")]
+    return ", ".join(dict.fromkeys(names))
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------

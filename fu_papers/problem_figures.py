@@ -11,10 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fu_papers.lab.record import Record
-from fu_papers.look import colour, mean_spread
+from fu_papers.look import mean_spread, say_below
 from fu_papers.problems import Setting
 
 Descriptions = Mapping[str, Record]
+SHADE = "#f6dcc8"  # behind what is to be forgotten
 
 
 def title(text: str) -> str:
@@ -42,13 +43,14 @@ def label_distribution(descriptions: Descriptions, targets: Sequence[int]) -> Fi
         counts = np.array(description.metrics["label_counts"])  # (clients, classes)
         client, label = np.nonzero(counts)
         held = counts[client, label]
-        dots = ax.scatter(client, label, s=300 * held / counts.max(), c=held, cmap="viridis_r", vmin=0)
+        dots = ax.scatter(client, label, s=300 * held / counts.max(), c=held, cmap="crest", vmin=0, zorder=3)
         fig.colorbar(dots, ax=ax, label="samples", pad=0.02)
-        for target in targets:
-            ax.axvspan(target - 0.45, target + 0.45, color=colour("PUF-Special"), alpha=0.12, linewidth=0)
+        for target in targets:  # below grid and dots, whose colours are numbers
+            ax.axvspan(target - 0.45, target + 0.45, color=SHADE, linewidth=0, zorder=0)
         ax.set(title=title(text), xlabel="client (shaded: asks to be forgotten)", ylabel="class")
         ax.set(xlim=(-0.6, len(counts) - 0.4), ylim=(-0.6, counts.shape[1] - 0.4))
         ax.set(xticks=range(len(counts)), yticks=range(0, counts.shape[1], max(1, counts.shape[1] // 10)))
+    say_below(fig, "A dot: a client's samples of a class, by size and colour")
     return fig
 
 
@@ -56,6 +58,11 @@ def axes_row(n: int, *, height: float, width: float, sharey: bool = False) -> tu
     """`n` axes side by side."""
     fig, axes = plt.subplots(1, n, figsize=(width * n, height), squeeze=False, sharey=sharey)
     return fig, list(axes[0])
+
+
+def counted(n: int, what: str) -> str:
+    """ "1 seed", "3 seeds"."""
+    return f"{n} {what}{'s' * (n != 1)}"
 
 
 def spread(values: pd.Series, digits: int = 1) -> str:

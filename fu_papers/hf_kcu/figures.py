@@ -1,4 +1,4 @@
-"""HF-KCU's figures, drawn from run records only. Numbers as in the paper: Fig. 1, Table 3 as bars.
+"""HF-KCU's figures, drawn from run records only. Numbers as in the paper: Fig. 1, Table 3 as dots.
 
 Every function takes the experiment and records or the wide frame of `results`; nothing here trains.
 """
@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fu_papers.controls import AGAIN, REFERENCES
@@ -16,29 +17,31 @@ from fu_papers.hf_kcu.grid import ASCENT, FORMS, MATCHED, METHODS, ROUND, Experi
 from fu_papers.hf_kcu.results import Speeds, main_runs, rows_of, shown
 from fu_papers.hf_kcu.tables import DIVERGED
 from fu_papers.lab.record import Record
-from fu_papers.look import colour, linestyle
-from fu_papers.problem_figures import axes_row, title
+from fu_papers.look import colour, linestyle, marker, say_below
+from fu_papers.problem_figures import axes_row, counted, title
 
-MARKERS = {FORMS[0]: "v", FORMS[1]: "D", MATCHED: "s", ASCENT: "^", "NaiveGA": "<", "FedEraser": "P"}  # against price
+PRICED = (*FORMS, MATCHED, ASCENT, "NaiveGA", "FedEraser")  # against price
 SHOWN_BELOW_RETRAIN = 15  # points of test accuracy; a collapsed method leaves the frame and is named instead
+FREE = 4.0  # doing nothing takes no time: it stands so many times farther right than the fastest
 
 
 def forgetting_figure(e: Experiment, runs: pd.DataFrame) -> Figure:
     """Forget accuracy against test accuracy of every method, a dot per seed: how far from Retrain, in which way."""
-    fig, axes = axes_row(len(e.settings), height=4.0, width=4.2)
+    fig, axes = axes_row(len(e.settings), height=4.4, width=4.2)
     r = runs[(runs.group == "methods") & runs.method.isin([*REFERENCES, *METHODS])]
+    named: dict[str, Any] = {}
     for ax, setting in zip(axes, e.settings, strict=True):
         here = r[r.setting == setting]
         collapsed = here[here.test < here[here.method == "Retrain"].test.mean() - SHOWN_BELOW_RETRAIN]
         inside = here.drop(collapsed.index)
         for method in inside.method.unique():
             dots = inside[inside.method == method]
-            look: dict[str, Any] = {"marker": "o", "s": 45, "color": colour(method)}
+            look: dict[str, Any] = {"marker": marker(method), "s": 45, "color": colour(method)}
             if method == "Retrain":
-                look |= {"marker": "X", "s": 90}
+                look |= {"s": 90}
             elif method == "Original":  # a ring, since HF-KCU as printed lands on it
-                look |= {"s": 130, "facecolors": "none"}
-            ax.scatter(dots.forget, dots.test, label=shown(method), **look)
+                look |= {"marker": "o", "s": 150, "facecolors": "none"}
+            named[shown(method)] = ax.scatter(dots.forget, dots.test, **look)
         goal = here[here.method == "Retrain"]
         ax.axvline(goal.forget.mean(), color=colour("Retrain"), linestyle="--", linewidth=1)
         ax.axhline(goal.test.mean(), color=colour("Retrain"), linestyle="--", linewidth=1)
@@ -49,38 +52,65 @@ def forgetting_figure(e: Experiment, runs: pd.DataFrame) -> Figure:
         below = f"\n(below the frame: {', '.join(gone)})" if gone else ""
         ax.set(title=title(setting), xlabel=f"accuracy on the forgotten data (%){below}")
     axes[0].set_ylabel("test accuracy (%)")
-    handles, labels = axes[0].get_legend_handles_labels()
-    fig.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
+    columns = max(2, 2 * len(axes) - 1)
+    fig.legend(list(named.values()), list(named), loc="outside upper center", ncols=columns, frameon=False)
+    say_below(fig, f"A dot: one of {counted(len(e.seeds), 'seed')}; dashed: Retrain's mean")
     return fig
 
 
 def pareto_figure(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> Figure:
-    """Fig. 1: (a) test accuracy against speed-up, (b) seconds. All timed in one process."""
-    fig, (left, right) = axes_row(2, height=4.0, width=5.4)
+    """Fig. 1: (a) test accuracy against speed-up, with doing nothing, (b) seconds. All timed in one process.
+
+    Grey, dashed: the frontier, those than whom nobody is both faster and more accurate. Doing nothing takes no time and
+    stands at the right end: what lies below it, and to the left, cannot win by accuracy and speed. The names in (b) are
+    those of the dots in (a), too.
+    """
+    fig, (left, right) = axes_row(2, height=4.4, width=5.6)
     seconds = speeds["main"].metrics["seconds"]
     order = ["Retrain", *(method for method in METHODS if method in seconds)]
-    for place, method in enumerate(order):
-        taken = seconds["retrain" if method == "Retrain" else method]
+    gains = {method: seconds["retrain"] / seconds["retrain" if method == "Retrain" else method] for method in order}
+    gains["Original"] = FREE * max(gains.values())
+    means = {method: float(main_runs(e, runs, method).test.mean()) for method in gains}
+    for place, (method, gain) in enumerate(gains.items()):
         accuracy = main_runs(e, runs, method).test
-        gain = seconds["retrain"] / taken
         error = accuracy.std() if len(accuracy) > 1 else 0.0
-        look: dict[str, Any] = {"color": colour(method), "markersize": 8, "capsize": 3, "label": shown(method)}
-        left.errorbar(gain, accuracy.mean(), yerr=error, fmt="o", **look)
-        right.barh(place, taken, color=colour(method))
-        right.annotate(
-            f"{taken:.2g} s, {gain:.3g}×", (taken, place), xytext=(4, 0), textcoords="offset points", va="center"
-        )
-    retrained = main_runs(e, runs, "Retrain").test.mean()
-    left.axhline(retrained, color=colour("Retrain"), linestyle="--", linewidth=1)
-    left.set(xscale="log", xlabel="times faster than retraining", ylabel="test accuracy (%)", title="(a)")
-    left.legend(loc="center right", fontsize=9)
-    left.margins(x=0.1, y=0.1)
-    right.set(xscale="log", xlabel="seconds", yticks=range(len(order)), title="(b)")
-    right.set_yticklabels([shown(method) for method in order])
+        look: dict[str, Any] = {"color": colour(method), "marker": marker(method), "zorder": 3}
+        left.plot([gain, gain], [means[method] - error, means[method] + error], color=colour(method), linewidth=1)
+        left.scatter(gain, means[method], s=60, **look)
+        taken = seconds["retrain"] / gain
+        told = "" if method == "Original" else f"{taken:.2g} s, {gain:.3g}×"
+        right.scatter(taken, place, s=60, **look)
+        right.annotate(told, (taken, place), xytext=(8, 0), textcoords="offset points", va="center", fontsize=9)
+    best = [
+        method for method in gains if not any(means[m] >= means[method] and gains[m] > gains[method] for m in gains)
+    ]
+    best.sort(key=lambda method: gains[method])
+    left.plot(
+        [gains[m] for m in best], [means[m] for m in best], color="#999999", linestyle="--", linewidth=1.2, zorder=1
+    )
+    left.axhline(means["Retrain"], color=colour("Retrain"), linestyle="--", linewidth=1, zorder=1)
+    left.set(
+        xscale="log", xlabel="times faster than retraining", ylabel="test accuracy (%)", title="(a), names as in (b)"
+    )
+    left.margins(x=0.12, y=0.12)
+    right.set(xscale="log", xlabel="seconds", yticks=range(len(gains)), title="(b)")
+    free = gains["Original"]
+    _powers_of_ten(left, free, [1.0, free / FREE])
+    _powers_of_ten(right, seconds["retrain"] / free, [seconds["retrain"] * FREE / free, seconds["retrain"]])
+    right.set_yticklabels([shown(method) for method in gains])
     right.invert_yaxis()
-    right.margins(x=0.35)
+    right.margins(x=0.4, y=0.08)
     right.grid(axis="y", visible=False)
+    told = f"A dot: the mean of {counted(len(e.seeds), 'seed')} ± standard deviation"
+    say_below(fig, f"{told}; grey, dashed: the frontier")
     return fig
+
+
+def _powers_of_ten(ax: Axes, free: float, ends: Sequence[float]) -> None:
+    """Ticks where somebody's number can be, between `ends`, and "no time" where doing nothing stands."""
+    powers = [10.0**k for k in range(-6, 7) if 0.99 * ends[0] <= 10.0**k <= 1.01 * ends[1]]
+    ax.set_xticks([free, *powers], labels=["no time", *(f"{power:g}" for power in powers)])
+    ax.minorticks_off()
 
 
 def price_figure(e: Experiment, runs: pd.DataFrame, passes: Mapping[str, float]) -> Figure:
@@ -94,68 +124,74 @@ def price_figure(e: Experiment, runs: pd.DataFrame, passes: Mapping[str, float])
     natural = rows_of(runs, "price", ROUND).assign(rounds=lambda frame: frame.label.astype(int))
     by_rounds = natural.groupby("rounds")[["passes", "kl_forget"]].mean().sort_index()
     ax.plot(by_rounds.passes / whole, by_rounds.kl_forget, color=colour(ROUND), linewidth=1.5)
-    ax.scatter(natural.passes / whole, natural.kl_forget, color=colour(ROUND), s=18, label="Natural, by rounds")
+    ax.scatter(natural.passes / whole, natural.kl_forget, color=colour(ROUND), marker=marker(ROUND), s=18,
+               label="Natural, by rounds")  # fmt: skip
     gone = []
-    for method in MARKERS:
+    for method in PRICED:
         r = main_runs(e, runs, method)
         if r.empty or r.kl_forget.isna().any():
             continue
         if (r.kl > DIVERGED).any():
             gone.append(shown(method))
             continue
-        look: dict[str, Any] = {"color": colour(method), "marker": MARKERS[method], "s": 50}
+        look: dict[str, Any] = {"color": colour(method), "marker": marker(method), "s": 50}
         ax.scatter(r.passes / whole, r.kl_forget, label=shown(method), **look)
     nothing, floor = (main_runs(e, runs, method).kl_forget.mean() for method in ("Original", AGAIN))
     ax.axhline(nothing, color=colour("Original"), linestyle="--", linewidth=1, label="do nothing")
     if floor == floor:  # two seeds at least
         ax.axhspan(0, floor, color=colour("Retrain"), alpha=0.12, linewidth=0, label="below two retrainings' KL")
-    ax.plot([1], [0], marker="X", markersize=11, linestyle="none", color=colour("Retrain"), label="Retrain",
-            clip_on=False)  # fmt: skip
+    own: dict[str, Any] = {"color": colour("Retrain"), "marker": marker("Retrain"), "label": "Retrain"}
+    ax.plot([1], [0], markersize=11, linestyle="none", clip_on=False, **own)
     note = f"\n(diverged, left out: {', '.join(gone)})" if gone else ""
     ax.set(xscale="log", ylim=(0, None), ylabel="KL to Retrain on the forgotten data (nats)",
            xlabel=f"gradient passes / Retrain's{note}")  # fmt: skip
     fig.legend(loc="outside right upper", frameon=False)
+    say_below(fig, f"A dot: one of {counted(len(e.seeds), 'seed')}; line: the mean over seeds")
     return fig
 
 
 def backdoor_figure(e: Experiment, runs: pd.DataFrame) -> Figure:
-    """Table 3 as bars: attack success before, after and retrained, a dot per seed, target class in or out."""
+    """Table 3 as dots, one per seed: attack success before, after and retrained, target class in or out."""
     fig, axes = axes_row(2, height=3.4, width=5.0, sharey=True)
     order = ("Original", "HF-KCU printed", "HF-KCU", "Retrain")
     heads = (("asr", "images of other classes"), ("asr_included", "all images (which fits the paper's 9.64 %)"))
     for ax, (name, head) in zip(axes, heads, strict=True):
         for place, method in enumerate(order):
             values = rows_of(runs, "backdoor", method)[name]
-            ax.bar(place, values.mean(), color=colour(method), alpha=0.75)
-            ax.scatter([place] * len(values), values, color="black", s=14, zorder=3)
-        ax.set(xticks=range(len(order)), title=head, ylim=(0, 102))
+            look = {"color": colour(method), "linewidth": 2.5, "zorder": 2}
+            ax.plot([place - 0.3, place + 0.3], [values.mean()] * 2, **look)
+            ax.scatter([place] * len(values), values, color=colour(method), edgecolor="white", s=45, zorder=3)
+        ax.set(xticks=range(len(order)), title=head, xlim=(-0.5, len(order) - 0.5), ylim=(-3, 103))
         ax.set_xticklabels(["poisoned", "HF-KCU\nprinted", "HF-KCU\ncorrected", "Retrain"])
         ax.grid(axis="x", visible=False)
     axes[0].set_ylabel("attack success (%)")
+    say_below(fig, f"A dot: one of {counted(len(e.seeds), 'seed')}; line: their mean")
     return fig
 
 
 def sweeps_figure(e: Experiment, runs: pd.DataFrame) -> Figure:
-    """How k, damping and the clip beta move forget accuracy (solid) and test accuracy (thin), both forms."""
+    """How k, damping and the clip beta move forget accuracy, both forms: a line through the means, a dot per seed."""
     panels = {"iters": "CG steps k", "damping": "damping", "beta": "clip beta"}
     fig, axes = axes_row(len(panels), height=3.6, width=4.2, sharey=True)
     goal, start = (main_runs(e, runs, method).forget.mean() for method in ("Retrain", "Original"))
     for ax, (group, label) in zip(axes, panels.items(), strict=True):
         r = runs[runs.group == group].assign(value=lambda frame: frame.label.astype(float))
-        for method in FORMS:
-            by_value = r[r.method == method].groupby("value").forget
-            mean, spread_of = by_value.mean(), by_value.std().fillna(0)
-            ax.errorbar(
-                mean.index, mean, yerr=spread_of, color=colour(method), label=shown(method), marker="o", capsize=3
-            )
+        for method, beside in zip(FORMS, (0.96, 1.04), strict=True):  # or one form's dots would hide the other's
+            own = r[r.method == method]
+            mean = own.groupby("value").forget.mean()
+            look: dict[str, Any] = {"color": colour(method), "marker": marker(method)}
+            ax.scatter(own.value * beside, own.forget, s=16, alpha=0.55, linewidth=0, **look)
+            ax.plot(mean.index * beside, mean, label=shown(method), linestyle=linestyle(method), **look)
         ax.axhline(goal, color=colour("Retrain"), linestyle=linestyle("Retrain"), label="Retrain")
         ax.axhline(start, color=colour("Original"), linestyle=linestyle("Original"), label="do nothing")
         ax.set(xscale="log", xlabel=label)
         values = sorted(r.value.unique())
         ax.set_xticks(values, labels=[f"{value:g}" for value in values])
         ax.minorticks_off()
+        ax.margins(x=0.12)
     axes[0].set_ylabel("accuracy on the forgotten data (%)")
     axes[-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    say_below(fig, f"A small dot: one of {counted(len(e.seeds), 'seed')}; line: their mean")
     return fig
 
 
@@ -170,6 +206,7 @@ def residual_figure(residuals: Sequence[Record]) -> Figure:
                 ax.plot(curve["residuals"], dashes, color=colour("HF-KCU"), label=f"client {client}{met}")
         ax.axhline(1, color="#999999", linewidth=1)
         ax.set(yscale="log", xlabel="CG step", title=f"{head}, damped, trained net")
-        ax.legend(frameon=False)
+        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), frameon=False)
     axes[0].set_ylabel(r"relative residual $|r_t| / |r_0|$")
+    say_below(fig, "A line: one client's system, one seed")
     return fig

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from fu_papers.convex import CONVEX, pooled, slope, total_loss
 from fu_papers.hf_kcu.plane import cg_path, two_parameters
 from fu_papers.hf_kcu.theory import LEAVING
 from fu_papers.lab.record import Record
-from fu_papers.look import LINE, colour, linestyle, three_digits
+from fu_papers.look import LINE, colour, linestyle, say_below, three_digits
 from fu_papers.problem_figures import axes_row
 
 SOURCE = (
@@ -25,6 +24,7 @@ SOURCE = (
 SPLIT_NAMES = {"iid": "IID", "dirichlet": "Dirichlet 0.5"}
 GROUPS = {"corrected": "HF-KCU", "do nothing": "Original"}  # variant -> whose colour; the others are printed forms
 NEUTRAL = "#8a8a8a"  # readings in between: right sign, but not all corrections
+LEAST_TERM = 1e-6  # of the axis of the error's terms
 AT_LEAST = 1e-3  # of the logarithmic axis; what is smaller sits at its edge, with its number beside it
 
 
@@ -42,8 +42,9 @@ def exactness_figure(records: Sequence[Record]) -> Figure:
     frame = exactness_frame(records)
     problems, variants = list(frame.problem.unique()), list(frame.variant.unique())
     fig, axes = axes_row(len(problems), height=4.6, width=3.2, sharey=True)
+    farthest = max(60.0, 1.5 * float(frame.error.max()))
     for ax, problem in zip(axes, problems, strict=True):
-        ax.axvspan(1, 1e3, color=colour("HF-KCU printed"), alpha=0.12, linewidth=0)
+        ax.axvspan(1, farthest, color=colour("HF-KCU printed"), alpha=0.12, linewidth=0)
         ax.axvline(1, color=colour("Original"), linestyle=linestyle("Original"))
         for place, variant in enumerate(variants):
             error = frame[(frame.problem == problem) & (frame.variant == variant)].error
@@ -59,11 +60,13 @@ def exactness_figure(records: Sequence[Record]) -> Figure:
                 ax.annotate(
                     note, (AT_LEAST, place), xytext=(10, 0), textcoords="offset points", va="center", fontsize=9
                 )
-        ax.set(xscale="log", title=problem, xlim=(6e-4, 60), yticks=range(len(variants)))
-        ax.set_xticks([0.001, 0.01, 0.1, 1, 10], labels=["≤0.001", "0.01", "0.1", "1", "10"])
+        ax.set(xscale="log", title=problem, xlim=(6e-4, farthest), yticks=range(len(variants)))
+        ax.set_xticks([0.001, 0.01, 0.1, 1, 10], labels=["≤0.001", "", "0.1", "1", "10"])
         ax.set_yticklabels(variants)
     axes[0].invert_yaxis()
     fig.supxlabel("distance to the retrained model; 1 = doing nothing, shaded = worse than that", fontsize=11)
+    seeds = len({record.config["seed"] for record in records})
+    say_below(fig, f"A small dot: one of {seeds} seeds; a large one: their median")
     return fig
 
 
@@ -146,7 +149,8 @@ def cg_convergence_figure(convergence: Sequence[Record], clients: Sequence[Recor
         label = rf"client {client}'s Hessian, $\kappa$ = {curve['kappa']:.0f} (residual)"
         left.plot(residuals, color=colour("SISA"), linestyle="--" if client == "2" else "-", label=label)
     left.set(yscale="log", xlabel="CG step", ylabel="relative error in the energy norm", title="(a)", ylim=(1e-12, 5))
-    left.legend(fontsize=9, loc="lower right")
+    below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.17), "fontsize": 9, "frameon": False}
+    left.legend(ncols=2, **below)
 
     kappa = np.array([record.config["kappa"] for record in counts])
     for name, label, hue in (
@@ -159,7 +163,8 @@ def cg_convergence_figure(convergence: Sequence[Record], clients: Sequence[Recor
     right.plot(kappa, first * np.sqrt(kappa / kappa[0]), color=LINE, linestyle=":", label=r"$O(\sqrt{\kappa})$")
     right.set(xscale="log", yscale="log", xlabel=r"condition number $\kappa$", title="(b)")
     right.set_ylabel(r"CG steps to a residual of $10^{-4}$")
-    right.legend(fontsize=9)
+    right.legend(ncols=2, **below)
+    say_below(fig, "A line in (a), a dot in (b): one system of equations")
     return fig
 
 
@@ -167,18 +172,39 @@ def cg_convergence_figure(convergence: Sequence[Record], clients: Sequence[Recor
 
 
 def perturbation_figure(records: Sequence[Record]) -> Figure:
-    """Error over bound, a thousand draws: Theorem 1 and Corollary 2. Nothing may lie right of 1."""
-    fig, (ax,) = axes_row(1, height=3.0, width=6.0)
-    bins = np.linspace(0, 1.05, 43).tolist()
-    for name, label, hue in (
-        ("theorem 1", "Theorem 1, exact solves", colour("HF-KCU")),
-        ("corollary 2", "Corollary 2, five CG steps", colour("SISA")),
+    """Error over bound: how many draws stay below a ratio, Theorem 1 and Corollary 2. Nothing may lie right of 1."""
+    fig, (ax,) = axes_row(1, height=3.2, width=6.0)
+    for name, label, hue, dashes in (
+        ("theorem 1", "Theorem 1, exact solves", colour("HF-KCU"), "-"),
+        ("corollary 2", "Corollary 2, five CG steps", colour("SISA"), "--"),
     ):
-        ax.hist(records[0].metrics[name], bins=bins, color=hue, alpha=0.6, label=label)
-    ax.axvline(1, color="black", linestyle="--", linewidth=1)
-    ax.set(xlabel="error / bound", ylabel="draws", xlim=(0, 1.05))
-    ax.legend(frameon=False)
+        ratios = np.sort(records[0].metrics[name])
+        share = 100 * np.arange(1, len(ratios) + 1) / len(ratios)
+        told = f"{label}: at most {ratios[-1]:.2f}"
+        ax.step(ratios, share, where="post", color=hue, linestyle=dashes, label=told)
+    ax.axvline(1, color="black", linestyle=":", linewidth=1.5, label="the bound")
+    ax.set(xlabel="error / bound", ylabel="draws up to there (%)", xlim=(0, None), ylim=(0, 103))
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), frameon=False)
+    say_below(fig, f"A line: {len(ratios)} draws")
     return fig
+
+
+def _in_order(record: Record) -> dict[str, float]:
+    """The terms of a record, with the sign turned before the clip and not after it.
+
+    What is recorded turns the sign last, when the clip has left next to nothing to turn: 2 s, s being the length after
+    the clip and with the weight w. Turned first, at full length, it is 2 (c + s / (1 - w)): c is what the clip takes
+    off, and s / (1 - w) what it leaves, at the weight w / (1 - w) that holds there. Clip and weight are as long after
+    it as before it, and so is the whole error.
+    """
+    terms = dict(record.metrics["terms"])
+    left = terms.pop("sign") / 2 / (1 - record.metrics["share"])
+    found: dict[str, float] = {}
+    for name, value in terms.items():
+        if name.startswith("clip"):
+            found["sign"] = 2 * (value + left)
+        found[name] = value
+    return found
 
 
 def error_terms_table(records: Sequence[Record]) -> pd.DataFrame:
@@ -186,7 +212,7 @@ def error_terms_table(records: Sequence[Record]) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for clients in dict.fromkeys(record.config["clients"] for record in records):
         chosen = [record for record in records if record.config["clients"] == clients]
-        terms = pd.DataFrame([record.metrics["terms"] for record in chosen]).mean()
+        terms = pd.DataFrame([_in_order(record) for record in chosen]).mean()
         share = 100 * float(np.mean([record.metrics["share"] for record in chosen]))
         errors = pd.DataFrame([record.metrics["errors"] for record in chosen]).mean()
         row: dict[str, Any] = {"removed": f"{share:.3g} %"}
@@ -197,21 +223,27 @@ def error_terms_table(records: Sequence[Record]) -> pd.DataFrame:
 
 
 def error_terms_figure(records: Sequence[Record]) -> Figure:
-    """The same as bars, by share of the data removed."""
+    """The same as dots on a logarithmic axis, by share of the data removed; what is in the theorem is in bold."""
     table = error_terms_table(records)
     names = [c for c in table.columns if c not in ("removed", "largest") and not c.startswith("end")]
-    fig, (ax,) = axes_row(1, height=3.6, width=9.0)
-    width = 0.8 / len(table)
-    hues = ("#3b0f12", "#8c2320", colour("HF-KCU"), "#f0b4a8")
-    for shift, ((_, row), hue) in enumerate(zip(table.iterrows(), hues, strict=False)):
-        places = np.arange(len(names)) + (shift - (len(table) - 1) / 2) * width
-        ax.bar(places, [row[name] for name in names], width, color=hue, label=f"{row['removed']} removed")
-    in_theorem = names.index("CG error (k = 10)")
-    ax.set_xticks(range(len(names)), labels=[textwrap.fill(name, 14) for name in names], fontsize=9)
-    ax.get_xticklabels()[in_theorem].set_fontweight("bold")
-    ax.set_ylabel("length relative to\nthe true change")
-    ax.grid(axis="x", visible=False)
-    ax.legend(frameon=False)
+    fig, (ax,) = axes_row(1, height=3.8, width=8.0)
+    hues, shapes = ("#3b0f12", "#8c2320", colour("HF-KCU"), "#f0b4a8"), ("o", "s", "D", "^")
+    for shift, (row, hue, shape) in enumerate(zip(table.to_dict("records"), hues, shapes, strict=False)):
+        lengths = [max(row[name], LEAST_TERM) for name in names]
+        places = np.arange(len(names)) + (shift - (len(table) - 1) / 2) * 0.15
+        ax.scatter(lengths, places, color=hue, marker=shape, s=38, zorder=3, label=f"{row['removed']} removed")
+    ax.axvline(1, color=LINE, linestyle=":", linewidth=1.5, label="as long as the true change")
+    ax.set(xscale="log", xlabel="length relative to the true change", yticks=range(len(names)))
+    powers = [10.0**k for k in range(-6, 1)]
+    ax.set_xticks(powers, labels=["≤ 1e-6", *(f"{power:g}" for power in powers[1:])])
+    ax.minorticks_off()
+    ax.set_yticklabels(names)
+    ax.get_yticklabels()[names.index("CG error (k = 10)")].set_fontweight("bold")
+    ax.set_ylim(len(names) - 0.5, -0.5)
+    ax.grid(axis="y", visible=False)
+    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    seeds = len({record.config["seed"] for record in records})
+    say_below(fig, f"A dot: the mean of {seeds} seeds, one client of 10 to 569 leaves")
     return fig
 
 
@@ -246,4 +278,5 @@ def surface_figure(k: int, damping: float, beta: float, sign: int) -> Figure:
         ylim=(float(b[0]), float(b[-1])),
     )
     ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    say_below(fig, "One federation of five clients; contours: the loss of those who stay")
     return fig

@@ -1,0 +1,158 @@
+"""What makes a figure unreadable, measured on the drawn figure: legends over data, dots outside, names over names."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from matplotlib.text import Annotation, Text
+from matplotlib.transforms import Bbox
+
+from fu_papers import look
+from fu_papers.eyes import APART, distance
+
+SLACK = 1.5  # pixels that two things may share
+
+
+def faults(fig: Figure) -> list[str]:
+    """All that is wrong with `fig`, in words; empty for a good picture."""
+    fig.draw_without_rendering()
+    return [*covered(fig), *outside(fig), *overprinted(fig), *alike(fig), *below(fig)]
+
+
+def covered(fig: Figure) -> list[str]:
+    """Legends that lie on data."""
+    found = []
+    for legend in [*fig.legends, *(ax.get_legend() for ax in fig.axes if ax.get_legend())]:
+        box = legend.get_window_extent()
+        for ax in fig.axes:
+            on_it = sum(_inside(points, box) for points in _drawn(ax))
+            found += [f"the legend lies on {on_it} points of {ax.get_title() or 'an axes'}"] * bool(on_it)
+    return found
+
+
+def outside(fig: Figure) -> list[str]:
+    """Dots and corners of lines that leave their frame."""
+    found = []
+    for ax in fig.axes:
+        frame = ax.get_window_extent().padded(SLACK)
+        lost = sum(len(points) - _inside(points, frame) for points in _drawn(ax))
+        found += [f"{lost} points leave the frame of {ax.get_title() or 'an axes'}"] * bool(lost)
+    return found
+
+
+def overprinted(fig: Figure) -> list[str]:
+    """Texts that lie on each other, and names of dots that lie on a dot."""
+    texts = list(_texts(fig))
+    boxes = [text.get_window_extent().padded(-SLACK) for text in texts]
+    pairs = itertools.combinations(zip(texts, boxes, strict=True), 2)
+    found = [f"{a.get_text()!r} lies on {b.get_text()!r}" for (a, one), (b, other) in pairs if one.overlaps(other)]
+    for ax in fig.axes:
+        dots = [dot for points in _dots(ax) for dot in points]
+        for text in ax.texts:
+            if text.get_text() and isinstance(text, Annotation) and text.get_bbox_patch() is None:
+                box = text.get_window_extent()
+                found += [f"{text.get_text()!r} lies on a dot"] * any(box.contains(*dot) for dot in dots)
+    return found
+
+
+def alike(fig: Figure) -> list[str]:
+    """Entries of one legend that cannot be told apart: colours too near, with the same marker and the same dashes."""
+    found = []
+    for legend in [*fig.legends, *(ax.get_legend() for ax in fig.axes if ax.get_legend())]:
+        names = [text.get_text() for text in legend.get_texts()]
+        looks = [_look(handle) for handle in legend.legend_handles]
+        for (a, one), (b, other) in itertools.combinations(zip(names, looks, strict=True), 2):
+            if one[1:] == other[1:] and distance(one[0], other[0]) <= APART:
+                found.append(f"{a} looks like {b}")
+    return found
+
+
+def below(fig: Figure) -> list[str]:
+    """Whether a line says what a dot or a band is, and is no wider than the picture with the data in short."""
+    if not fig.get_label():
+        return ["nothing says what a dot or a line stands for"]
+    note = look._line_below(fig, "Some data; " + "and very much to be said of it. " * 30)
+    told, width = note.get_text(), note.get_window_extent().width
+    note.remove()
+    wide = bool(width > 1.01 * fig.get_tightbbox().width * fig.dpi)
+    return [f"{told!r} is wider than its picture"] * wide + [f"{told!r} has no data"] * ("Data: S" not in told)
+
+
+def _drawn(ax: Axes) -> Iterator[np.ndarray]:
+    """Pixels (n, 2) of all data: along lines, of dots, of bars' corners. Spans and samples of legends are none."""
+    for line in ax.lines:
+        if _of_data(line, ax) and line.get_linestyle() != "None":
+            yield _along(ax.transData.transform(_finite(line.get_path().vertices)))
+    yield from _dots(ax)
+    for bar in ax.patches:
+        if isinstance(bar, Rectangle) and all(bar.get_transform().contains_branch_seperately(ax.transData)):
+            yield bar.get_window_extent().corners()
+
+
+def _dots(ax: Axes) -> Iterator[np.ndarray]:
+    for line in ax.lines:
+        if _of_data(line, ax) and line.get_marker() not in ("None", "", None):
+            yield ax.transData.transform(_finite(np.column_stack([line.get_xdata(), line.get_ydata()])))
+    for dots in ax.collections:
+        offsets = np.asarray(dots.get_offsets(), dtype=float)
+        if dots.get_offset_transform().contains_branch(ax.transData) and len(offsets) and np.any(offsets):
+            yield ax.transData.transform(_finite(offsets))
+
+
+def _of_data(line: Line2D, ax: Axes) -> bool:
+    """Whether a line has data: no span of the axes, no sample for a legend, nothing beyond the frame on purpose."""
+    both = all(line.get_transform().contains_branch_seperately(ax.transData))
+    return both and line.get_clip_on() and bool(len(line.get_xdata()))
+
+
+def _finite(points: np.ndarray) -> np.ndarray:
+    points = np.asarray(points, dtype=float)
+    return points[np.isfinite(points).all(axis=1)]
+
+
+def _along(corners: np.ndarray) -> np.ndarray:
+    """A line's corners, and points between them, so that a legend between two corners is seen."""
+    steps = [np.linspace(a, b, 25) for a, b in itertools.pairwise(corners)]
+    return np.concatenate([corners, *steps])
+
+
+def _inside(points: np.ndarray, box: Bbox) -> int:
+    x, y = points[:, 0], points[:, 1]
+    return int(((x > box.x0) & (x < box.x1) & (y > box.y0) & (y < box.y1)).sum())
+
+
+def _texts(fig: Figure) -> Iterator[Text]:
+    """Everything written, but for what stands in legends."""
+    every: list[Text] = list(fig.texts)
+    for ax in fig.axes:
+        labels = [*ax.get_xticklabels(), *ax.get_yticklabels()]
+        frame = ax.get_window_extent().padded(2)
+        for axis, ticks in ((0, ax.get_xticklabels()), (1, ax.get_yticklabels())):
+            for tick in ticks:  # matplotlib keeps those beyond the limits, and does not draw them
+                at = ax.transData.transform(tick.get_position())[axis]
+                if not frame.min[axis] <= at <= frame.max[axis]:
+                    labels.remove(tick)
+        titles = [ax.title, ax._left_title, ax._right_title]
+        every += [*ax.texts, *titles, ax.xaxis.label, ax.yaxis.label, *labels]
+    yield from (text for text in every if text.get_text().strip() and text.get_visible())
+
+
+def _look(handle: object) -> tuple[str, str, str, bool]:
+    """Colour, marker, dashes and whether it is hollow, of an entry of a legend."""
+    if hasattr(handle, "get_marker"):
+        hollow = to_hex(handle.get_markerfacecolor()) == "#ffffff"
+        return to_hex(handle.get_color()), str(handle.get_marker()), str(handle.get_linestyle()), hollow
+    if hasattr(handle, "get_paths") and len(handle.get_edgecolor()):  # of dots
+        path = handle.get_paths()[0]
+        face = handle.get_facecolor()
+        inside = to_hex(face[0]) if len(face) else "#ffffff"
+        ink = to_hex(handle.get_edgecolor()[0]) if inside == "#ffffff" else inside
+        return ink, str(path.vertices.round(2).tolist())[:400], "", inside == "#ffffff"
+    return to_hex(handle.get_facecolor()), "patch", "", False
