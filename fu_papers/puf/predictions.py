@@ -62,7 +62,7 @@ def pushing_harder(e: Experiment, sweep: pd.DataFrame) -> HTML:
     steps = len(gaps) - 1
     right = "a" if smaller == steps else "c" if smaller == 0 else "b"
     told = ", ".join(f"{eta:g}: {gap:.1f}" for eta, gap in gaps.items())
-    because = f"Points of forget gap by eta_u, PUF-Special, one epoch, all runs: {told}. "
-    because += f"It shrinks at {smaller} of {steps} steps. The gap is a distance to Retrain, and *below* Retrain is as far "
-    because += "off as above; and recovery undoes a part."
+    because = f"Points of forget gap by eta_u, PUF-Special, one epoch, all runs: {told}. It shrinks at {smaller} "
+    because += f"of {steps} steps. The gap is a distance to Retrain, and *below* Retrain is as far off as above; and "
+    because += "recovery undoes a part."
     return reveal(right, because)
