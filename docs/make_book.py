@@ -29,7 +29,7 @@ WHAT = {
     "evaluation": "Evaluation",
 }
 DOCUMENTS = ("findings", "reading_groups", "glossary", "notation", "architecture", "arena", "data", "scale", "cluster")
-DOCUMENTS += ("speed",)
+DOCUMENTS += ("speed", "online")
 INDEX = """
 # Federated unlearning, from scratch and from four papers
 
@@ -42,6 +42,8 @@ methods of four papers do it? The pages of this book are notebooks that have bee
 - **Looking something up?** [Words](docs/glossary.md), [letters](docs/notation.md),
   [what is wrong in the papers](fu_papers/errata.md), [what they claim](fu_papers/claims.md),
   [the library](reference/unlearning.md).
+- **In front of a group?** Slides of each notebook: {slides}.
+- **Nothing installed?** [Colab and Binder](docs/online.md).
 
 ```{{toctree}}
 :hidden:
@@ -56,6 +58,7 @@ methods of four papers do it? The pages of this book are notebooks that have bee
 
 docs/findings
 docs/reading_groups
+docs/online
 exercises
 docs/glossary
 docs/notation
@@ -84,7 +87,9 @@ def lay_out(folder: Path) -> list[Path]:
     pages["exercises.md"] = _exercises()
     names = {kind: sorted(name for name in pages if name.startswith(kind)) for kind in ("notebooks", "reference")}
     toc = {kind: "\n".join(name.rpartition(".")[0] for name in listed) for kind, listed in names.items()}
-    pages["index.md"] = INDEX.format(**toc).lstrip()
+    stems = [path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
+    slides = ", ".join(f'<a href="slides/{stem}.html">{stem[:2]}</a>' for stem in stems)  # pages of make_slides.py
+    pages["index.md"] = INDEX.format(**toc, slides=slides).lstrip()
     for name, text in pages.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

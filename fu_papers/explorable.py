@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import matplotlib.pyplot as plt
@@ -61,21 +60,21 @@ class Explorable(Protocol):
         ...
 
 
-@dataclass
 class Drawn:
-    """A figure that is drawn once and shown often: `picture()` is how it looks now."""
+    """A figure that is drawn once and shown often: `picture` is how it looks now.
 
-    figure: Figure
-    shown: int = field(default=0)
+    Its first picture lays out the axes, and there they stay: a picture must not depend on where controls were before.
+    """
 
-    def __post_init__(self) -> None:
-        plt.close(self.figure)  # or the inline backend would show it as it was before it was asked for
+    def __init__(self, figure: Figure) -> None:
+        self.figure = figure
+        plt.close(figure)  # or the inline backend would show it as it was before it was asked for
 
     def picture(self, alt: str) -> Image:
         """The figure as it stands, as PNG. `alt`: what it says, for who cannot see it."""
-        self.shown += 1
         png = io.BytesIO()
         self.figure.savefig(png, format="png", dpi=SCREEN_DPI, facecolor="white", metadata={"Software": None})
+        self.figure.set_layout_engine("none")
         return Image(data=png.getvalue(), alt=alt)
 
 

@@ -20,7 +20,7 @@ from fu_papers.hf_kcu.theory import LEAVING
 from fu_papers.look import colour, style
 
 SIGNS = {"plus: corrected": 1, "minus: as printed": -1}
-SOURCE = "generated: two features, five clients, of whom one leaves"
+SOURCE = "generated: two features, five clients"
 NO_CLIP = 10.0  # a beta that never shortens a step here
 CONTROLS = {
     "sign": Choice("sign of the step", tuple(SIGNS)),
