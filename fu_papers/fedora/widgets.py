@@ -19,7 +19,7 @@ from fu_papers.look import colour, style
 SOURCE = GENERATED
 ITERATIONS, MU = 120, 0.1
 CONTROLS = {
-    "threshold": Slider("uncertainty asked for (epsilon)", 0.5, -1.0, 1.5, 0.1),
+    "threshold": Slider("uncertainty asked for (epsilon)", 0.5, -2.0, 1.5, 0.1),
     "dual_step": Slider("how fast the price rises (sigma)", 0.5, -2, 0.5, 0.25, powers=True),
     "weight": Slider("forgetting weight (beta)", 1.0, 0.0, 5.0, 0.5),
     "primal_step": Slider("step of the model (tau)", 0.1, -2, 0, 0.25, powers=True),
