@@ -38,6 +38,7 @@ pre {{ background: #f5f5f5; padding: 0.6em; overflow-x: auto; font-size: 0.85rem
 table {{ border-collapse: collapse; font-size: 0.8rem; }}
 td, th {{ padding: 0.2em 0.6em; border-bottom: 1px solid #ddd; }}
 div.shown {{ overflow-x: auto; }}
+.anchor-link {{ display: none; }}
 footer {{ position: fixed; right: 1em; bottom: 0.4em; font-size: 0.75rem; }}
 </style>
 <script>

@@ -83,9 +83,13 @@ def tab(tmp_path_factory):
 
 
 def opened(tab, lab, name):
-    """Open a notebook by its file's name, and wait for its kernel."""
+    """Open a notebook by its file's name, wait for its kernel, and give it the focus, as a click would."""
+    tab.call("Emulation.setFocusEmulationEnabled", enabled=True)
     tab.open(f"{lab}/doc/tree/{name}?reset")
-    tab.wait_for(f"{NOTEBOOK}?.sessionContext?.session?.kernel?.status === 'idle'", PATIENCE)
+    document = "[...(window.jupyterapp?.shell.widgets('main') ?? [])][0]"
+    tab.wait_for(f"{document}?.sessionContext?.session?.kernel?.status === 'idle'", PATIENCE)
+    tab.value(f"(() => {{ {document}.content.activate(); {document}.content.node.focus(); }})()")
+    tab.wait_for(f"{NOTEBOOK} != null", PATIENCE)
 
 
 def run_cell(tab, place):
