@@ -1,7 +1,9 @@
 """Lays out the pages of the book: `python docs/make_book.py FOLDER`, then Sphinx makes a site of them (`make book`).
 
-The pages are the committed notebooks, the documents beside this file, the errata, and three kinds that are made here:
-the claims, the exercises with folded solutions, and the library's reference from its docstrings.
+The pages are the committed notebooks, the documents beside this file, errata and claims, and two kinds that are made
+here: the exercises with folded solutions, and the library's reference from its docstrings.
+
+`python docs/make_book.py --claims` writes fu_papers/claims.md from claims.csv, which notebooks and README link to.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ WHAT = {
     "evaluation": "Evaluation",
 }
 DOCUMENTS = ("findings", "reading_groups", "glossary", "notation", "architecture", "arena", "data", "scale", "cluster")
-DOCUMENTS += ("speed", "strangers")
+DOCUMENTS += ("speed", "strangers", "online")
 INDEX = """
 # Federated unlearning, from scratch and from four papers
 
@@ -40,6 +42,8 @@ methods of four papers do it? The pages of this book are notebooks that have bee
 - **Looking something up?** [Words](docs/glossary.md), [letters](docs/notation.md),
   [what is wrong in the papers](fu_papers/errata.md), [what they claim](fu_papers/claims.md),
   [the library](reference/unlearning.md).
+- **In front of a group?** Slides of each notebook: {slides}.
+- **Nothing installed?** [Colab and Binder](docs/online.md).
 
 ```{{toctree}}
 :hidden:
@@ -54,6 +58,7 @@ methods of four papers do it? The pages of this book are notebooks that have bee
 
 docs/findings
 docs/reading_groups
+docs/online
 exercises
 docs/glossary
 docs/notation
@@ -80,11 +85,12 @@ docs/strangers
 def lay_out(folder: Path) -> list[Path]:
     """Write all pages into `folder`; returns their paths."""
     pages = dict(_notebooks()) | dict(_documents()) | dict(_reference())
-    pages["fu_papers/claims.md"] = _claims()
     pages["exercises.md"] = _exercises()
     names = {kind: sorted(name for name in pages if name.startswith(kind)) for kind in ("notebooks", "reference")}
     toc = {kind: "\n".join(name.rpartition(".")[0] for name in listed) for kind, listed in names.items()}
-    pages["index.md"] = INDEX.format(**toc).lstrip()
+    stems = [path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
+    slides = ", ".join(f'<a href="slides/{stem}.html">{stem[:2]}</a>' for stem in stems)  # pages of make_slides.py
+    pages["index.md"] = INDEX.format(**toc, slides=slides).lstrip()
     for name, text in pages.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +107,10 @@ def _notebooks() -> Iterator[tuple[str, str]]:
             if cell.cell_type == "markdown":
                 cell.source = cell.source.replace("fu_papers/claims.csv", "fu_papers/claims.md")
             for output in cell.get("outputs", []):
-                output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
+                data = output.get("data", {})
+                data.pop("application/vnd.jupyter.widget-view+json", None)
+                if "text/html" in data:  # links in tables, which Sphinx leaves as they are
+                    data["text/html"] = re.sub(r"(fu_papers/\w+)\.md#", r"\1.html#", data["text/html"])
         yield f"notebooks/{path.name}", nbformat.writes(notebook)
 
 
@@ -109,22 +118,23 @@ def _documents() -> Iterator[tuple[str, str]]:
     for name in DOCUMENTS:
         name = f"docs/{name}.md"
         yield name, re.sub(r"\[([^\]]+)\]\(\.\./([^)]+)\)", _named, (ROOT / name).read_text(encoding="utf-8"))
-    errata = (ROOT / "fu_papers" / "errata.md").read_text(encoding="utf-8")
-    yield "fu_papers/errata.md", re.sub(r'<a id="(\w+)"></a>\n', r"(\1)=\n\n", errata)  # anchors that Sphinx knows
+    for name in ("fu_papers/errata.md", "fu_papers/claims.md"):
+        text = (ROOT / name).read_text(encoding="utf-8").replace("[claims.csv](claims.csv)", "`fu_papers/claims.csv`")
+        yield name, re.sub(r'<a id="([\w-]+)"></a>\n', r"(\1)=\n\n", text)  # anchors that Sphinx knows
 
 
 def _named(link: re.Match[str]) -> str:
     """A link to a file that is no page: what it was called, and where the file lies in the repository."""
     text, path = link.groups()
-    return link[0] if path.endswith((".md", ".ipynb")) else f"{text} (`{path}`)"
+    return link[0] if path.partition("#")[0].endswith((".md", ".ipynb")) else f"{text} (`{path}`)"
 
 
-def _claims() -> str:
-    """Every claim with its anchor, claim-p1 say, what it is judged by, and the rule."""
+def claims_page() -> str:
+    """fu_papers/claims.md: every claim with its anchor, claim-p1 say, what it is judged by, and the rule."""
     lines = [
         "# What the papers claim",
         "",
-        "Each is judged by a rule written down beforehand; the notebooks compute it.",
+        "Each is judged by a rule written down beforehand ([claims.csv](claims.csv)); the notebooks compute it.",
     ]
     with (ROOT / "fu_papers" / "claims.csv").open(encoding="utf-8", newline="") as file:
         claims = list(csv.DictReader(file))
@@ -132,7 +142,7 @@ def _claims() -> str:
         lines += ["", f"## {title}"]
         for claim in (claim for claim in claims if claim["paper"] == paper):
             id = claim["id"]
-            lines += ["", f"(claim-{id.lower()})=", "", f"**{id}.** {claim['claim']} ({claim['where']})"]
+            lines += ["", f'<a id="claim-{id.lower()}"></a>', f"**Claim {id}.** {claim['claim']} ({claim['where']})"]
             lines += ["", f"- The paper: {claim['paper_value']}", f"- Measured as: {claim['measured_as']}"]
             lines += [f"- Holds if: {claim['holds_if']}"]
     return "\n".join(lines) + "\n"
@@ -197,5 +207,13 @@ def _text(docstring: str | None) -> list[str]:
     return ["", "```text", docstring, "```"] if docstring else []
 
 
+def main(argument: str) -> None:
+    """Lay out the pages in the folder `argument`; or with --claims write the page of claims."""
+    if argument == "--claims":
+        (ROOT / "fu_papers" / "claims.md").write_text(claims_page(), encoding="utf-8")
+    else:
+        print(f"{len(lay_out(Path(argument)))} pages")
+
+
 if __name__ == "__main__":
-    print(f"{len(lay_out(Path(sys.argv[1])))} pages")
+    main(sys.argv[1])

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 DPI = 150
 SCREEN_DPI = 90  # pictures keep their print resolution and are shown at this one
 SOURCE_SIZE = 7.0  # points
+ROWS = 15  # a longer table is folded
 LINE = "#555555"  # of what belongs to no method: bounds, marks, notes
 MARKERS = ("o", "s", "^", "D", "v", "P", "<", "p", ">")
 RETRAIN = "X"  # the marker of what all others are compared with, and of nobody else
@@ -283,18 +284,27 @@ def sliders_wanted(interactive: bool | None) -> bool:
 
 
 def show_table(frame: pd.DataFrame, source: str, caption: str = "") -> HTML:
-    """`frame` for a notebook: numbers in four digits, missing ones as –, caption above, data source below."""
+    """`frame` for a notebook: numbers in four digits, missing ones as –, caption above, data source below.
+
+    More than ROWS rows are folded behind their caption.
+    """
+    if len(frame) <= ROWS:
+        return HTML(_table(frame, source, caption))
+    return HTML(folded(f"{linked(html.escape(caption))} ({len(frame)} rows)", _table(frame, source, "")))
+
+
+def _table(frame: pd.DataFrame, source: str, caption: str) -> str:
     columns = _without_index(frame)
     styler = columns.style.hide(axis="index").format(_cell, na_rep="–")
     text = [name for name in columns if not pd.api.types.is_numeric_dtype(columns[name])]
     styler = styler.set_properties(subset=text, **{"text-align": "left"})
     styler = styler.set_table_styles([{"selector": "th", "props": "text-align: left; vertical-align: bottom"}])
-    styler = styler.set_caption(html.escape(caption)) if caption else styler
+    styler = styler.set_caption(linked(html.escape(caption))) if caption else styler
     below = f'<p style="font-size: 80%; color: {LINE}">Data: {html.escape(one_line(source))}</p>'
     # Cell styles hang on this id. From the content: a random one would change the notebook every time, and a common
     # one would align every table of a page like the others.
     uuid = hashlib.sha256(f"{caption}\n{csv_text(columns)}".encode()).hexdigest()[:12]
-    return HTML(styler.to_html(table_uuid=uuid) + below)
+    return styler.to_html(table_uuid=uuid) + below
 
 
 def keep_table(path: Path, source: str, frame: pd.DataFrame, caption: str = "") -> HTML:
@@ -305,8 +315,8 @@ def keep_table(path: Path, source: str, frame: pd.DataFrame, caption: str = "") 
 
 def show_parameters(experiment: Parameters) -> HTML:
     """All parameters with their values, the paper's and their meaning: a table that unfolds."""
-    table = show_table(experiment.table(), f"profile {experiment.profile}, and what was changed above").data
-    return HTML(f"<details><summary>All {len(experiment.table())} parameters</summary>{table}</details>")
+    table = _table(experiment.table(), f"profile {experiment.profile}, and what was changed above", "")
+    return HTML(folded(f"All {len(experiment.table())} parameters", table))
 
 
 def published(paper: str, table: str) -> pd.DataFrame:
@@ -340,7 +350,7 @@ def csv_text(frame: pd.DataFrame, **how: Any) -> str:
 def _cell(value: Any) -> str:
     if isinstance(value, (float, np.floating)):
         return f"{value:.4g}"
-    return html.escape(str(value)).replace(" ± ", "&nbsp;±&nbsp;")  # a mean stays with its spread
+    return linked(html.escape(str(value))).replace(" ± ", "&nbsp;±&nbsp;")  # a mean stays with its spread
 
 
 def one_line(text: str) -> str:
@@ -353,3 +363,25 @@ def _with_suffix(path: Path, suffix: str) -> Path:
     if path.suffix != suffix:
         raise ValueError(f"path must end in {suffix}, got {path.name!r}")
     return path
+
+
+# --- folded and linked -----------------------------------------------------------------------------------------------
+
+
+def folded(summary: str, content: str) -> str:
+    """HTML that unfolds when `summary` is clicked; both are HTML already."""
+    return f"<details><summary>{summary}</summary>{content}</details>"
+
+
+def linked(text: str) -> str:
+    """HTML in which every "erratum H1" and "claim H12" leads to errata.md or claims.md, as seen from a notebook."""
+    text = re.sub(r"\b(?:erratum|errata) ([HPFD])(\d+)\b", _to_erratum, text)
+    return re.sub(r"\bclaim ([HPFD])(\d+)\b", _to_claim, text)
+
+
+def _to_erratum(found: re.Match[str]) -> str:
+    return f'<a href="../fu_papers/errata.md#{found[1].lower()}{found[2]}">{found[0]}</a>'
+
+
+def _to_claim(found: re.Match[str]) -> str:
+    return f'<a href="../fu_papers/claims.md#claim-{found[1].lower()}{found[2]}">{found[0]}</a>'

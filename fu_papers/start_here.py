@@ -5,11 +5,13 @@ The notebook itself computes everything with a dozen lines of torch each; here a
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import torch
 from IPython.display import Image
 from matplotlib.axes import Axes
@@ -18,7 +20,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn import functional as F
 
-from fu_papers.look import LINE, SCREEN_DPI, colour, linestyle, style
+from fu_papers.explorable import Choice, Drawn, Slider
+from fu_papers.look import LINE, colour, linestyle, style
 
 SOURCE = "Digits (scikit-learn): 300 images at three clients; three in ten of client 2's labels are wrong on purpose"
 SIDES = {"members": "#d55e00", "unseen": "#0072b2"}
@@ -47,39 +50,75 @@ def memory_figure(accuracies: Mapping[str, Mapping[str, Sequence[float]]]) -> Fi
 class AttackersView:
     """Histograms of the losses of members and of unseen samples under one of several models, and a threshold.
 
-    losses: `{model: (losses (n,) of the data to be forgotten, losses (m,) of unseen data of the same kind)}`. All is
-    counted once; `show` moves bars, a line and a text of one figure, which takes a fraction of a second.
+    losses: `{model: (losses (n,) of the data to be forgotten, losses (m,) of unseen data of the same kind)}`; left out,
+    those of the notebook's two models, which are stored beside this file, so that nothing has to be trained before. All
+    is counted once; `show` moves bars, a line and a text of one figure, which takes a fraction of a second.
     """
 
-    def __init__(self, losses: Mapping[str, tuple[Tensor, Tensor]]) -> None:
+    def __init__(self, losses: Mapping[str, tuple[Tensor, Tensor]] | None = None) -> None:
+        losses = stored_losses() if losses is None else losses
         self.losses = {model: tuple(map(np.asarray, sides)) for model, sides in losses.items()}
         self.shares = {model: tuple(map(_shares, sides)) for model, sides in self.losses.items()}
         self.highest = 1.1 * max(float(share.max()) for sides in self.shares.values() for share in sides)
+        self.controls = {
+            "model": Choice("the model that is attacked", tuple(self.losses)),
+            "threshold": Slider("called members: a loss up to", 1.0, -4, 2, 0.1, powers=True),
+        }
         with style():
-            self.figure, ax = plt.subplots(figsize=(7.2, 3.6))
+            figure, ax = plt.subplots(figsize=(7.2, 3.6))
             self.bars = _bars(ax, next(iter(self.shares.values())))
             self.line = ax.axvline(1.0, color=LINE)
             _dress(ax, self.highest)
             ax.legend(loc="upper left")
-        plt.close(self.figure)  # or the inline backend would show it as it was before it was asked for
+        self.drawn = Drawn(figure)
 
     def caught(self, model: str, threshold: float) -> tuple[float, float]:
         """Percent of the members, and percent of the unseen, whose loss is at most `threshold`: called members."""
         members, unseen = self.losses[model]
         return 100 * float((members <= threshold).mean()), 100 * float((unseen <= threshold).mean())
 
-    def show(self, model: str, threshold: float) -> Image:
-        """The picture for one model and one threshold (in nats)."""
+    def show(self, **values: Any) -> Image:
+        """The picture for one `model` and one `threshold` (in nats)."""
+        model, threshold = str(values["model"]), float(values["threshold"])
         for bars, share in zip(self.bars, self.shares[model], strict=True):
             for bar, height in zip(bars, share, strict=True):
                 bar.set_height(height)
         self.line.set_xdata([threshold, threshold])
         found, wrongly = self.caught(model, threshold)
         said = f"{model}: {found:.0f} % of the members are called members, and {wrongly:.0f} % of the unseen"
-        self.figure.axes[0].set_title(said, fontsize=10)
-        picture = io.BytesIO()
-        self.figure.savefig(picture, format="png", dpi=SCREEN_DPI, facecolor="white")
-        return Image(data=picture.getvalue())
+        self.drawn.figure.axes[0].set_title(said, fontsize=10)
+        return self.drawn.picture(said)
+
+
+def stored_losses() -> dict[str, tuple[Tensor, Tensor]]:
+    """`{model: (losses of the members, losses of the unseen)}` as the notebook computes them, to four digits."""
+    with (resources.files("fu_papers") / "start_here_losses.csv").open(encoding="utf-8") as file:
+        frame = pd.read_csv(file, comment="#")
+    return {
+        str(model): tuple(torch.tensor(rows.loss[rows.side == side].to_numpy()) for side in SIDES)  # type: ignore[misc]
+        for model, rows in frame.groupby("model", sort=False)
+    }
+
+
+def stores(losses: Mapping[str, tuple[Tensor, Tensor]]) -> bool:
+    """Whether `stored_losses` are these, to the digits that are kept. If not, `save_table(table_of(losses), ...)`."""
+    kept = stored_losses()
+    return list(kept) == list(losses) and all(
+        torch.allclose(ours, theirs, rtol=1e-3, atol=1e-6)
+        for model in losses
+        for ours, theirs in zip(kept[model], losses[model], strict=True)
+    )
+
+
+def table_of(losses: Mapping[str, tuple[Tensor, Tensor]]) -> pd.DataFrame:
+    """A row per model, side and sample, as start_here_losses.csv has them: four digits of the loss."""
+    rows = [
+        {"model": model, "side": side, "loss": float(f"{loss:.4g}")}
+        for model, sides in losses.items()
+        for side, values in zip(SIDES, sides, strict=True)
+        for loss in values.tolist()
+    ]
+    return pd.DataFrame(rows)
 
 
 def losses_figure(losses: Mapping[str, tuple[Tensor, Tensor]], threshold: float) -> Figure:

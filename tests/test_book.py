@@ -17,14 +17,19 @@ PACKAGES = ROOT / "docs" / ".packages"
 LINK = re.compile(r"\]\(([^)\s#]+)(?:#([\w-]+))?\)")
 
 
+def make_book():
+    """docs/make_book.py as a module."""
+    spec = importlib.util.spec_from_file_location("make_book", ROOT / "docs" / "make_book.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     """The folder of all pages, laid out as for `make book`."""
-    spec = importlib.util.spec_from_file_location("make_book", ROOT / "docs" / "make_book.py")
-    make_book = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(make_book)
     folder = tmp_path_factory.mktemp("book")
-    make_book.lay_out(folder)
+    make_book().lay_out(folder)
     return folder
 
 
@@ -65,6 +70,9 @@ def test_links_between_pages_lead_to_pages_and_to_anchors(pages):
 
 
 def test_every_claim_has_its_anchor_and_its_rule(pages):
+    """And the committed page, which notebooks and README link to, is made of claims.csv as it stands."""
+    committed = (ROOT / "fu_papers" / "claims.md").read_text(encoding="utf-8")
+    assert committed == make_book().claims_page(), "python docs/make_book.py --claims"
     page = (pages / "fu_papers" / "claims.md").read_text(encoding="utf-8")
     with (ROOT / "fu_papers" / "claims.csv").open(encoding="utf-8", newline="") as file:
         claims = list(csv.DictReader(file))

@@ -5,24 +5,17 @@ Needs Chromium and what `make book` installs; skipped where either is missing.
 
 import functools
 import http.server
-import itertools
-import json
-import shutil
 import subprocess
 import threading
 import time
 import urllib.request
 
 import pytest
-import websocket  # of websocket-client, which Jupyter brings
 
 from fu_papers.lab.paths import ROOT
+from tests.browser import CHROMIUM, browser
 
-CHROMIUM = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
-)
 PACKAGES = ROOT / "docs" / ".packages" / ".ready"
-SECONDS = 30  # for anything to appear
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not CHROMIUM, reason="Chromium is not installed"),
@@ -33,59 +26,6 @@ pytestmark = [
 class Silent(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_):
         """Nothing."""
-
-
-class Tab:
-    """One page of the browser. errors: what its console, its scripts and its network complained of since `open`."""
-
-    def __init__(self, address):
-        self.socket = websocket.create_connection(address, timeout=SECONDS, suppress_origin=True)
-        self.numbers, self.events, self.errors = itertools.count(1), [], []
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.call(f"{domain}.enable")
-
-    def call(self, method, **parameters):
-        number = next(self.numbers)
-        self.socket.send(json.dumps({"id": number, "method": method, "params": parameters}))
-        while (message := json.loads(self.socket.recv())).get("id") != number:
-            self.hear(message)
-        return message.get("result", {})
-
-    def hear(self, message):
-        self.events.append(message["method"])
-        told = message["params"]
-        if message["method"] == "Runtime.exceptionThrown":
-            self.errors.append(told["exceptionDetails"]["text"])
-        elif message["method"] == "Log.entryAdded" and told["entry"]["level"] == "error":
-            self.errors.append(told["entry"]["text"] + " " + told["entry"].get("url", ""))
-        elif message["method"] == "Runtime.consoleAPICalled" and told["type"] == "error":
-            self.errors.append(str(told["args"]))
-        elif message["method"] == "Network.requestWillBeSent":
-            url = told["request"]["url"]
-            if not url.startswith(("http://127.0.0.1:", "data:", "blob:")):
-                self.errors.append(f"asks elsewhere: {url}")
-
-    def open(self, url):
-        """Load a page to its end."""
-        self.events, self.errors = [], []
-        self.call("Page.navigate", url=url)
-        until = time.monotonic() + SECONDS
-        while "Page.loadEventFired" not in self.events:
-            assert time.monotonic() < until, f"{url} has not loaded"
-            self.hear(json.loads(self.socket.recv()))
-        self.value("1")  # whatever was under way has been heard
-
-    def value(self, script):
-        """What a script gives."""
-        return self.call("Runtime.evaluate", expression=script, returnByValue=True)["result"].get("value")
-
-    def wait_for(self, script):
-        """A script's value as soon as it is true."""
-        until = time.monotonic() + SECONDS
-        while not (found := self.value(script)):
-            assert time.monotonic() < until, f"never true: {script}"
-            time.sleep(0.1)
-        return found
 
 
 @pytest.fixture(scope="module")
@@ -102,19 +42,8 @@ def site(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tab(tmp_path_factory):
-    profile = tmp_path_factory.mktemp("profile")
-    settings = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--no-first-run"]
-    settings += ["--disable-background-networking", "--disable-component-update", f"--user-data-dir={profile}"]
-    browser = subprocess.Popen([CHROMIUM, *settings, "about:blank"], stderr=subprocess.DEVNULL)
-    port_file, until = profile / "DevToolsActivePort", time.monotonic() + SECONDS
-    while not port_file.exists():
-        assert time.monotonic() < until, "Chromium has not started"
-        time.sleep(0.1)
-    with urllib.request.urlopen(f"http://127.0.0.1:{port_file.read_text().split()[0]}/json") as answer:
-        address = next(each["webSocketDebuggerUrl"] for each in json.load(answer) if each["type"] == "page")
-    yield Tab(address)
-    browser.kill()
-    browser.wait()
+    with browser(tmp_path_factory.mktemp("profile")) as tab:
+        yield tab
 
 
 def test_every_page_opens_without_a_complaint_and_asks_nobody_else(site, tab):

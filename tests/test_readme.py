@@ -52,13 +52,15 @@ def test_every_file_and_folder_it_links_to_exists():
 
 
 def _leads_somewhere(page, link):
-    """Is there such a file or folder, and in it, after a #, such a heading?"""
+    """Is there such a file or folder, and in it, after a #, such a heading or anchor?"""
     path, _, anchor = link.partition("#")
     target = page.parent / path if path else page
     if not anchor or not target.exists():
         return target.exists()
-    headings = re.findall(r"^#+ (.*)$", target.read_text("utf-8"), re.MULTILINE)
-    return anchor in [re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings]
+    text = target.read_text("utf-8")
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    as_anchors = [re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings]
+    return f'<a id="{anchor}"></a>' in text or anchor in as_anchors
 
 
 def test_it_is_read_in_five_minutes():

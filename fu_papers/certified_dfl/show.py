@@ -1,4 +1,4 @@
-"""What notebook 04 shows in several pieces at once, and what its sliders draw."""
+"""What notebook 04 shows in several pieces at once."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from pathlib import Path
 import pandas as pd
 from IPython.display import display
 
-from fu_papers.certified_dfl import figures, tables, theory_figures, theory_tables, titles, travel
+from fu_papers.certified_dfl import figures, tables, theory_figures, theory_tables, titles
 from fu_papers.certified_dfl.grid import Experiment, Place
-from fu_papers.lab.paths import runs_dir
 from fu_papers.lab.record import Record
 from fu_papers.look import keep_figure, keep_table
 
@@ -67,9 +66,3 @@ def audit(theory: Theory, out: Path) -> None:
     display(keep_figure(out / "audit_whole.png", BREAST_CANCER, theory_figures.whole_figure, whole))
     caption = "The same of whole releases, data in, noisy models out; planted: wrong on purpose"
     display(keep_table(out / "audit_whole.csv", BREAST_CANCER, theory_tables.whole_table(whole), caption))
-
-
-def explore(name: str, n: int, requester: int, hop: int, what: str) -> None:
-    """The network after `hop` steps of flooding, under a slider's settings."""
-    of = (name, n, min(requester, n - 1), hop, what)
-    display(keep_figure(runs_dir() / "travel.png", travel.SOURCE, travel.travel_figure, *of))

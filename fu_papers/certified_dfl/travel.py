@@ -1,6 +1,6 @@
 """A correction on its way through a network: who has heard of it, and how far everybody is from retraining.
 
-Ridge regression with two coefficients and a little data per client, everybody at the common optimum. Drawn for
+Ridge regression with two coefficients and a little data per client, everybody at the common optimum. Behind
 the sliders of notebook 04_certified_dfl; computed when called, in milliseconds.
 """
 

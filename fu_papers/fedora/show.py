@@ -1,4 +1,4 @@
-"""What notebook 03 shows in several pieces at once, and what its sliders draw."""
+"""What notebook 03 shows in several pieces at once."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from pathlib import Path
 import pandas as pd
 from IPython.display import display
 
-from fu_papers.fedora import breast_cancer_figures, figures, theory_figures, theory_small
+from fu_papers.fedora import breast_cancer_figures, figures, theory_figures
 from fu_papers.fedora.grid import Experiment
-from fu_papers.lab.paths import runs_dir
 from fu_papers.lab.record import Record
 from fu_papers.look import keep_figure, keep_table, show_figure, style
 
@@ -54,7 +53,7 @@ def theorem_1(theory: Theory, out: Path) -> None:
     caption = "Distance to retraining against the bound, ridge regression"
     display(keep_table(out / "theorem_1.csv", CANCER, table, caption))
     table = breast_cancer_figures.limits_table(theory["limits"])
-    caption = "What the bound tends to as the step gets smaller: the proof needs it small (errata F7)"
+    caption = "What the bound tends to as the step gets smaller: the proof needs it small (erratum F7)"
     display(keep_table(out / "limits.csv", EXACT, table, caption))
 
 
@@ -78,12 +77,3 @@ def figures_4_to_7(experiment: Experiment, runs: pd.DataFrame, out: Path, source
         with style():
             fig = figures.figure_4_7(experiment, runs, labels=labels, attacks=attacks)
         display(show_figure(fig, out / f"fig{number}_{what}.png", source))
-
-
-def explore(threshold: float, weight: float, dual_step: float) -> None:
-    """The way to the saddle point under a slider's settings."""
-    path = theory_small.saddle_path(epsilon=threshold, weight=weight, sigma=dual_step, tau=0.1, mu=0.1, iterations=120)
-    with style():
-        fig, axes = theory_figures.saddle_axes()
-        theory_figures.draw_saddle(axes, path)
-    display(show_figure(fig, runs_dir() / "saddle.png", GENERATED))

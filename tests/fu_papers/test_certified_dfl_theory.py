@@ -282,11 +282,8 @@ def test_the_run_by_hand_is_drawn_with_every_client_and_every_distance():
     assert (plain, noisy) == (list(distances)[:3], "corrected, with noise\nσ = 0.0075")
 
 
-def test_what_the_notebook_shows_together_is_kept_under_its_names(records, tmp_path, monkeypatch):
+def test_what_the_notebook_shows_together_is_kept_under_its_names(records, tmp_path):
     for shown in (show.exactness, show.bounds, show.audit):
         shown(records, tmp_path)
     kept = {f"{name}.{kind}" for name in ("exactness", "bounds", "audit", "audit_whole") for kind in ("png", "csv")}
     assert {path.name for path in tmp_path.iterdir()} == kept
-    monkeypatch.setenv("FU_RUNS", str(tmp_path))
-    show.explore("ring", 9, requester=30, hop=1, what=next(iter(show.travel.WHAT)))  # 30 of 9: the last
-    assert {path.name for path in tmp_path.iterdir()} == kept | {"travel.png"}

@@ -640,9 +640,3 @@ def test_what_the_notebook_shows_together_is_kept_under_its_names(records, tmp_p
     tables = ("one_force", "confidence", *pairs, "limits", "iterated")
     expected = {*(f"{name}.png" for name in pairs), *(f"{name}.csv" for name in tables)}
     assert {path.name for path in tmp_path.iterdir()} == expected
-
-
-def test_sliders_draw_into_the_working_state(tmp_path, monkeypatch):
-    monkeypatch.setenv("FU_RUNS", str(tmp_path))
-    show.explore(threshold=0.5, weight=1.0, dual_step=0.5)
-    assert [path.name for path in tmp_path.iterdir()] == ["saddle.png"]

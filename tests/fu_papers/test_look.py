@@ -224,6 +224,24 @@ def test_shown_table_has_caption_source_and_no_index():
     assert shown == report.show_table(frame, "digits & more", "Table <1>").data
 
 
+def test_a_long_table_is_folded_behind_its_caption_and_a_short_one_is_not():
+    rows = pd.DataFrame({"round": range(report.ROWS + 1)})
+    long = report.show_table(rows, "digits", "All <rounds>").data
+    assert long.startswith(f"<details><summary>All &lt;rounds&gt; ({report.ROWS + 1} rows)</summary>")
+    assert long.endswith("</details>")
+    assert "<caption>" not in long
+    assert "Data: digits" in long
+    assert "<details>" not in report.show_table(rows.head(report.ROWS), "digits", "All rounds").data
+
+
+def test_a_claim_and_an_erratum_of_one_name_lead_to_different_places():
+    table = report.show_table(pd.DataFrame({"why": ["claim D9, erratum D9", "D9 alone"]}), "digits", "errata H1").data
+    assert '<a href="../fu_papers/claims.md#claim-d9">claim D9</a>' in table
+    assert '<a href="../fu_papers/errata.md#d9">erratum D9</a>' in table
+    assert '<a href="../fu_papers/errata.md#h1">errata H1</a>' in table
+    assert table.count("<a ") == 3
+
+
 def test_two_tables_of_one_page_do_not_share_their_style():
     """With one id for both, the left-aligned columns of one are left-aligned in the other."""
     ids = [re.search(r'<table id="(\w+)"', report.show_table(pd.DataFrame({"a": [n]}), "s").data)[1] for n in (1, 2)]

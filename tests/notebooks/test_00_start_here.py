@@ -145,8 +145,8 @@ def test_the_picture_follows_the_slider_within_half_a_second(view):
     pictures, seconds = [], []
     for threshold in (0.1, 1.0, 3.0):
         began = time.process_time()
-        pictures.append(view.show("does not", threshold).data)
+        pictures.append(view.show(model="does not", threshold=threshold).data)
         seconds.append(time.process_time() - began)
     assert len(set(pictures)) == 3
-    assert view.show("remembers", 3.0).data not in pictures
+    assert view.show(model="remembers", threshold=3.0).data not in pictures
     assert min(seconds) < ANSWERS

@@ -177,6 +177,24 @@ def test_it_was_committed_without_errors_and_warnings(notebook):
     assert not [output for output in outputs(notebook) if output.get("name") == "stderr"]
 
 
+def test_no_long_table_stands_unfolded(notebook):
+    for output in outputs(notebook):
+        shown = re.sub(r"<details>.*?</details>", "", output.get("data", {}).get("text/html", ""), flags=re.DOTALL)
+        assert shown.count("<tr>") <= 1 + report.ROWS
+
+
+def test_every_claim_and_erratum_that_the_prose_names_is_a_link(notebook):
+    """And says which of the two it is: D9 is both. Ranges of names beside a link to their list are none."""
+    for cell in notebook.cells:
+        if cell.cell_type != "markdown" or cell.id.startswith("exercise-"):
+            continue
+        for text, anchor in re.findall(r"\[([^\]]*)\]\(\.\./fu_papers/(?:errata|claims)\.md#([\w-]+)\)", cell.source):
+            kind = "claim" if anchor.startswith("claim-") else "erratum"
+            assert text == f"{kind} {anchor.removeprefix('claim-').upper()}"
+        plain = re.sub(r"\[[^\]]*\]\([^)]*\)(: [A-Z]\d+ to [A-Z]\d+)?", "", cell.source)
+        assert re.findall(r"(?<![\w/#-])[PHFD]\d{1,2}(?![\w-])", plain) == [], cell.id
+
+
 def test_no_path_of_any_machine_is_in_it(notebook):
     texts = [cell.source for cell in notebook.cells]
     for output in outputs(notebook):

@@ -1,0 +1,98 @@
+"""Answers to what notebook 04 asks before its figures, from what those are drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import networkx as nx
+import torch
+from IPython.display import HTML
+
+from fu_core.federation import graphs
+from fu_papers.certified_dfl.results import Certificates, releases, served
+from fu_papers.certified_dfl.theory_tables import audit_outcome
+from fu_papers.lab.record import Record
+from fu_papers.predict import letter, reveal
+
+EXACTLY = "x'"  # how records call a world B that is the exactly retrained model
+
+
+def printed_step(distances: Mapping[str, float]) -> HTML:
+    """How far the printed step ends from Retrain on the ring of four, doing nothing being 1: at most 0.5, 1, or more.
+
+    distances: of the models by hand, by their names there.
+    """
+    nothing = distances["do nothing"]
+    printed, corrected = distances["printed"] / nothing, distances["corrected"] / nothing
+    because = (
+        f"{printed:.2g} times as far as doing nothing; the corrected step {corrected:.1g}. Client 3 keeps 20 of its "
+    )
+    because += (
+        "100 rows, so its own curvature and gradients are a poor picture of the network's: *whose curvature?* is "
+    )
+    because += "as much of the method as the step."
+    return reveal(letter(printed, (0.5, 1.0)), because)
+
+
+def steps_to_mix(clients: int = 10, left: float = 0.01) -> HTML:
+    """Steps until |Q^k - 11'/N| (Lemma 1) is down to 1 % on a ring of ten: at most 10, at most 30, or more. Exact."""
+    steps = {name: _steps(graphs.topology(name, clients), left) for name in ("ring", "complete")}
+    because = (
+        f"{steps['ring']} steps on a ring of {clients}; {steps['complete']} where all are linked. News crosses half of "
+    )
+    because += f"the ring in {clients // 2} steps, but to be *heard* is not to be *mixed*: every step averages three "
+    because += "neighbours, and the second eigenvalue says how slowly what is uneven dies out."
+    return reveal(letter(steps["ring"], (10, 30)), because)
+
+
+def _steps(graph: nx.Graph, left: float) -> int:
+    """The least k with |Q^k - 11'/N|, the largest singular value, at most `left`."""
+    Q = graphs.metropolis(graph)
+    uneven = (torch.linalg.eigvalsh(Q)[:-1]).abs().max()
+    return next(k for k in range(1, 10_000) if float(uneven) ** k <= left)
+
+
+def price_of_a_promise(certificates: Certificates, epsilon: float = 1.0) -> HTML:
+    """Points of test accuracy that a corrected release loses against the same model without noise: at most 2, 10, more.
+
+    Mean over places and seeds, at the smallest epsilon of at least `epsilon` that there is.
+    """
+    found = releases(certificates)
+    there = found[(found.form == "corrected") & found.released.astype(bool)]
+    if not (there.epsilon >= epsilon).any():
+        return reveal("none of them", "Nothing was released: the budget was never met.")
+    asked = min(e for e in there.epsilon if e >= epsilon)
+    same = ["place", "kind", "seed", "request"]
+    both = there[there.epsilon == asked].merge(served(certificates)[[*same, "test_exact"]], on=same)
+    lost = both.test_exact - both.test
+    mean = float(lost.mean())
+    because = (
+        f"{mean:.1f} points on average, at most {lost.max():.1f}, in {len(lost)} releases at epsilon = {asked:g}. "
+    )
+    because += "The noise covers a distance that Newton's steps have made small *before* anything is released; the "
+    because += "printed noise covers what a bound allows, and buries the model."
+    return reveal(letter(mean, (2, 10)), because)
+
+
+def refuted(records: Sequence[Record]) -> HTML:
+    """How many of the printed releases' promises an audit breaks: none, some, or all. records: of the kind "audit".
+
+    A printed promise is about either kind of retraining; a corrected one about exact retraining alone.
+    """
+    told = [row for record in records for row in record.metrics["rows"] if row["distinct"] and row["counted"]]
+    rows = [row for row in told if not row["planted"]]
+    outcomes = {
+        form: [audit_outcome(row) for row in rows if row["mechanism"].startswith(form) and row["reference"] in about]
+        for form, about in (("printed", ("same training", EXACTLY)), ("corrected", (EXACTLY,)))
+    }
+    broken = {form: sum(outcome == "refuted" for outcome in found) for form, found in outcomes.items()}
+    of = {form: len(found) for form, found in outcomes.items()}
+    right = "a" if broken["printed"] == 0 else "c" if broken["printed"] == of["printed"] else "b"
+    because = f"{broken['printed']} of {of['printed']} promises of printed releases are refuted, and "
+    because += f"{broken['corrected']} of "
+    because += f"{of['corrected']} of corrected ones. A printed promise stands where its noise is that of worst-case "
+    because += (
+        "constants, which leaves little of the model's accuracy. And an audit can only *refute*: what it does not "
+    )
+    because += "refute it has not proved."
+    return reveal(right, because)

@@ -1,0 +1,66 @@
+"""Answers to what notebook 02 asks before its figures, from the records that those are drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+from IPython.display import HTML
+
+from fu_papers.hf_kcu.further_tables import ALIKE
+from fu_papers.hf_kcu.grid import ROUND, Experiment
+from fu_papers.hf_kcu.results import main_runs, rows_of
+from fu_papers.hf_kcu.theory_figures import exactness_frame
+from fu_papers.lab.record import Record
+from fu_papers.over_seeds import difference, interval, told
+from fu_papers.predict import letter, reveal
+
+
+def where_it_lands(records: Sequence[Record]) -> HTML:
+    """How far the printed step, without its clip, ends from Retrain, doing nothing being 1: at most 0.5, 1, or more."""
+    frame = exactness_frame(records)
+    medians = {
+        variant: float(frame[frame.variant == variant].error.median())
+        for variant in ("Algorithm 1 as printed, no clip", "Eq. (3) as printed", "corrected")
+    }
+    printed, third, corrected = medians.values()
+    because = (
+        f"Medians over problems and seeds: {printed:.2g} times as far as doing nothing by Algorithm 1 without its "
+    )
+    because += (
+        f"clip, {third:.2g} times by Eq. (3); the corrected step {corrected:.2g}. The printed step goes *away* from "
+    )
+    because += "the retrained model, whatever the data: the sign is wrong, not the size."
+    return reveal(letter(printed, (0.5, 1.0)), because)
+
+
+def how_far_it_moves(e: Experiment, runs: pd.DataFrame) -> HTML:
+    """The printed step's length on the net, of the model's: at most 0.005, 0.05, or more. runs: the wide frame."""
+    r = main_runs(e, runs, "HF-KCU printed")
+    step, to_retrain = float(r.step.mean()), float(r.gap.mean())
+    because = f"It moves by {step:.4f} of the model's length, and Retrain is {to_retrain:.3f} away. The clip allows "
+    because += (
+        f"beta = {e.beta:g}, and line 24 multiplies by the client's weight, about one in {e.clients}: *no data can "
+    )
+    because += "make it longer* (exercise hf_kcu-6)."
+    return reveal(letter(step, (0.005, 0.05)), because)
+
+
+def worth_its_solve(e: Experiment, runs: pd.DataFrame) -> HTML:
+    """The corrected step against the best ordinary rounds at its price, by KL on the forgotten: nearer, no telling,
+    or farther."""
+    r = main_runs(e, runs, "HF-KCU")
+    natural = {rounds: rows_of(runs, "price", ROUND, str(rounds)) for rounds in e.natural_rounds}
+    paid = [rounds for rounds, found in natural.items() if found.passes.mean() <= ALIKE * r.passes.mean()]
+    best = min(paid or [min(natural)], key=lambda rounds: natural[rounds].kl_forget.mean())
+    off = difference(r, natural[best], "kl_forget")
+    low, high = interval(off)
+    right = "a" if high < 0 else "c" if low > 0 else "b"
+    because = (
+        f"Corrected HF-KCU's divergence from Retrain on the forgotten is {r.kl_forget.mean():.3f}, that of {best} "
+    )
+    because += (
+        f"ordinary round(s) of those who stay {natural[best].kl_forget.mean():.3f}; difference {told(off, 3)}. An "
+    )
+    because += "interval that reaches to both sides of zero *ranks nobody*."
+    return reveal(right, because)

@@ -1,0 +1,68 @@
+"""Answers to what notebook 01 asks before its figures, from the records that those are drawn from."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from IPython.display import HTML
+
+from fu_papers.predict import all_of, letter, reveal
+from fu_papers.problem_figures import title
+from fu_papers.puf.grid import Experiment
+from fu_papers.puf.results import Unlearnings, runs_of
+
+FELL = {"a": "PUF-Special", "b": "NoT", "c": "PGA", "d": "Natural"}  # the choices of `who_falls`
+
+
+def something_to_forget(runs: pd.DataFrame) -> HTML:
+    """By how many points the target's images are known worse by Retrain than by Original: at most 5, at most 25, more.
+
+    runs: the wide frame of `results.of_runs`.
+    """
+    original = runs[(runs.group == "clients") & (runs.method == "Original") & (runs.stop == "test")]
+    known = original.assign(retrained=original.forget - original.delta_forget)
+    found = known.groupby("setting", sort=False)[["forget", "delta_forget"]].mean()
+    letters = [letter(gap, (5, 25)) for gap in found.delta_forget]
+    told = "; ".join(
+        f"{title(str(setting))}: {row.delta_forget:.1f} points of {row.forget:.1f} % ({which})"
+        for (setting, row), which in zip(found.iterrows(), letters, strict=True)
+    )
+    because = f"{told}. Reading images that it has never seen is what a model is trained for. What separates the two "
+    because += "is memory, and what nobody else's data could teach: most where the target alone held a class."
+    return reveal(all_of(letters), because)
+
+
+def who_falls(e: Experiment, unlearnings: Unlearnings) -> HTML:
+    """Whose test accuracy is lowest right after the step, of FELL, on the first setting."""
+    setting = e.settings[0]
+    fallen = {
+        choice: float(np.mean([run.rounds[0]["test"] for run in found]))
+        for choice, method in FELL.items()
+        if (found := runs_of(unlearnings, "clients", setting, method))
+    }
+    lowest = min(fallen, key=lambda choice: fallen[choice])
+    told = ", ".join(
+        f"{FELL[choice]} {test:.1f} %" for choice, test in sorted(fallen.items(), key=lambda pair: pair[1])
+    )
+    because = (
+        f"Test accuracy before any recovery, {title(setting)}: {told}. How deep a method falls says nothing yet of "
+    )
+    because += "how well it forgets: *random weights* fall deepest. What counts is where it stands when it is back."
+    return reveal(lowest, because)
+
+
+def pushing_harder(e: Experiment, sweep: pd.DataFrame) -> HTML:
+    """How often a larger eta_u leaves a smaller forget gap after recovery: always, sometimes, or never.
+
+    sweep: the wide frame of the sweep's runs; PUF-Special, E_u = 1, the sweep's first setting.
+    """
+    here = (sweep.method == "PUF-Special") & (sweep.epochs_u == 1) & (sweep.setting == e.sweep_settings[0])
+    gaps = sweep[here & (sweep.stop == "test")].groupby("eta_u").delta_forget.mean().dropna()
+    smaller = int((gaps.diff().dropna() < 0).sum())
+    steps = len(gaps) - 1
+    right = "a" if smaller == steps else "c" if smaller == 0 else "b"
+    told = ", ".join(f"{eta:g}: {gap:.1f}" for eta, gap in gaps.items())
+    because = f"Points of forget gap by eta_u, PUF-Special, one epoch, all runs: {told}. It shrinks at {smaller} "
+    because += f"of {steps} steps. The gap is a distance to Retrain, and *below* Retrain is as far off as above; and "
+    because += "recovery undoes a part."
+    return reveal(right, because)

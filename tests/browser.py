@@ -1,0 +1,89 @@
+"""Chromium, driven over its own debugging protocol."""
+
+import itertools
+import json
+import shutil
+import subprocess
+import time
+import urllib.request
+from contextlib import contextmanager
+
+import websocket  # of websocket-client, which Jupyter brings
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
+)
+SECONDS = 30  # for anything to appear
+
+
+class Tab:
+    """One page of the browser. errors: what its console, its scripts and its network complained of since `open`."""
+
+    def __init__(self, address, patience=SECONDS):
+        self.socket = websocket.create_connection(address, timeout=patience, suppress_origin=True)
+        self.numbers, self.events, self.errors = itertools.count(1), [], []
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method, **parameters):
+        number = next(self.numbers)
+        self.socket.send(json.dumps({"id": number, "method": method, "params": parameters}))
+        while (message := json.loads(self.socket.recv())).get("id") != number:
+            self.hear(message)
+        return message.get("result", {})
+
+    def hear(self, message):
+        self.events.append(message["method"])
+        told = message["params"]
+        if message["method"] == "Runtime.exceptionThrown":
+            self.errors.append(told["exceptionDetails"]["text"])
+        elif message["method"] == "Log.entryAdded" and told["entry"]["level"] == "error":
+            self.errors.append(told["entry"]["text"] + " " + told["entry"].get("url", ""))
+        elif message["method"] == "Runtime.consoleAPICalled" and told["type"] == "error":
+            self.errors.append(str(told["args"]))
+        elif message["method"] == "Network.requestWillBeSent":
+            url = told["request"]["url"]
+            if not url.startswith(("http://127.0.0.1:", "data:", "blob:")):
+                self.errors.append(f"asks elsewhere: {url}")
+
+    def open(self, url):
+        """Load a page to its end."""
+        self.events, self.errors = [], []
+        self.call("Page.navigate", url=url)
+        until = time.monotonic() + self.socket.gettimeout()
+        while "Page.loadEventFired" not in self.events:
+            assert time.monotonic() < until, f"{url} has not loaded"
+            self.hear(json.loads(self.socket.recv()))
+        self.value("1")  # whatever was under way has been heard
+
+    def value(self, script):
+        """What a script gives, or the promise that it gives."""
+        found = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        return found["result"].get("value")
+
+    def wait_for(self, script, seconds=SECONDS):
+        """A script's value as soon as it is true."""
+        until = time.monotonic() + seconds
+        while not (found := self.value(script)):
+            assert time.monotonic() < until, f"never true: {script}"
+            time.sleep(0.1)
+        return found
+
+
+@contextmanager
+def browser(profile, patience=SECONDS):
+    """A tab of a browser of its own, whose profile is the folder `profile`; patience: seconds for an answer."""
+    settings = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--no-first-run"]
+    settings += ["--disable-background-networking", "--disable-component-update", f"--user-data-dir={profile}"]
+    started = subprocess.Popen([CHROMIUM, *settings, "about:blank"], stderr=subprocess.DEVNULL)
+    port_file, until = profile / "DevToolsActivePort", time.monotonic() + patience
+    try:
+        while not port_file.exists():
+            assert time.monotonic() < until, "Chromium has not started"
+            time.sleep(0.1)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port_file.read_text().split()[0]}/json") as answer:
+            address = next(each["webSocketDebuggerUrl"] for each in json.load(answer) if each["type"] == "page")
+        yield Tab(address, patience)
+    finally:
+        started.kill()
+        started.wait()

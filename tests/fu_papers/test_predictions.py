@@ -1,0 +1,134 @@
+"""Answers to what the notebooks ask before their figures: right for the records they are given, and folded."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fu_core.errors import InvalidRequest
+from fu_papers.certified_dfl import predictions as certified_dfl
+from fu_papers.fedora import predictions as fedora
+from fu_papers.hf_kcu import predictions as hf_kcu
+from fu_papers.lab.notebooks import notebooks
+from fu_papers.lab.store import CommittedStore
+from fu_papers.predict import all_of, letter, reveal
+from fu_papers.puf import predictions as puf
+from tests.notebook_lab import code
+
+PAPERS = ("puf", "hf_kcu", "fedora", "certified_dfl")
+
+
+def right(answer):
+    """The choice that an answer calls right."""
+    return re.search(r"<p><b>(.+?)\.</b>", answer.data)[1]
+
+
+def test_a_value_is_in_the_choice_whose_range_holds_it():
+    assert [letter(value, (5, 25)) for value in (-1, 5, 5.1, 25, 26)] == ["a", "a", "b", "b", "c"]
+    with pytest.raises(InvalidRequest, match="ascend"):
+        letter(1, (2, 1))
+    with pytest.raises(InvalidRequest, match="nan"):
+        letter(float("nan"), (1, 2))
+
+
+def test_an_answer_is_folded_and_safe():
+    shown = reveal("b", "because 1 < 2, *really*").data
+    assert shown.startswith("<details><summary>")
+    assert "open" not in shown[: shown.index(">") + 1]
+    assert "1 &lt; 2, <em>really</em>" in shown
+    assert all_of(["c", "b", "c"]) == "b and c"
+
+
+# --- each of them, on numbers with a known answer ---
+
+
+def frame(**columns):
+    return pd.DataFrame({"group": "clients", "stop": "test", "setting": "digits/iid/mlp", **columns})
+
+
+@pytest.mark.parametrize(("gap", "choice"), [(3.0, "a"), (12.0, "b"), (40.0, "c")])
+def test_how_much_there_is_to_forget(gap, choice):
+    runs = frame(method=["Original", "Retrain"], forget=[90.0, 90.0 - gap], delta_forget=[gap, 0.0])
+    assert right(puf.something_to_forget(runs)) == choice
+
+
+@pytest.mark.parametrize(("gaps", "choice"), [((9, 5, 2), "a"), ((9, 2, 5), "b"), ((2, 5, 9), "c")])
+def test_pushing_harder(gaps, choice):
+    class Swept:
+        sweep_settings = ("digits/iid/mlp",)
+
+    sweep = frame(method="PUF-Special", epochs_u=1.0, eta_u=[1.0, 2.0, 4.0], delta_forget=gaps)
+    assert right(puf.pushing_harder(Swept(), sweep)) == choice
+
+
+def test_where_the_price_ends():
+    assert right(fedora.price_ends([0.0, 1.0, 2.0], [0.1, 0.2, 0.3], 0.5)) == "a"
+    assert right(fedora.price_ends([0.0, 2.0, 1.0], [0.1, 0.2, 0.6], 0.5)) == "b"
+    assert right(fedora.price_ends([0.0, 2.0, 0.0], [0.1, 0.2, 0.9], 0.5)) == "c"
+
+
+def test_the_printed_step_on_the_ring():
+    for printed, choice in ((0.2, "a"), (0.8, "b"), (1.5, "c")):
+        distances = {"do nothing": 2.0, "printed": 2 * printed, "corrected": 1e-9}
+        assert right(certified_dfl.printed_step(distances)) == choice
+
+
+def test_steps_to_mix_are_those_of_the_eigenvalue():
+    """On a ring of N the second eigenvalue of Q is (1 + 2 cos(2 pi / N)) / 3."""
+    eigenvalue = (1 + 2 * np.cos(2 * np.pi / 10)) / 3
+    steps = int(np.ceil(np.log(0.01) / np.log(eigenvalue)))
+    answer = certified_dfl.steps_to_mix()
+    assert right(answer) == letter(steps, (10, 30))
+    assert f"{steps} steps on a ring of 10; 1 where all are linked" in answer.data
+
+
+def audited(mechanism, refuted, reference="same training", planted=False):
+    row = {"mechanism": mechanism, "refuted": refuted, "broken": False, "reference": reference}
+    return row | {"planted": planted, "distinct": True, "counted": True}
+
+
+class Audit:
+    def __init__(self, *rows):
+        self.metrics = {"rows": rows}
+
+
+def test_what_is_planted_or_about_something_else_is_no_promise():
+    rows = [audited("printed, a", True), audited("printed, b", False), audited("corrected, c", False, "x'")]
+    assert right(certified_dfl.refuted([Audit(*rows)])) == "b"
+    assert right(certified_dfl.refuted([Audit(audited("printed, a", True))])) == "c"
+    noise = [audited("corrected, c", True), audited("printed, planted", True, planted=True)]
+    answer = certified_dfl.refuted([Audit(*noise, audited("printed, b", False))])
+    assert right(answer) == "a"
+    assert "0 of 0 of corrected" in answer.data
+
+
+# --- in the notebooks ---
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_notebook_asks_before_its_figures_and_answers_from_records(paper):
+    """A question with choices stands right before the cell that answers it, once for each answer."""
+    import nbformat
+
+    notebook = nbformat.read(notebooks()[paper], as_version=4)
+    asked = [k for k, cell in enumerate(notebook.cells) if cell.id.startswith("predict-")]
+    assert len(asked) >= 2
+    for k in asked:
+        question, answer = notebook.cells[k], notebook.cells[k + 1]
+        assert question.source.startswith("**Predict.** ")
+        assert len(re.findall(r"^- \*\*[a-d]\.\*\* ", question.source, re.MULTILINE)) >= 3
+        assert len(re.findall(r"predictions\.\w+\(", answer.source)) == 1
+        assert "keep_figure" in answer.source or "show." in answer.source
+    answers = sum("predictions." in cell.source for cell in code(notebook))
+    assert answers == len(asked)
+
+
+def test_the_sign_is_wrong_in_what_is_committed():
+    """Of exact problems, which no profile changes."""
+    from fu_papers.lab.paths import ROOT
+
+    records = CommittedStore(ROOT / "figures" / "quick" / "hf_kcu").everything()
+    exactness = [record for record in records if record.function == "hf_kcu.exactness"]
+    assert exactness
+    assert right(hf_kcu.where_it_lands(exactness)) == "c"

@@ -1,0 +1,128 @@
+"""JupyterLab as a reader has it: notebook 00 runs to its end, and a slider of every notebook moves its picture.
+
+Needs Chromium and JupyterLab; skipped where either is missing.
+"""
+
+import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import nbformat
+import pytest
+
+from fu_papers.lab.notebooks import guides, notebooks
+from fu_papers.lab.paths import NOTEBOOKS, ROOT
+from tests.browser import CHROMIUM, browser
+
+PATIENCE = 600  # seconds for a notebook, on a machine that is busy
+SLIDERS = {
+    "start_here": "start-widget",
+    "puf": "widget-push",
+    "hf_kcu": "widget-step",
+    "fedora": "widget-dual",
+    "certified_dfl": "widget-hops",
+}
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not CHROMIUM, reason="Chromium is not installed"),
+    pytest.mark.skipif(not importlib.util.find_spec("jupyterlab"), reason="JupyterLab is not installed"),
+]
+NOTEBOOK = "jupyterapp.shell.currentWidget"
+CELLS = f"[...{NOTEBOOK}.content.model.cells]"
+PICTURE = "document.querySelector('.widget-interact img')"
+HANDLE = "document.querySelector('.widget-interact .noUi-handle')"
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """The address of a JupyterLab over a copy of the notebooks, with working state of its own."""
+    folder = tmp_path_factory.mktemp("lab")
+    shutil.copytree(NOTEBOOKS, folder / "notebooks")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = [f"--port={port}", "--no-browser", "--allow-root", "--IdentityProvider.token=", "--ip=127.0.0.1"]
+    settings += [f"--ServerApp.root_dir={folder / 'notebooks'}", "--LabApp.expose_app_in_browser=True"]
+    ours = {"FU_RUNS": folder / "runs", "FU_FIGURES": folder / "figures", "OMP_NUM_THREADS": 1}
+    ours |= {"JUPYTER_CONFIG_DIR": folder / "config", "JUPYTER_DATA_DIR": folder / "data"}
+    ours |= {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    environment = os.environ | {name: str(value) for name, value in ours.items()}
+    log = (folder / "log").open("w")
+    server = subprocess.Popen([sys.executable, "-m", "jupyterlab", *settings], env=environment, stdout=log, stderr=log)
+    address, until = f"http://127.0.0.1:{port}", time.monotonic() + PATIENCE
+    try:
+        while not answers(f"{address}/api"):
+            assert server.poll() is None, (folder / "log").read_text()
+            assert time.monotonic() < until, "JupyterLab has not started"
+            time.sleep(0.5)
+        yield address
+    finally:
+        server.terminate()
+        server.wait(60)
+        log.close()
+
+
+def answers(url):
+    try:
+        with urllib.request.urlopen(url) as answer:
+            return answer.status == 200
+    except (urllib.error.URLError, ConnectionError):
+        return False
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory):
+    with browser(tmp_path_factory.mktemp("profile"), PATIENCE) as tab:
+        yield tab
+
+
+def opened(tab, lab, name):
+    """Open a notebook by its file's name, wait for its kernel, and give it the focus, as a click would."""
+    tab.call("Emulation.setFocusEmulationEnabled", enabled=True)
+    tab.open(f"{lab}/doc/tree/{name}?reset")
+    document = "[...(window.jupyterapp?.shell.widgets('main') ?? [])][0]"
+    tab.wait_for(f"{document}?.sessionContext?.session?.kernel?.status === 'idle'", PATIENCE)
+    tab.value(f"(() => {{ {document}.content.activate(); {document}.content.node.focus(); }})()")
+    tab.wait_for(f"{NOTEBOOK} != null", PATIENCE)
+
+
+def run_cell(tab, place):
+    """Run the cell at a place, to its end."""
+    steps = f"const book = {NOTEBOOK}.content; book.deselectAll(); book.activeCellIndex = {place};"
+    tab.value(f"(async () => {{ {steps} await jupyterapp.commands.execute('notebook:run-cell'); }})()")
+
+
+def test_the_first_notebook_runs_to_its_end(lab, tab):
+    opened(tab, lab, guides()["start_here"].name)
+    tab.value("jupyterapp.commands.execute('notebook:clear-all-cell-outputs').then(() => true)")
+    codes = f"{CELLS}.filter(cell => cell.type === 'code')"
+    assert tab.value(f"{codes}.every(cell => !cell.executionCount)")
+    tab.value("jupyterapp.commands.execute('notebook:run-all-cells').then(() => true)")
+    idle = f"{NOTEBOOK}.sessionContext.session.kernel.status === 'idle'"
+    tab.wait_for(f"{codes}.every(cell => cell.executionCount) && {idle}", PATIENCE)
+    shown = tab.value(f"JSON.stringify({codes}.flatMap(cell => cell.outputs.toJSON()))")
+    assert "by hand, and the same as the package" in shown
+    assert '"output_type":"error"' not in shown
+
+
+@pytest.mark.parametrize("paper", sorted(SLIDERS))
+def test_a_slider_moves_its_picture_with_nothing_run_but_the_top_and_its_own_cell(paper, lab, tab):
+    path = (guides() | notebooks())[paper]
+    opened(tab, lab, path.name)
+    cells = nbformat.read(path, as_version=4).cells
+    code = [k for k, cell in enumerate(cells) if cell.cell_type == "code"]
+    (own,) = (k for k, cell in enumerate(cells) if cell.id == SLIDERS[paper])
+    for place in (*code[:2], own):
+        run_cell(tab, place)
+    tab.wait_for(f"window.before = {PICTURE}?.src", PATIENCE)
+    tab.wait_for(f"{HANDLE} !== null", PATIENCE)
+    for _ in range(4):  # as somebody with a keyboard does
+        tab.value(f"{HANDLE}.dispatchEvent(new KeyboardEvent('keydown', {{key: 'ArrowRight', bubbles: true}}))")
+    assert tab.wait_for(f"{PICTURE} && {PICTURE}.src !== window.before", PATIENCE)
+    tab.value("jupyterapp.commands.execute('notebook:shutdown-kernel').then(() => true)")
