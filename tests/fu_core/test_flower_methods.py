@@ -1,7 +1,9 @@
 """Every registered method through Flower: the model of `unlearn`, or a refusal that names the method and says why."""
 
+import importlib
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,6 +23,7 @@ from tests import federations
 from tests.fu_core.test_flower import Grid, on_a_server  # noqa: F401, the second is a fixture
 from tests.fu_core.unlearning.test_method import METHODS, NEEDED
 
+ROOT = Path(__file__).resolve().parents[2]
 NODES = [70, 40, 90, 10, 55]  # of clients 0 to 4
 T = federations.ROUNDS  # of training; the method is served in the round after, recovery follows
 SAMPLES, VERTICAL, PEERS = "it computes with samples", "works in a federation of kind vertical", "of kind peers"
@@ -153,6 +156,30 @@ def test_who_has_left_is_asked_no_more(trained):
     grid = grid_of(f)
     in_flower(strategy("Natural", f), grid, trained)
     assert grid.asked == [[0, 1, 2, 3, 4]] * T + [[0, 2, 3, 4]]
+
+
+def test_nobody_is_asked_to_evaluate_who_cannot(trained):
+    """Flower 1.21 has min_evaluate_nodes = 2 although the fraction is 0, and our ClientApp nothing to evaluate."""
+    f = trained.federation
+    how, grid = strategy("Natural", f), grid_of(f)
+    how.min_evaluate_nodes = 2
+    assert how.configure_evaluate(1, to_arrays(f.model, trained.w_0), ConfigRecord(), grid) == []
+    how.fraction_evaluate = 1.0
+    assert len(how.configure_evaluate(1, to_arrays(f.model, trained.w_0), ConfigRecord(), grid)) == 5
+
+
+def test_the_benchmark_compares_what_it_says(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    flower_methods = importlib.import_module("flower_methods")
+    f = flower_methods.federation(2)
+    which = {**flower_methods.FEW, "PGA": {}}
+    *served, refused = flower_methods.compared(grid_of(f, NODES[:2]), NODES[:2], 2, which)
+    assert [row["method"] for row in served] == ["NoT", "PUF-Special", "FedOSD"]
+    for row in served:
+        assert max(row["unlearned"], row["recovered"]) < 1e-6 < 1e-2 < row["moved"]
+    assert [row["rounds"] for row in served] == [3, 4, 5]
+    assert refused["method"] == "PGA"
+    assert "computes with samples" in refused["refused"]
 
 
 def test_a_strategy_can_be_started_again(trained):
