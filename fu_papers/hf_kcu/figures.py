@@ -158,7 +158,7 @@ def backdoor_figure(e: Experiment, runs: pd.DataFrame) -> Figure:
     for ax, (name, head) in zip(axes, heads, strict=True):
         for place, method in enumerate(order):
             values = rows_of(runs, "backdoor", method)[name]
-            look = {"color": colour(method), "linewidth": 2.5, "zorder": 2}
+            look: dict[str, Any] = {"color": colour(method), "linewidth": 2.5, "zorder": 2}
             ax.plot([place - 0.3, place + 0.3], [values.mean()] * 2, **look)
             ax.scatter([place] * len(values), values, color=colour(method), edgecolor="white", s=45, zorder=3)
         ax.set(xticks=range(len(order)), title=head, xlim=(-0.5, len(order) - 0.5), ylim=(-3, 103))

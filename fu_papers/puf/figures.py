@@ -123,8 +123,8 @@ def recovery_curves(
             if k % columns == 0:
                 ax.set_ylabel(f"{metric} {measure_of(setting).partition(' ')[0]}\nless Retrain's", fontsize=9)
     _dress_panels(grid, list(found), rows_each=2)
-    ink = {"color": LINE, "linewidth": 1.2}
-    looks = [{**ink, "marker": "o"}, {**ink, "marker": "o", "markerfacecolor": "white"}]
+    ink: dict[str, Any] = {"color": LINE, "linewidth": 1.2}
+    looks: list[dict[str, Any]] = [{**ink, "marker": "o"}, {**ink, "marker": "o", "markerfacecolor": "white"}]
     looks += [{"color": colour(m), "linestyle": linestyle(m)} for m in ("Retrain", "Original")]
     handles = [Line2D([], [], **look) for look in looks]
     names = ["came back", "gave up", "Retrain", "Original (do nothing)"]
@@ -355,7 +355,12 @@ def radar(e: Experiment, runs: pd.DataFrame, setting: str, stop: str = "test") -
     axes[0].set_ylim(len(shown) - 0.5, -0.5)
     for place, (r, _) in enumerate(shown.values()):
         if r.empty:
-            at = {"transform": axes[0].get_yaxis_transform(), "va": "center", "ha": "center", "fontsize": 9}
+            at: dict[str, Any] = {
+                "transform": axes[0].get_yaxis_transform(),
+                "va": "center",
+                "ha": "center",
+                "fontsize": 9,
+            }
             axes[0].text(0.5, place, "always gave up", color=LINE, **at)
     handles, labels = axes[0].get_legend_handles_labels()
     more_handles, more_labels = axes[-1].get_legend_handles_labels()

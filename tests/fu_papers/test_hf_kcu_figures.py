@@ -359,7 +359,7 @@ def test_fig_1_has_doing_nothing_and_the_frontier():
         left, right = figures.pareto_figure(E, RUNS, SPEEDS).axes
     names = [text.get_text() for text in right.get_yticklabels()]
     assert names[-1] == results.shown("Original")
-    assert [t.get_text() for t in left.get_xticklabels()][0] == "no time"
+    assert left.get_xticklabels()[0].get_text() == "no time"
     places = [dots.get_offsets()[0].tolist() for dots in left.collections]
     assert places[-1] == [240.0, 72.5]  # four times farther than NaiveGA, the fastest
     (frontier,) = (line for line in left.lines if line.get_linestyle() == "--" and line.get_color() == "#999999")

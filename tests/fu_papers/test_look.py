@@ -81,7 +81,9 @@ def test_what_stands_below_is_one_line(text):
 
 
 def test_a_source_in_short_is_its_data_sets():
-    long = "CIFAR-10 (Krizhevsky, 2009), recompressed; net: a | MNIST handwritten digits (LeCun); net: b | CIFAR-10 (again)"
+    long = (
+        "CIFAR-10 (Krizhevsky, 2009), recompressed; net: a | MNIST handwritten digits (LeCun); net: b | CIFAR-10, as is"
+    )
     assert report.in_short(long) == "CIFAR-10, MNIST handwritten digits"
 
 

@@ -1085,7 +1085,7 @@ def test_whoever_costs_nothing_or_a_thousandth_sits_at_the_axis_end(cost):
     found = glance({("clients", SKEWED, None, "Natural"): {**RETRAIN, **cost}})
     for head in ("bytes sent", "FLOPs"):
         assert means(found[head])["Natural"] == pytest.approx(0.1)
-        assert [text.get_text() for text in found[head].get_xticklabels()][0] == "≤0.1"
+        assert found[head].get_xticklabels()[0].get_text() == "≤0.1"
 
 
 def test_fig_1_leaves_out_who_was_not_run():
@@ -1124,7 +1124,7 @@ def swept(changes=None, scenario="clients", e=E):
     return figures.sweep_scatter(e, both, scenario).axes
 
 
-def notes(ax):
+def not_shown(ax):
     """Who is not shown, and why."""
     return next(text.get_text() for text in ax.texts if text.get_text().startswith("not shown"))
 
@@ -1160,7 +1160,7 @@ def test_the_papers_points_are_its_forget_gaps_at_the_rounds_that_its_costs_impl
     assert special.get_offsets()[0][0] == pytest.approx((3.30e9 / 8.98e7 - 1) / 9, abs=0.1)
     hospitals = swept(scenario="segmentation", e=E.changed(recovery_cap=20))[0]
     assert not [c for c in hospitals.collections if c.get_gid() == "paper" and c.get_offsets()[0][0] > 20]
-    assert "paper's PGA at" in notes(hospitals)
+    assert "paper's PGA at" in not_shown(hospitals)
 
 
 def test_a_sweeps_runs_that_gave_up_enter_no_mean():
@@ -1175,7 +1175,7 @@ def test_a_sweeps_runs_that_gave_up_enter_no_mean():
     assert [place for c, *place in dots(ax)] == [[4.0, 4.0]] * 2 + [[3.0, 20.0], [3.0, 10.0]]
     open_ones = [c for c in ax.collections if len(c.get_offsets()) and to_hex(c.get_facecolor()[0]) == "#ffffff"]
     assert len(open_ones) == 3  # both of Regular's, and NoT's
-    note = " ".join(notes(ax).split())
+    note = " ".join(not_shown(ax).split())
     assert "Special 1, $E_u$ = 1 always gave up" in note
     assert "PGA always gave up" in note
 
