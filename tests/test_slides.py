@@ -44,6 +44,10 @@ def test_every_tagged_cell_is_on_a_slide_and_the_first_of_them_begins_one(slides
         assert not {"slide", "slide-more"} <= set(cell.metadata.tags)
         if "slide-code" in cell.metadata.tags:
             assert cell.cell_type == "code"
+    pictures = [
+        output for cell in tagged for output in cell.get("outputs", []) if "image/png" in output.get("data", {})
+    ]
+    assert page.count('src="data:image/png') == len(pictures)
 
 
 def test_nothing_is_loaded_from_elsewhere(slides):
