@@ -18,8 +18,7 @@ from matplotlib.transforms import Bbox
 from fu_papers.arena.pools import BY_HAND, CONSTANT, LONGER, NOISY
 from fu_papers.arena.results import NOTHING, Found, about, check_controls, shown
 from fu_papers.controls import AGAIN, DESTROYED
-from fu_papers.figure_note import say_below
-from fu_papers.look import LINE, colour
+from fu_papers.look import LINE, colour, say_below
 
 MARKERS = {"none": "o", "exact": "s", "certified": "D"}  # by guarantee
 GREYS = {AGAIN: "#000000", LONGER: "#000000", CONSTANT: "#b0b0b0", NOISY: "#9a9a9a"}
