@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -153,22 +154,28 @@ def _crowd(at: Sequence[Any], i: int) -> int:
 
 def _free_box(ax: Axes, dot: Any, width: float, height: float, taken: Sequence[Bbox]) -> tuple[Bbox, int]:
     """The nearest free place for a name, in pixels, and on which side of its dot it is: 1 right, -1 left."""
-    found: list[tuple[float, Bbox, int]] = []
     levels = [ax.transData.transform((1, level))[1] for level in (0, 100)]  # of the two lines that matter
-    for side, out, up in itertools.product((1, -1), range(0, 120, 12), range(-150, 151, 5)):
-        begin = dot[0] + side * (ASIDE + out)
-        box = Bbox.from_bounds(begin if side > 0 else begin - width, dot[1] + up - height / 2, width, height)
-        inside = ax.bbox.x0 + 3 < box.x0 and box.x1 < ax.bbox.x1 - 3 and ax.bbox.y0 + 3 < box.y0 < ax.bbox.y1 - height
-        if not inside or any(box.overlaps(other) for other in taken):
+    x0, y0, x1, y1 = np.array([other.extents for other in taken]).T
+    places = [
+        (abs(up) + 0.7 * out + 3 * (side < 0), side, out, up)
+        for side, out, up in itertools.product((1, -1), range(0, 120, 12), range(-150, 151, 5))
+    ]
+    best, found = math.inf, (Bbox.from_bounds(dot[0] + ASIDE, dot[1] - height / 2, width, height), 1)
+    for far, side, out, up in sorted(places, key=lambda one: one[0]):
+        if far >= best:
+            break  # whatever comes is farther away
+        begin, middle = dot[0] + side * (ASIDE + out), dot[1] + up
+        left, low = begin if side > 0 else begin - width, middle - height / 2
+        right, high = left + width, low + height
+        inside = ax.bbox.x0 + 3 < left and right < ax.bbox.x1 - 3 and ax.bbox.y0 + 3 < low < ax.bbox.y1 - height
+        if not inside or np.any((left <= x1) & (x0 <= right) & (low <= y1) & (y0 <= high)):
             continue
-        way = np.linspace(dot + side * np.array([ASIDE, 0]), (begin, dot[1] + up), 12)
-        crossed = sum(bool(other.count_contains(way)) for other in taken)
-        struck = any(box.y0 < level < box.y1 for level in levels)
-        found.append((abs(up) + 0.7 * out + 3 * (side < 0) + 60 * crossed + 12 * struck, box, side))
-    if not found:
-        return Bbox.from_bounds(dot[0] + ASIDE, dot[1] - height / 2, width, height), 1
-    _, box, side = min(found, key=lambda one: one[0])
-    return box, side
+        x, y = np.linspace((dot[0] + side * ASIDE, dot[1]), (begin, middle), 12).T[:, :, None]  # of the line to the dot
+        crossed = np.any((x0 < x) & (x < x1) & (y0 < y) & (y < y1), axis=0).sum()
+        struck = any(low < level < high for level in levels)
+        if (cost := far + 60 * crossed + 12 * struck) < best:
+            best, found = cost, (Bbox.from_extents(left, low, right, high), side)
+    return found
 
 
 def places_figure(frame: pd.DataFrame, ranked: pd.DataFrame) -> Figure:
