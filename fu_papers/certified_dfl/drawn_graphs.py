@@ -44,7 +44,8 @@ def draw_links(ax: Axes, topology: str, graph: nx.Graph, at: Mapping[int, Any], 
             segments += [(at[i], at[i] - out), (at[j], at[j] + out)]
         else:
             segments.append((at[i], at[j]))
-    ax.add_collection(LineCollection(segments, **{"colors": "#9a9a9a", "linewidths": 1.0, "zorder": 1} | look))
+    lines: dict[str, Any] = {"colors": "#9a9a9a", "linewidths": 1.0, "zorder": 1} | look
+    ax.add_collection(LineCollection(segments, **lines))
     reach = (-1 - ROOM, 1 + ROOM)  # the same square for all, so that titles side by side stay at one height
     ax.set(xlim=reach, ylim=reach, aspect="equal")
     ax.set_axis_off()
