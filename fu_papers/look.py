@@ -26,12 +26,13 @@ import seaborn as sns
 from IPython.display import HTML, Image
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from matplotlib.transforms import Bbox
 
 from fu_core.errors import nearest
+from fu_core.unlearning.method import Method, methods
 from fu_core.unlearning.method import method as registered
-from fu_core.unlearning.method import methods
-from fu_papers.eyes import APART, distance
+from fu_papers.eyes import distance
 from fu_papers.lab.files import written_atomically
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ DPI = 150
 SCREEN_DPI = 90  # pictures keep their print resolution and are shown at this one
 SOURCE_SIZE = 7.0  # points
 LINE = "#555555"  # of what belongs to no method: bounds, marks, notes
-MARKERS = ("o", "s", "^", "D", "v", "P", "<", "p", ">", "h", "d", "8")
+MARKERS = ("o", "s", "^", "D", "v", "P", "<", "p", ">")
 RETRAIN = "X"  # the marker of what all others are compared with, and of nobody else
 AROUND = ((1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1), (0, 1), (0, -1))  # of a dot, where its name can stand
 SIDES = {1: ("left", "bottom"), 0: ("center", "center"), -1: ("right", "top")}  # alignment of a name on that side
@@ -89,20 +90,27 @@ def linestyle(method: str) -> str:
 
 
 def marker(method: str) -> str:
-    """The marker of `method`, the same in every figure: the first that nobody of a colour near to its own has.
+    """The marker of `method`, the same in every figure: the one whose other bearers are farthest from its colour.
 
-    Who registered before it has chosen before it, so that a further method changes no other's marker.
+    Ours choose in the order of their names, those of a notebook after them, which thus change no other's marker.
     """
     if method == "Retrain":
         return RETRAIN
     registered(method)  # raises for an unknown one
-    chosen: dict[str, str] = {}
-    for name, about in methods().items():
-        taken = {mark for other, mark in chosen.items() if distance(about.colour, registered(other).colour) <= APART}
-        chosen[name] = next((mark for mark in MARKERS if mark not in taken), MARKERS[-1])
+    bearers: dict[str, list[str]] = {mark: [] for mark in MARKERS}  # their colours
+    for name, about in sorted(methods().items(), key=_ours_by_name):
+        apart = {mark: min((distance(about.colour, other) for other in c), default=2.0) for mark, c in bearers.items()}
+        chosen = max(apart, key=apart.__getitem__)  # the first of those that nobody has yet
+        bearers[chosen].append(about.colour)
         if name == method:
             break
-    return chosen[method]
+    return chosen
+
+
+def _ours_by_name(registration: tuple[str, Method]) -> tuple[bool, str]:
+    name, about = registration  # the sort is stable: who is not ours stays in the order of registration
+    foreign = not about.serve.__module__.startswith("fu_core.")
+    return foreign, "" if foreign else name
 
 
 def label_dots(ax: Axes, labels: Sequence[tuple[float, float, str, str]], size: float = 8) -> None:
@@ -120,13 +128,13 @@ def label_dots(ax: Axes, labels: Sequence[tuple[float, float, str, str]], size: 
     taken = [Bbox.from_extents(x - radius, y - radius, x + radius, y + radius) for x, y in ax.transData.transform(dots)]
     for x, y, text, ink in labels:
         name = ax.annotate(text, (x, y), xytext=(0, 0), textcoords="offset points", fontsize=size, color=ink)
-        places = [(apart * right, apart * up, apart) for apart in (6, 12, 20, 30, 42) for right, up in AROUND]
-        for right, up, apart in places:
+        name.set_path_effects([withStroke(linewidth=2, foreground="white")])  # lines pass behind it
+        for right, up in [(points * right, points * up) for points in (6, 12, 20, 30, 42) for right, up in AROUND]:
             name.set(position=(right, up), ha=SIDES[np.sign(right)][0], va=SIDES[np.sign(up)][1])
             box = name.get_window_extent()
             if not any(box.overlaps(other) for other in taken) and _within(box, ax.bbox):
                 break
-        if apart > 6:
+        if max(abs(right), abs(up)) > 6:
             way = {"arrowstyle": "-", "color": ink, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3}
             ax.annotate("", (x, y), xytext=(right, up), textcoords="offset points", arrowprops=way)
         taken.append(box)

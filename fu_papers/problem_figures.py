@@ -60,6 +60,11 @@ def axes_row(n: int, *, height: float, width: float, sharey: bool = False) -> tu
     return fig, list(axes[0])
 
 
+def counted(n: int, what: str) -> str:
+    """ "1 seed", "3 seeds"."""
+    return f"{n} {what}{'s' * (n != 1)}"
+
+
 def spread(values: pd.Series, digits: int = 1) -> str:
     """mean ± standard deviation; how many runs that are stands in the caption."""
     return mean_spread(values, digits).rpartition(" (n=")[0]

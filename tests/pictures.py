@@ -86,7 +86,7 @@ def below(fig: Figure) -> list[str]:
 
 
 def _drawn(ax: Axes) -> Iterator[np.ndarray]:
-    """Pixels (n, 2) of all data: along lines, of dots, of the corners of bars. Spans and samples of legends are none."""
+    """Pixels (n, 2) of all data: along lines, of dots, of bars' corners. Spans and samples of legends are none."""
     for line in ax.lines:
         if _of_data(line, ax) and line.get_linestyle() != "None":
             yield _along(ax.transData.transform(_finite(line.get_path().vertices)))
@@ -107,7 +107,7 @@ def _dots(ax: Axes) -> Iterator[np.ndarray]:
 
 
 def _of_data(line: Line2D, ax: Axes) -> bool:
-    """Whether a line has data: no span of the axes, no sample for a legend, nothing drawn beyond the frame on purpose."""
+    """Whether a line has data: no span of the axes, no sample for a legend, nothing beyond the frame on purpose."""
     both = all(line.get_transform().contains_branch_seperately(ax.transData))
     return both and line.get_clip_on() and bool(len(line.get_xdata()))
 

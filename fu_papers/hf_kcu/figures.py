@@ -17,8 +17,8 @@ from fu_papers.hf_kcu.grid import ASCENT, FORMS, MATCHED, METHODS, ROUND, Experi
 from fu_papers.hf_kcu.results import Speeds, main_runs, rows_of, shown
 from fu_papers.hf_kcu.tables import DIVERGED
 from fu_papers.lab.record import Record
-from fu_papers.look import LINE, colour, label_dots, linestyle, marker, say_below
-from fu_papers.problem_figures import axes_row, title
+from fu_papers.look import colour, linestyle, marker, say_below
+from fu_papers.problem_figures import axes_row, counted, title
 
 PRICED = (*FORMS, MATCHED, ASCENT, "NaiveGA", "FedEraser")  # against price
 SHOWN_BELOW_RETRAIN = 15  # points of test accuracy; a collapsed method leaves the frame and is named instead
@@ -40,7 +40,7 @@ def forgetting_figure(e: Experiment, runs: pd.DataFrame) -> Figure:
             if method == "Retrain":
                 look |= {"s": 90}
             elif method == "Original":  # a ring, since HF-KCU as printed lands on it
-                look |= {"s": 130, "facecolors": "none"}
+                look |= {"marker": "o", "s": 150, "facecolors": "none"}
             named[shown(method)] = ax.scatter(dots.forget, dots.test, **look)
         goal = here[here.method == "Retrain"]
         ax.axvline(goal.forget.mean(), color=colour("Retrain"), linestyle="--", linewidth=1)
@@ -54,7 +54,7 @@ def forgetting_figure(e: Experiment, runs: pd.DataFrame) -> Figure:
     axes[0].set_ylabel("test accuracy (%)")
     columns = max(2, 2 * len(axes) - 1)
     fig.legend(list(named.values()), list(named), loc="outside upper center", ncols=columns, frameon=False)
-    say_below(fig, f"A dot: one of {len(e.seeds)} seeds; dashed: Retrain's mean")
+    say_below(fig, f"A dot: one of {counted(len(e.seeds), 'seed')}; dashed: Retrain's mean")
     return fig
 
 
@@ -62,7 +62,8 @@ def pareto_figure(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> Figure:
     """Fig. 1: (a) test accuracy against speed-up, with doing nothing, (b) seconds. All timed in one process.
 
     Grey, dashed: the frontier, those than whom nobody is both faster and more accurate. Doing nothing takes no time and
-    stands at the right end: what lies below it, and to the left, cannot win by accuracy and speed.
+    stands at the right end: what lies below it, and to the left, cannot win by accuracy and speed. The names in (b) are
+    those of the dots in (a), too.
     """
     fig, (left, right) = axes_row(2, height=4.4, width=5.6)
     seconds = speeds["main"].metrics["seconds"]
@@ -77,32 +78,38 @@ def pareto_figure(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> Figure:
         left.plot([gain, gain], [means[method] - error, means[method] + error], color=colour(method), linewidth=1)
         left.scatter(gain, means[method], s=60, **look)
         taken = seconds["retrain"] / gain
-        told = "no time" if method == "Original" else f"{taken:.2g} s, {gain:.3g}×"
+        told = "" if method == "Original" else f"{taken:.2g} s, {gain:.3g}×"
         right.scatter(taken, place, s=60, **look)
         right.annotate(told, (taken, place), xytext=(8, 0), textcoords="offset points", va="center", fontsize=9)
-    best = [method for method in gains if not any(means[m] >= means[method] and gains[m] > gains[method] for m in gains)]
+    best = [
+        method for method in gains if not any(means[m] >= means[method] and gains[m] > gains[method] for m in gains)
+    ]
     best.sort(key=lambda method: gains[method])
     left.plot(
         [gains[m] for m in best], [means[m] for m in best], color="#999999", linestyle="--", linewidth=1.2, zorder=1
     )
     left.axhline(means["Retrain"], color=colour("Retrain"), linestyle="--", linewidth=1, zorder=1)
-    left.set(xscale="log", xlabel="times faster than retraining", ylabel="test accuracy (%)", title="(a)")
-    _free_tick(left, max(gain for method, gain in gains.items() if method != "Original"), gains["Original"])
+    left.set(
+        xscale="log", xlabel="times faster than retraining", ylabel="test accuracy (%)", title="(a), names as in (b)"
+    )
     left.margins(x=0.12, y=0.12)
     right.set(xscale="log", xlabel="seconds", yticks=range(len(gains)), title="(b)")
+    free = gains["Original"]
+    _powers_of_ten(left, free, [1.0, free / FREE])
+    _powers_of_ten(right, seconds["retrain"] / free, [seconds["retrain"] * FREE / free, seconds["retrain"]])
     right.set_yticklabels([shown(method) for method in gains])
     right.invert_yaxis()
     right.margins(x=0.4, y=0.08)
     right.grid(axis="y", visible=False)
-    label_dots(left, [(gains[m], means[m], shown(m), colour(m)) for m in gains])
-    say_below(fig, f"A dot: the mean of {len(e.seeds)} seeds ± standard deviation; grey, dashed: the frontier")
+    told = f"A dot: the mean of {counted(len(e.seeds), 'seed')} ± standard deviation"
+    say_below(fig, f"{told}; grey, dashed: the frontier")
     return fig
 
 
-def _free_tick(ax: Axes, fastest: float, free: float) -> None:
-    """Powers of ten as far as somebody is so fast, and "no time" where doing nothing stands."""
-    powers = [10.0**k for k in range(7) if 10.0**k < 0.7 * free and 10.0**k <= 2 * fastest]
-    ax.set_xticks([*powers, free], labels=[*(f"{power:g}" for power in powers), "no time"])
+def _powers_of_ten(ax: Axes, free: float, ends: Sequence[float]) -> None:
+    """Ticks where somebody's number can be, between `ends`, and "no time" where doing nothing stands."""
+    powers = [10.0**k for k in range(-6, 7) if 0.99 * ends[0] <= 10.0**k <= 1.01 * ends[1]]
+    ax.set_xticks([free, *powers], labels=["no time", *(f"{power:g}" for power in powers)])
     ax.minorticks_off()
 
 
@@ -133,13 +140,13 @@ def price_figure(e: Experiment, runs: pd.DataFrame, passes: Mapping[str, float])
     ax.axhline(nothing, color=colour("Original"), linestyle="--", linewidth=1, label="do nothing")
     if floor == floor:  # two seeds at least
         ax.axhspan(0, floor, color=colour("Retrain"), alpha=0.12, linewidth=0, label="below two retrainings' KL")
-    ax.plot([1], [0], marker=marker("Retrain"), markersize=11, linestyle="none", color=colour("Retrain"), label="Retrain",
-            clip_on=False)  # fmt: skip
+    own: dict[str, Any] = {"color": colour("Retrain"), "marker": marker("Retrain"), "label": "Retrain"}
+    ax.plot([1], [0], markersize=11, linestyle="none", clip_on=False, **own)
     note = f"\n(diverged, left out: {', '.join(gone)})" if gone else ""
     ax.set(xscale="log", ylim=(0, None), ylabel="KL to Retrain on the forgotten data (nats)",
            xlabel=f"gradient passes / Retrain's{note}")  # fmt: skip
     fig.legend(loc="outside right upper", frameon=False)
-    say_below(fig, f"A dot: one of {len(e.seeds)} seeds; line: the mean over seeds")
+    say_below(fig, f"A dot: one of {counted(len(e.seeds), 'seed')}; line: the mean over seeds")
     return fig
 
 
@@ -158,7 +165,7 @@ def backdoor_figure(e: Experiment, runs: pd.DataFrame) -> Figure:
         ax.set_xticklabels(["poisoned", "HF-KCU\nprinted", "HF-KCU\ncorrected", "Retrain"])
         ax.grid(axis="x", visible=False)
     axes[0].set_ylabel("attack success (%)")
-    say_below(fig, f"A dot: one of {len(e.seeds)} seeds; line: their mean")
+    say_below(fig, f"A dot: one of {counted(len(e.seeds), 'seed')}; line: their mean")
     return fig
 
 
@@ -184,7 +191,7 @@ def sweeps_figure(e: Experiment, runs: pd.DataFrame) -> Figure:
         ax.margins(x=0.12)
     axes[0].set_ylabel("accuracy on the forgotten data (%)")
     axes[-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-    say_below(fig, f"A small dot: one of {len(e.sweep_seeds)} seeds; line: their mean")
+    say_below(fig, f"A small dot: one of {counted(len(e.seeds), 'seed')}; line: their mean")
     return fig
 
 

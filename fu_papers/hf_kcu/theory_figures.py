@@ -183,7 +183,7 @@ def perturbation_figure(records: Sequence[Record]) -> Figure:
         told = f"{label}: at most {ratios[-1]:.2f}"
         ax.step(ratios, share, where="post", color=hue, linestyle=dashes, label=told)
     ax.axvline(1, color="black", linestyle=":", linewidth=1.5, label="the bound")
-    ax.set(xlabel="error / bound", ylabel="draws up to there (%)", xlim=(0, max(1.05, 1.05 * ratios[-1])), ylim=(0, 103))
+    ax.set(xlabel="error / bound", ylabel="draws up to there (%)", xlim=(0, None), ylim=(0, 103))
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), frameon=False)
     say_below(fig, f"A line: {len(ratios)} draws")
     return fig
@@ -234,6 +234,9 @@ def error_terms_figure(records: Sequence[Record]) -> Figure:
         ax.scatter(lengths, places, color=hue, marker=shape, s=38, zorder=3, label=f"{row['removed']} removed")
     ax.axvline(1, color=LINE, linestyle=":", linewidth=1.5, label="as long as the true change")
     ax.set(xscale="log", xlabel="length relative to the true change", yticks=range(len(names)))
+    powers = [10.0**k for k in range(-6, 1)]
+    ax.set_xticks(powers, labels=["≤ 1e-6", *(f"{power:g}" for power in powers[1:])])
+    ax.minorticks_off()
     ax.set_yticklabels(names)
     ax.get_yticklabels()[names.index("CG error (k = 10)")].set_fontweight("bold")
     ax.set_ylim(len(names) - 0.5, -0.5)

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pandas as pd
 import pytest
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from fu_papers.controls import AGAIN, CONTROLS, DESTROYED, FLOOR
@@ -22,9 +23,10 @@ from fu_papers.hf_kcu.grid import (
     TUNED,
 )
 from fu_papers.lab.record import Record
-from fu_papers.look import published, style
+from fu_papers.look import colour, published, style
 from fu_papers.study import Cell, wide
 from tests.hf_kcu_lab import experiment
+from tests.pictures import faults
 
 MAIN, OTHER = "cifar10/dirichlet-0.5/simple_cnn", "mnist/dirichlet-0.5/simple_cnn"
 NET = "cifar10/dirichlet-0.5/resnet18"
@@ -312,19 +314,27 @@ def texts(fig):
     return [*found, *(t.get_text() for ax in fig.axes for t in ax.get_yticklabels())]
 
 
-def test_every_figure_draws():
+def drawn():
+    """Every figure by its name, from planted records."""
     curve = {"residuals": [1.0, 0.5, 0.1], "negative": 3}
     curves = {f"{matrix}/{client}": curve for matrix in ("hessian", "ggn") for client in (1, 2)}
     with style():
-        drawn = [
-            figures.forgetting_figure(E, RUNS),
-            figures.pareto_figure(E, RUNS, SPEEDS),
-            figures.backdoor_figure(E, RUNS),
-            figures.sweeps_figure(E, RUNS),
-            figures.residual_figure([record("r", {}, {"curves": curves})]),
-        ]
-    assert all(isinstance(figure, Figure) for figure in drawn)
-    labels = [t.get_text() for t in drawn[-1].axes[0].get_legend().get_texts()]
+        return {
+            "forgetting": figures.forgetting_figure(E, RUNS),
+            "pareto": figures.pareto_figure(E, RUNS, SPEEDS),
+            "price": figures.price_figure(E, RUNS, PASSES),
+            "backdoor": figures.backdoor_figure(E, RUNS),
+            "sweeps": figures.sweeps_figure(E, RUNS),
+            "residuals": figures.residual_figure([record("r", {}, {"curves": curves})]),
+        }
+
+
+def test_no_figure_has_a_legend_on_data_a_dot_outside_or_a_name_on_a_name():
+    found = drawn()
+    assert all(isinstance(figure, Figure) for figure in found.values())
+    with style():
+        assert {name: wrong for name, fig in found.items() if (wrong := faults(fig))} == {}
+    labels = [t.get_text() for t in found["residuals"].axes[0].get_legend().get_texts()]
     assert labels == [f"client {i}, negative curvature in 3 steps" for i in (1, 2)]
 
 
@@ -343,10 +353,41 @@ def test_the_cost_figure_tells_seconds_and_speed_up_of_every_method():
     assert {results.shown(method) for method in ("Retrain", *METHODS) if method != ASCENT} <= set(texts(fig))
 
 
-def test_backdoor_bars_are_the_means():
+def test_fig_1_has_doing_nothing_and_the_frontier():
+    """Doing nothing (72.5 %) is more accurate than Retrain and HF-KCU, and nobody is faster: it is the frontier."""
+    with style():
+        left, right = figures.pareto_figure(E, RUNS, SPEEDS).axes
+    names = [text.get_text() for text in right.get_yticklabels()]
+    assert names[-1] == results.shown("Original")
+    assert [t.get_text() for t in left.get_xticklabels()][0] == "no time"
+    places = [dots.get_offsets()[0].tolist() for dots in left.collections]
+    assert places[-1] == [240.0, 72.5]  # four times farther than NaiveGA, the fastest
+    (frontier,) = (line for line in left.lines if line.get_linestyle() == "--" and line.get_color() == "#999999")
+    assert frontier.get_xydata().tolist() == [[240.0, 72.5]]
+    better = RUNS.assign(test=RUNS.test.mask(RUNS.method == "HF-KCU", 80.0))
+    with style():
+        left, _ = figures.pareto_figure(E, better, SPEEDS).axes
+    (frontier,) = (line for line in left.lines if line.get_linestyle() == "--" and line.get_color() == "#999999")
+    assert frontier.get_xydata().tolist() == [[30.0, 80.0], [240.0, 72.5]]
+
+
+def test_backdoor_has_a_dot_per_seed_in_its_methods_colour_and_their_mean():
     with style():
         left, _ = figures.backdoor_figure(E, RUNS).axes
-    assert [bar.get_height() for bar in left.patches] == [80.0, 72.0, 60.0, 13.5]
+    assert [line.get_ydata()[0] for line in left.lines] == [80.0, 72.0, 60.0, 13.5]
+    assert [dots.get_offsets()[:, 1].tolist() for dots in left.collections][-1] == [12.0, 15.0]
+    inks = [to_hex(dots.get_facecolor()[0]) for dots in left.collections]
+    assert inks == [colour(method) for method in ("Original", "HF-KCU printed", "HF-KCU", "Retrain")]
+
+
+def test_a_sweep_joins_its_means_and_has_a_dot_per_seed_beside_the_other_forms():
+    with style():
+        iters, *_ = figures.sweeps_figure(E, RUNS).axes
+    lines = {line.get_label(): line for line in iters.lines}
+    printed, corrected = (lines[results.shown(form)] for form in FORMS)
+    assert corrected.get_ydata().tolist() == [81.5] * len(E.iters_sweep)
+    assert (printed.get_xdata() < corrected.get_xdata()).all()
+    assert len(iters.collections[0].get_offsets()) == 2 * len(E.iters_sweep)
 
 
 # --- beside the paper's ---

@@ -3,16 +3,19 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from matplotlib.figure import Figure
 
 from fu_core.federation.federation import Federation
 from fu_core.request import Deletion
 from fu_core.unlearning.hf_kcu import hf_kcu
-from fu_papers.convex import CONVEX, convex_clients, convex_model, data_hash, optimum, pooled
+from fu_core.unlearning.krylov import cg_iterates
+from fu_papers.convex import CONVEX, convex_clients, convex_model, data_hash, dense_hessian, optimum, pooled
 from fu_papers.hf_kcu import theory as theory
 from fu_papers.hf_kcu import theory_figures as figures
 from fu_papers.hf_kcu.plane import cg_path, two_parameters
 from fu_papers.lab.record import Record
+from tests.pictures import faults
 
 SEEDS = (0, 1, 3, 4, 5)
 PRINTED = ("Eq. (3) as printed", "Eq. (33) as printed", "Algorithm 1 as printed, no clip", "Algorithm 1 as printed")
@@ -196,6 +199,45 @@ def test_everything_draws_from_records(exactness, counts, terms, store):
         figures.surface_figure(2, 0.01, 1.0, 1),
     ]
     assert all(isinstance(figure, Figure) for figure in drawn)
+    assert [faults(figure) for figure in drawn] == [[]] * len(drawn)
+
+
+def test_the_share_of_draws_below_a_ratio_is_drawn_and_the_bound(store):
+    record = run(store, theory.perturbation, draws=100, seed=0)
+    (ax,) = figures.perturbation_figure([record]).axes
+    theorem, _, bound = ax.lines
+    ratios = sorted(record.metrics["theorem 1"])
+    assert theorem.get_xdata().tolist() == ratios
+    assert theorem.get_ydata().tolist() == pytest.approx(range(1, 101))
+    assert f"at most {ratios[-1]:.2f}" in theorem.get_label()
+    assert set(bound.get_xdata()) == {1}
+
+
+def test_the_sign_is_turned_before_the_clip_leaves_nothing_to_turn(terms):
+    """2 |w / (1 - w) v|, where v is what ten steps of CG on the client's own damped Hessian give."""
+    for record in terms:
+        model, clients = (
+            convex_model("breast_cancer"),
+            convex_clients("breast_cancer", record.config["clients"], seed=0),
+        )
+        w = optimum(model, pooled(clients))
+        w_r = optimum(model, pooled(clients[1:]), w)
+        H = dense_hessian(model, w, [(1.0, clients[0])]) + 0.01 * torch.eye(model.d, dtype=torch.float64)
+        *_, v = theory.first(10, cg_iterates(theory.times(H), model.grad(w, *clients[0])))
+        odds = record.metrics["share"] / (1 - record.metrics["share"])
+        found = figures._in_order(record)
+        assert found["sign"] == pytest.approx(2 * odds * float(v.norm() / (w_r - w).norm()), rel=1e-6)
+        assert list(found)[-3:] == ["sign", "clip (beta = 0.01)", "weight w for w/(1-w)"]
+        assert found["sign"] > 10 * record.metrics["terms"]["sign"]  # as recorded: behind the clip
+        assert {name: found[name] for name in found if name != "sign"}.items() <= record.metrics["terms"].items()
+
+
+def test_every_term_has_a_dot_per_share_on_a_logarithmic_axis(terms):
+    (ax,) = figures.error_terms_figure(terms).axes
+    assert ax.get_xscale() == "log"
+    for dots, record in zip(ax.collections, terms, strict=True):
+        lengths = list(figures._in_order(record).values())
+        assert dots.get_offsets()[:, 0].tolist() == pytest.approx([max(value, 1e-6) for value in lengths], rel=5e-3)
 
 
 def test_the_tables_show_what_the_records_hold(exactness, terms, store):
@@ -205,7 +247,7 @@ def test_the_tables_show_what_the_records_hold(exactness, terms, store):
     assert row["error, largest"] < 1e-10
     assert row["forgotten client's loss rose"] == "5 of 5"
     named = figures.error_terms_table(terms)
-    assert list(named.largest) == [max(r.metrics["terms"], key=r.metrics["terms"].get) for r in terms]
+    assert list(named.largest) == [max(found, key=found.get) for found in map(figures._in_order, terms)]
     for name, fn, configs in (
         ("partial_deletion", theory.partial_deletion, [{"seed": 0}]),
         ("local_curvature", theory.local_curvature, [{"clients": 5, "seed": 0}]),

@@ -3,20 +3,26 @@
 import io
 import itertools
 import re
+from dataclasses import replace
 
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib import colors
 from matplotlib.figure import Figure
 from PIL import Image
 
 from fu_core.unlearning.method import method as registered
+from fu_core.unlearning.method import methods
+from fu_papers import eyes, verdicts
 from fu_papers import look as report
-from fu_papers import verdicts
+from fu_papers.arena.grid import of_servers
+from fu_papers.certified_dfl import grid as certified
+from fu_papers.fedora import grid as fedora
+from fu_papers.hf_kcu import grid as hf_kcu
 from fu_papers.puf import grid as puf
 from fu_papers.verdicts import ClaimResult
+from tests import pictures
 
 SOURCE = "MNIST: 60,000 + 10,000 images, downloaded; a very long remark that has to be wrapped several times. " * 3
 
@@ -40,20 +46,43 @@ def test_same_figure_same_bytes_without_date_or_version(tmp_path):
     report.save_figure(fig, tmp_path / "two.png", "something else")
     second = report.save_figure(fig, tmp_path / "two.png", "digits")  # saving leaves the figure as it was
     assert first.read_bytes() == second.read_bytes()
-    assert set(Image.open(first).info) <= {"dpi"}
+    info = Image.open(first).info
+    assert set(info) <= {"dpi", "Description"}
+    assert info["Description"] == "Data: digits"
     assert sorted(p.name for p in tmp_path.rglob("*") if p.is_file()) == ["one.png", "two.png"]
 
 
-@pytest.mark.parametrize("width", [3.0, 9.0])
-def test_source_line_is_wrapped_below_the_drawing(width):
+@pytest.mark.parametrize(("width", "whole"), [(3.0, False), (9.0, False), (9.0, True)])
+def test_one_line_below_the_drawing_says_what_a_dot_is_and_the_data_as_far_as_there_is_room(width, whole):
     fig = figure(width)
     fig.draw_without_rendering()
     drawn = fig.get_tightbbox()
-    note = report._source_note(fig, SOURCE)
+    report.say_below(fig, "Band: 2 seeds")
+    note = report._line_below(fig, "MNIST: downloaded" if whole else SOURCE)
     box = note.get_window_extent().transformed(fig.dpi_scale_trans.inverted())
     assert box.y1 <= drawn.y0
-    assert box.width <= 1.05 * drawn.width
-    assert note.get_text().count("\n") >= 1
+    assert box.width <= drawn.width
+    assert "\n" not in note.get_text()
+    assert note.get_text() == f"Band: 2 seeds. Data: MNIST{': downloaded' if whole else ' …'}"
+
+
+def test_the_whole_source_is_in_the_alt_text_and_in_the_file(tmp_path):
+    fig = figure(3.0)
+    report.say_below(fig, "Band: 2 seeds")
+    shown = report.show_figure(fig, tmp_path / "one.png", SOURCE)
+    assert shown.alt == f"one. Band: 2 seeds. Data: {SOURCE}"
+    assert Image.open(tmp_path / "one.png").info["Description"] == f"Data: {report.one_line(SOURCE)}"
+
+
+@pytest.mark.parametrize("text", ["", "two\nlines"])
+def test_what_stands_below_is_one_line(text):
+    with pytest.raises(ValueError, match="text must be one line"):
+        report.say_below(figure(), text)
+
+
+def test_a_source_in_short_is_its_data_sets():
+    long = "CIFAR-10 (Krizhevsky, 2009), recompressed; net: a | MNIST handwritten digits (LeCun); net: b | CIFAR-10 (again)"
+    assert report.in_short(long) == "CIFAR-10, MNIST handwritten digits"
 
 
 def test_figure_path_must_be_png(tmp_path):
@@ -88,32 +117,77 @@ def test_unknown_method_names_the_nearest():
         report.colour("PUF-Specal")
 
 
-def oklab(colour, deuteranope):
-    """OKLab coordinates of a colour, as seen by a deuteranope if asked (Viénot, Brettel & Mollon 1999)."""
-    srgb = np.array(colors.to_rgb(colour))
-    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
-    if deuteranope:
-        linear = np.array([[0.293, 0.707, 0], [0.293, 0.707, 0], [-0.022, 0.022, 1]]) @ linear
-    to_lms = np.array([[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.63]])
-    to_lab = np.array([[0.2105, 0.7936, -0.0041], [1.978, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]])
-    return to_lab @ np.cbrt(np.clip(to_lms @ linear, 0, None))
+def test_two_colours_are_as_far_apart_as_they_are_for_a_deuteranope():
+    assert eyes.distance("#000000", "#ffffff") == pytest.approx(1.0, abs=1e-3)
+    assert eyes.distance("#808080", "#808080") == 0
+    red, green = "#d00000", "#4d7000"
+    seen = np.linalg.norm(eyes.oklab(red) - eyes.oklab(green))
+    assert eyes.distance(red, green) == eyes.distance(green, red) < 0.5 * seen
+    assert eyes.oklab("#808080", True) == pytest.approx(eyes.oklab("#808080"), abs=5e-3)  # grey stays grey
 
 
-@pytest.mark.parametrize(
-    "together",
-    [
-        [*puf.REFERENCES, *puf.METHODS],
-        ["Original", "Retrain", "HF-KCU", "HF-KCU printed", "FedEraser", "NaiveGA", "SISA"],
-        ["Original", "Retrain", "FedORA", "GA", "ICO", "CVFU"],
-        ["Original", "Retrain", "PDUDT", "DU", "DU printed", "Fine-tune"],
-    ],
-    ids=["puf", "hf_kcu", "fedora", "certified_dfl"],
-)
-@pytest.mark.parametrize("deuteranope", [False, True])
-def test_methods_of_one_paper_can_be_told_apart(together, deuteranope):
+DOTS = {  # who meets in one figure, as dots
+    "puf": [*puf.REFERENCES, *puf.METHODS, "NaiveGA"],
+    "hf_kcu": [*puf.REFERENCES, *hf_kcu.METHODS],
+    "fedora": [*puf.REFERENCES, *fedora.METHODS, *fedora.PEERS],
+    "certified_dfl": [*puf.REFERENCES, *certified.METHODS, "PDUDT", "Noisy fine-tuning", "Model clipping"],
+    "arena": list(of_servers()),
+    "all": list(methods()),
+}
+LINES = {  # ... and as lines without dots
+    "puf": [*puf.REFERENCES, *puf.METHODS],
+    "hf_kcu": [*puf.REFERENCES, *hf_kcu.FORMS],
+    "fedora": [*puf.REFERENCES, *fedora.METHODS],
+    "certified_dfl": [*puf.REFERENCES, *certified.METHODS],
+}
+
+
+@pytest.mark.parametrize("together", DOTS.values(), ids=DOTS)
+def test_dots_that_meet_can_be_told_apart_by_colour_or_marker(together):
     for one, other in itertools.combinations(together, 2):
-        distance = np.linalg.norm(oklab(report.colour(one), deuteranope) - oklab(report.colour(other), deuteranope))
-        assert distance > 0.07, (one, other, distance)
+        apart = eyes.distance(report.colour(one), report.colour(other))
+        assert apart > eyes.APART or report.marker(one) != report.marker(other), (one, other, apart)
+
+
+@pytest.mark.parametrize("together", LINES.values(), ids=LINES)
+def test_lines_that_meet_can_be_told_apart_by_colour_or_dashes(together):
+    for one, other in itertools.combinations(together, 2):
+        apart = eyes.distance(report.colour(one), report.colour(other))
+        assert apart > eyes.APART or report.linestyle(one) != report.linestyle(other), (one, other, apart)
+
+
+def test_only_retrain_has_its_marker_and_further_methods_change_nobodys(monkeypatch):
+    before = {name: report.marker(name) for name in methods()}
+    assert [name for name, mark in before.items() if mark == report.RETRAIN] == ["Retrain"]
+    assert len(set(before.values())) == len(report.MARKERS) + 1
+    mine = replace(registered("NoT"), name="A first", serve=lambda *of: None)
+    further = {"A first": mine, **dict(reversed(methods().items()))}  # which depends on what is imported first
+    monkeypatch.setattr(report, "methods", lambda: further)
+    assert {name: report.marker(name) for name in before} == before
+    with pytest.raises(ValueError, match="did you mean 'PUF-Special'"):
+        report.marker("PUF-Specal")
+
+
+def test_names_of_dots_lie_on_no_dot_and_on_no_name():
+    places = [(0.5 + 0.01 * k, 0.5 + 0.02 * (k % 3)) for k in range(12)]
+    found = []
+    for label in (report.label_dots, plain):
+        with report.style():
+            fig = Figure(figsize=(5, 4))
+            ax = fig.subplots()
+            ax.scatter(*zip(*places, strict=True))
+            ax.set(xlim=(0, 1), ylim=(0, 1))
+            label(ax, [(x, y, f"name {k}", "#333333") for k, (x, y) in enumerate(places)])
+            fig.draw_without_rendering()
+            found.append(pictures.overprinted(fig))
+    ours, beside = found
+    assert ours == []
+    assert len(beside) > 10
+
+
+def plain(ax, labels):
+    for x, y, text, ink in labels:
+        ax.annotate(text, (x, y), xytext=(5, 4), textcoords="offset points", color=ink)
 
 
 # --- tables ---

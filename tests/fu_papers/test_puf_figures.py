@@ -32,6 +32,7 @@ from fu_papers.puf.grid import (
 )
 from fu_papers.puf.runs import STOP_RULES
 from fu_papers.study import Cell, wide
+from tests.pictures import faults
 from tests.puf_lab import experiment
 
 SKEWED, EVEN, SITES = "cifar10/dirichlet-0.3/tiny_cnn", "cifar10/iid/tiny_cnn", "phantom/site/small_res_unet"
@@ -885,64 +886,78 @@ def test_the_forget_gap_has_a_line_per_run_from_original_to_retrain():
     assert len(first.collections) == 4
 
 
-def test_recovery_curves_have_everybody_who_can_serve_the_request_and_the_references():
+def panels(fig):
+    """(test, forget) panel of every method, by the name above it."""
+    every = [ax for ax in fig.axes if ax.get_title()]
+    rows = sorted({round(ax.get_position().y0, 6) for ax in fig.axes}, reverse=True)
+    found = {}
+    for ax in every:
+        box = ax.get_position()
+        below = rows[rows.index(round(box.y0, 6)) + 1]
+        (other,) = (o for o in fig.axes if (round(o.get_position().y0, 6), o.get_position().x0) == (below, box.x0))
+        found[ax.get_title()] = (ax, other)
+    return found
+
+
+def runs_in(ax):
+    """(heights of its line, where it ends in a dot or None, whether that is open) of every run in a panel."""
+    lines = [line for line in ax.lines if line.get_marker() == "None" and len(line.get_xdata()) != 2]
+    lines += [line for line in ax.lines if line.get_marker() == "None" and list(line.get_xdata()) == [0, 1]
+              and line.get_linewidth() == 1.0]  # fmt: skip
+    return [line.get_ydata() for line in lines]
+
+
+def ends_in(ax):
+    """(round, height, inside) of every dot in a panel."""
+    marks = [line for line in ax.lines if line.get_marker() == "o"]
+    return [(m.get_xdata()[0], m.get_ydata()[0], to_hex(m.get_markerfacecolor())) for m in marks]
+
+
+def test_recovery_has_two_panels_for_everybody_who_can_serve_the_request():
     for scenario, setting in (("clients", EVEN), ("samples", SKEWED), ("pairs", SKEWED), ("segmentation", SITES)):
-        left, right = figures.recovery_curves(E, planted(), setting, scenario).axes
-        able = {method for method in METHODS if method not in CANNOT.get(scenario, ())}
-        for ax in (left, right):
-            assert set(labelled(ax)) == able | set(REFERENCES)
-        shown = [text.get_text() for text in right.get_legend().get_texts()]
-        assert set(shown) == able | set(REFERENCES)
-        assert len(set(shown)) == len(shown)
-        assert [len(ax.collections) for ax in (left, right)] == [len(PUFS)] * 2  # bands
-    assert left.get_ylabel() == "test Dice (%)"
-    few = figures.recovery_curves(E, planted(), EVEN, methods=["NoT", "PGA"])
-    assert set(labelled(few.axes[0])) == {"NoT", "PGA", *REFERENCES}
+        fig = figures.recovery_curves(E, planted(), setting, scenario)
+        able = [method for method in METHODS if method not in CANNOT.get(scenario, ())]
+        assert list(panels(fig)) == able
+        assert len(fig.axes) == 2 * len(able)
+        told = [text.get_text() for text in fig.legends[0].get_texts()]
+        assert told == ["came back", "gave up", "Retrain", "Original (do nothing)"]
+    assert fig.axes[0].get_ylabel() == "test Dice\nless Retrain's"
+    assert list(panels(figures.recovery_curves(E, planted(), EVEN, methods=["NoT", "PGA"]))) == ["NoT", "PGA"]
 
 
-def test_a_recovery_curve_is_the_mean_over_runs_of_which_the_stopped_ones_keep_their_value():
+def test_a_run_is_a_line_of_differences_to_its_own_retrain_that_ends_in_a_dot_where_it_came_back():
+    """Retrain has 80 and 60, for client 1 80 and 70. What a run went on for after its stop is left out."""
     changes = {
         ("clients", EVEN, "client-0", "NoT"): {"path": [(10.0, 0.0), (20.0, 4.0), (60.0, 8.0)], "rounds": 2},
-        ("clients", EVEN, "client-1", "NoT"): {"path": [(30.0, 2.0), (80.0, 6.0)], "rounds": 1},
+        ("clients", EVEN, "client-1", "NoT"): {"path": [(30.0, 2.0), (80.0, 6.0), (99.0, 99.0)], "rounds": 1},
         ("clients", EVEN, "client-1", "Retrain"): {"forget": 70.0},
     }
-    test, forget = figures.recovery_curves(E, planted(changes=changes), EVEN, methods=["NoT"]).axes
-    assert labelled(test)["NoT"].get_ydata().tolist() == [20.0, 50.0, 70.0]
-    assert labelled(forget)["NoT"].get_ydata().tolist() == [1.0, 5.0, 7.0]
-    assert labelled(forget)["Retrain"].get_ydata() == [65.0, 65.0]
-    dots = [line for line in forget.lines if line.get_marker() == "o"]
-    assert [(dot.get_xdata()[0], dot.get_ydata()[0]) for dot in dots] == [(1.5, 70.0)]  # means of where they stopped
+    test, forget = panels(figures.recovery_curves(E, planted(changes=changes), EVEN, methods=["NoT"]))["NoT"]
+    assert [list(line) for line in runs_in(test)] == [[-70.0, -60.0, 0.0], [-50.0, 0.0]]  # ends are the stops' metrics
+    assert [list(line) for line in runs_in(forget)] == [[-60.0, -56.0, 10.0], [-68.0, 0.0]]
+    assert ends_in(test) == [(2, 0.0, colour("NoT")), (1, 0.0, colour("NoT"))]
+    assert ends_in(forget) == [(2, 10.0, colour("NoT")), (1, 0.0, colour("NoT"))]
+    spans = {line.get_ydata()[0] for line in forget.lines if line.get_linestyle() != "-" and line.get_marker() != "o"}
+    assert spans == {0.0, 25.0}  # Retrain, and Original: 90 against 60 and 70
 
 
-def test_a_recovery_curve_ends_where_fewer_than_half_of_its_runs_go_on():
-    """Three runs of 2, 3 and 5 rounds: the last two rounds are those of one run that gives up."""
-    e = E.changed(targets=[0, 1, 2])
-    paths = [[(10.0, 0.0)] * 2, [(40.0, 3.0)] * 3, [(70.0, 6.0)] * 5]
+def test_who_gave_up_ends_in_an_open_dot_at_the_cap_and_natural_in_none():
     changes = {
-        ("clients", EVEN, f"client-{t}", "NoT"): {
-            "path": path,
-            "rounds": len(path) - 1,
-            "reached": t < 2,
-            "forget": 60.0 + t,
-        }
-        for t, path in enumerate(paths)
+        ("clients", EVEN, "client-0", "NoT"): {"path": [(10.0, 0.0)] * 6, "reached": False, "rounds": 5},
+        ("clients", EVEN, None, "Natural"): {"reached": False},
     }
-    test, forget = figures.recovery_curves(e, planted(e, changes), EVEN, methods=["NoT"]).axes
-    assert labelled(test)["NoT"].get_ydata().tolist() == [40.0] * 3
-    (dot,) = (line for line in forget.lines if line.get_marker() == "o")
-    assert (dot.get_xdata()[0], dot.get_ydata()[0]) == (1.5, 60.5)  # of the two that came back
-    for change in changes.values():
-        change["reached"] = False
-    for ax in figures.recovery_curves(e, planted(e, changes), EVEN, methods=["NoT", "Natural"]).axes:
-        assert not [line for line in ax.lines if line.get_marker() == "o"]
+    found = panels(figures.recovery_curves(E, planted(changes=changes), EVEN, methods=["NoT", "Natural"]))
+    assert ends_in(found["NoT"][0]) == [(5, -70.0, "#ffffff"), (3, 0.0, colour("NoT"))]
+    assert ends_in(found["Natural"][0]) == []
+    assert [len(line) for line in runs_in(found["Natural"][0])] == [len(PATH)] * 2
 
 
 def test_federaser_is_a_dot_at_its_end():
     replayed = {"path": [(77.0, 60.0)], "rounds": 0, "test": 77.0, "reached": False}
     changes = {("clients", None, None, "FedEraser"): replayed}
-    test, _ = figures.recovery_curves(E, planted(changes=changes), EVEN, methods=["FedEraser", "NoT"]).axes
-    line = labelled(test)["FedEraser"]
-    assert (line.get_marker(), list(line.get_xdata()), list(line.get_ydata())) == ("o", [0.0], [77.0])
+    fig = figures.recovery_curves(E, planted(changes=changes), EVEN, methods=["FedEraser", "NoT"])
+    test, _ = panels(fig)["FedEraser"]
+    assert ends_in(test) == [(0, -3.0, colour("FedEraser"))] * 2
 
 
 # --- forget gap at equal utility -------------------------------------------------------------------------------------
@@ -958,9 +973,7 @@ def test_utility_is_matched_against_retrain_of_the_same_request_round_by_round()
     (ax,) = figures.utility_matched(E, planted(changes=changes), EVEN, methods=["NoT"]).axes
     line = labelled(ax)["NoT"]
     assert (line.get_xdata().tolist(), line.get_ydata().tolist()) == ([20.0, 2.5], [30.0, 3.0])
-    (end,) = (found for found in ax.lines if found.get_marker() == "o")
-    assert (end.get_xdata()[0], end.get_ydata()[0]) == (2.5, 3.0)
-    assert end.get_markerfacecolor() == colour("NoT")
+    assert ends_in(ax) == [(2.5, 3.0, colour("NoT"))]
     retrain = labelled(ax)["Retrain"]
     assert (list(retrain.get_xdata()), list(retrain.get_ydata())) == ([0], [0])
     nothing = labelled(ax)["Original"]
@@ -968,10 +981,14 @@ def test_utility_is_matched_against_retrain_of_the_same_request_round_by_round()
 
 
 def test_the_noise_floor_is_a_box_as_large_as_what_tells_two_retrainings_apart():
-    (ax,) = figures.utility_matched(E, planted(), SKEWED).axes
-    (box,) = ax.patches
-    assert box.get_bbox().bounds == (-1.0, 0.0, 2.0, 3.0)  # 79 and 63 against 80 and 60
-    assert set(labelled(ax)) == {*METHODS, *REFERENCES}
+    fig = figures.utility_matched(E, planted(), SKEWED)
+    assert [ax.get_title() for ax in fig.axes] == list(METHODS)
+    for ax in fig.axes:
+        (box,) = ax.patches
+        assert box.get_bbox().bounds == (-1.0, 0.0, 2.0, 3.0)  # 79 and 63 against 80 and 60
+        assert set(labelled(ax)) == {ax.get_title(), *REFERENCES}
+        (others,) = ax.collections
+        assert len(others.get_offsets()) == len(METHODS) - 1
 
 
 def test_runs_that_gave_up_are_drawn_to_the_cap_and_counted():
@@ -982,14 +999,13 @@ def test_runs_that_gave_up_are_drawn_to_the_cap_and_counted():
         ("clients", SKEWED, None, "Natural"): {"reached": False},
         ("clients", SKEWED, None, "FedEraser"): {"path": path[:1], "reached": False},
     }
-    (ax,) = figures.utility_matched(E, planted(changes=changes), SKEWED).axes
-    lines = labelled(ax)
-    assert "NoT, gave up 1 of 2" in lines
-    assert {"Natural", "FedEraser"} <= set(lines)  # neither can give up
-    assert lines["NoT, gave up 1 of 2"].get_xdata().tolist() == [40.0, 39.0, 38.5, 38.0, 37.5, 37.0]
-    ends = {line.get_color(): line.get_markerfacecolor() for line in ax.lines if line.get_marker() == "o"}
-    assert ends[colour("NoT")] == "white"
-    assert ends[colour("PGA")] == colour("PGA")
+    fig = figures.utility_matched(E, planted(changes=changes), SKEWED)
+    found = {ax.get_title(): ax for ax in fig.axes}
+    assert {"Natural", "FedEraser"} <= set(found)  # neither can give up
+    ax = found["NoT, gave up 1 of 2"]
+    assert labelled(ax)["NoT"].get_xdata().tolist() == [40.0, 39.0, 38.5, 38.0, 37.5, 37.0]
+    assert [inside for *_, inside in ends_in(ax)] == ["#ffffff"]
+    assert [inside for *_, inside in ends_in(found["PGA"])] == [colour("PGA")]
 
 
 def test_naturals_rounds_stand_beside_what_puf_ends_with():
@@ -1026,50 +1042,63 @@ def test_training_curves_leave_out_trainings_that_only_an_attacker_has():
             assert lines == {"Original": [31.0, 45.0], "Retrain": [31.0, 41.0]}
 
 
-def polygons(ax):
-    """By method: five values, first repeated at the end."""
-    return {name: np.asarray(line.get_ydata(), float) for name, line in labelled(ax).items() if name in METHODS}
+def means(ax):
+    """The large dots of a panel by method, as its rows are named."""
+    names = [text.get_text() for text in ax.figure.axes[0].get_yticklabels()]  # all panels share the rows
+    large = [dots.get_offsets()[0] for dots in ax.collections if len(dots.get_sizes()) and dots.get_sizes()[0] == 60]
+    return {names[round(float(y))]: float(x) for x, y in large}
 
 
-def test_the_radars_outer_ring_is_doing_nothing_and_retraining():
-    """Whoever behaves like Original, at Retrain's price, lies on it; so does the ring itself."""
-    nothing = {**ORIGINAL, **RETRAIN_COST}
-    (ax,) = figures.radar(E, tidy({("clients", SKEWED, None, "NoT"): nothing}), SKEWED).axes
-    assert polygons(ax)["NoT"] == pytest.approx(np.ones(6))
-    (ring,) = (line for line in ax.lines if line.get_label() not in METHODS)
-    assert set(ring.get_ydata()) == {1.0}
-    assert len(ax.get_xticks()) == 5
-    assert set(polygons(ax)) == set(METHODS)
-    assert [to_hex(patch.get_facecolor()) for patch in ax.patches] == [colour(method) for method in PUFS]
+def glance(changes=None, e=E):
+    """The panels of Fig. 1 by their heads."""
+    fig = figures.radar(e, tidy(changes, e), SKEWED)
+    return {ax.get_title(): ax for ax in fig.axes}
 
 
-def test_the_radar_has_differences_linear_and_costs_logarithmic():
-    """A third of doing nothing; 1 % of retraining's bytes is a third, 10 % of its images two thirds of the way."""
+def test_fig_1_has_differences_in_points_and_costs_in_percent_of_retraining():
     values = {"forget": 70.0, "song": 60.0, "yeom": 40.0, "bytes": 1000, "images": 2000}
-    (ax,) = figures.radar(E, tidy({("clients", SKEWED, None, "MoDe"): values}), SKEWED).axes
-    names = [text.get_text() for text in ax.get_xticklabels()]
-    found = dict(zip(names, polygons(ax)["MoDe"][:5], strict=True))
-    expected = {"Δ forget acc.": 1 / 3, "Δ Song": 0.5, "Δ Yeom": 0.0, "bytes sent": 1 / 3, "FLOPs": 2 / 3}
+    found = {head: means(ax)["MoDe"] for head, ax in glance({("clients", SKEWED, None, "MoDe"): values}).items()}
+    expected = {"Δ forget acc.": 10.0, "Δ Song": 10.0, "Δ Yeom": 0.0, "bytes sent": 1.0, "FLOPs": 10.0}
     assert found == pytest.approx(expected)
 
 
+def test_fig_1_says_what_doing_nothing_retraining_and_noise_amount_to():
+    found = glance()
+    forget, costs = found["Δ forget acc."], found["bytes sent"]
+    assert set(means(forget)) == set(METHODS)
+    assert {name: line.get_xdata()[0] for name, line in labelled(forget).items()} == {"doing nothing": 30.0}
+    assert forget.patches[0].get_bbox().bounds[2] == 3.0  # the noise floor
+    assert {name: line.get_xdata()[0] for name, line in labelled(costs).items()} == {"retraining": 100}
+
+
+def test_fig_1_has_a_dot_per_run_beside_their_mean():
+    ax = glance({("clients", SKEWED, "client-0", "NoT"): {"forget": 66.0}})["Δ forget acc."]
+    place = METHODS.index("NoT")
+    small = [dots.get_offsets() for dots in ax.collections if len(dots.get_sizes()) and dots.get_sizes()[0] < 60]
+    (own,) = (dots for dots in small if dots[0][1] == place)
+    assert own.tolist() == [[6.0, place], [10.0, place]]
+    assert means(ax)["NoT"] == 8.0
+
+
 @pytest.mark.parametrize("cost", [{"bytes": 0, "images": 0}, {"bytes": 100, "images": 20}, {"bytes": 1, "images": 1}])
-def test_whoever_costs_nothing_or_a_thousandth_sits_in_the_radars_centre(cost):
-    perfect = {**RETRAIN, **cost}
-    (ax,) = figures.radar(E, tidy({("clients", SKEWED, None, "Natural"): perfect}), SKEWED).axes
-    assert polygons(ax)["Natural"] == pytest.approx(np.zeros(6))
+def test_whoever_costs_nothing_or_a_thousandth_sits_at_the_axis_end(cost):
+    found = glance({("clients", SKEWED, None, "Natural"): {**RETRAIN, **cost}})
+    for head in ("bytes sent", "FLOPs"):
+        assert means(found[head])["Natural"] == pytest.approx(0.1)
+        assert [text.get_text() for text in found[head].get_xticklabels()][0] == "≤0.1"
 
 
-def test_the_radar_leaves_out_who_was_not_run():
+def test_fig_1_leaves_out_who_was_not_run():
     e = E.changed(history_interval=0)
-    (ax,) = figures.radar(e, tidy(e=e), SKEWED).axes
-    assert set(polygons(ax)) == set(METHODS) - {"FedEraser"}
+    for ax in glance(e=e).values():
+        assert set(means(ax)) == set(METHODS) - {"FedEraser"}
 
 
-def test_the_radar_has_no_polygon_of_whoever_always_gave_up():
-    (ax,) = figures.radar(E, tidy({("clients", SKEWED, None, "MoDe"): {"reached": False}}), SKEWED).axes
-    assert set(polygons(ax)) == set(METHODS) - {"MoDe"}
-    assert "always gave up: MoDe" in [text.get_text() for text in ax.texts]
+def test_fig_1_has_a_note_and_no_dot_of_whoever_always_gave_up():
+    ax = glance({("clients", SKEWED, None, "MoDe"): {"reached": False}})["Δ forget acc."]
+    assert set(means(ax)) == set(METHODS) - {"MoDe"}
+    (note,) = ax.texts
+    assert (note.get_text(), note.get_position()[1]) == ("always gave up", METHODS.index("MoDe"))
 
 
 def test_the_drawing_of_both_modes_has_an_arrow_from_everybody_who_takes_part():
@@ -1077,10 +1106,15 @@ def test_the_drawing_of_both_modes_has_an_arrow_from_everybody_who_takes_part():
     assert [ax.get_title("left") for ax in axes] == ["PUF-Regular", "PUF-Special"]
     arrows = [[text for text in ax.texts if getattr(text, "arrow_patch", None) is not None] for ax in axes]
     assert [len(found) for found in arrows] == [4, 1]
-    for ax, updates in zip(axes, (["+\\Delta_0", "+\\Delta_1", "+\\Delta_2", "\\Delta_3"], ["\\Delta_3"]), strict=True):
-        written = [text.get_text() for text in ax.texts if re.search(r"\\Delta_\d", text.get_text())]
-        assert len(written) == len(updates)
-        assert all(update in text for update, text in zip(updates, written, strict=True))
+    for ax, updates, signs in zip(axes, (range(4), [3]), ("+++\N{MINUS SIGN}", "\N{MINUS SIGN}"), strict=True):
+        written = [text for text in ax.texts if re.search(r"\\Delta_\d", text.get_text())]
+        assert [text.get_text() for text in written] == [rf"$\Delta_{i}$" for i in updates]  # nobody sends a minus
+        (server,) = ax.patches
+        ax.figure.draw_without_rendering()
+        inside = server.get_window_extent()
+        at_server = [text for text in ax.texts if text.get_text() in ("+", "\N{MINUS SIGN}")]
+        assert "".join(text.get_text() for text in at_server) == signs
+        assert all(inside.contains(*text.get_window_extent().min) for text in at_server)
 
 
 def swept(changes=None, scenario="clients", e=E):
@@ -1088,6 +1122,11 @@ def swept(changes=None, scenario="clients", e=E):
     sweep = frame_of(planted(e, changes, "sweep"), runs, e)
     both = pd.concat([frame_of(runs, e=e), sweep])
     return figures.sweep_scatter(e, both, scenario).axes
+
+
+def notes(ax):
+    """Who is not shown, and why."""
+    return next(text.get_text() for text in ax.texts if text.get_text().startswith("not shown"))
 
 
 def dots(ax):
@@ -1102,7 +1141,9 @@ def test_the_sweep_has_one_dot_per_rate_and_epochs_and_one_star_per_rival():
     assert len(drawn) == 2 * 2 + 1 * 2 + 3
     count = {method: sum(c == colour(method) for c, *_ in drawn) for method in (*PUFS, *SWEPT_AGAINST)}
     assert count == {"PUF-Special": 4, "PUF-Regular": 2, "Natural": 1, "NoT": 1, "PGA": 1}
-    assert [text.get_text() for text in ax.texts] == ["10", "10", "1", "1", "2", "2"]  # eta_u
+    assert [text.get_text() for text in ax.texts if text.get_text()] == ["10", "10", "1", "1", "2", "2"]  # eta_u
+    ways = [line.get_xydata().tolist() for line in ax.lines]
+    assert ways == [[[3.0, 1.0]]] * 2 + [[[3.0, 2.0]] * 2] * 2  # one per mode and E_u
     shown = {text.get_text() for text in ax.get_legend().get_texts()}
     assert shown == {*PUFS, *SWEPT_AGAINST, "$E_u$ = 1", "$E_u$ = 5", "paper"}
 
@@ -1119,7 +1160,7 @@ def test_the_papers_points_are_its_forget_gaps_at_the_rounds_that_its_costs_impl
     assert special.get_offsets()[0][0] == pytest.approx((3.30e9 / 8.98e7 - 1) / 9, abs=0.1)
     hospitals = swept(scenario="segmentation", e=E.changed(recovery_cap=20))[0]
     assert not [c for c in hospitals.collections if c.get_gid() == "paper" and c.get_offsets()[0][0] > 20]
-    assert "paper's PGA at" in hospitals.texts[-1].get_text()
+    assert "paper's PGA at" in notes(hospitals)
 
 
 def test_a_sweeps_runs_that_gave_up_enter_no_mean():
@@ -1134,7 +1175,7 @@ def test_a_sweeps_runs_that_gave_up_enter_no_mean():
     assert [place for c, *place in dots(ax)] == [[4.0, 4.0]] * 2 + [[3.0, 20.0], [3.0, 10.0]]
     open_ones = [c for c in ax.collections if len(c.get_offsets()) and to_hex(c.get_facecolor()[0]) == "#ffffff"]
     assert len(open_ones) == 3  # both of Regular's, and NoT's
-    note = " ".join(ax.texts[-1].get_text().split())
+    note = " ".join(notes(ax).split())
     assert "Special 1, $E_u$ = 1 always gave up" in note
     assert "PGA always gave up" in note
 
@@ -1203,3 +1244,57 @@ def test_the_live_figure_has_the_curve_and_both_references():
             "Original": ORIGINAL[metric],
             "Retrain": RETRAIN[metric],
         }
+
+
+# --- how they are drawn ----------------------------------------------------------------------------------------------
+
+
+def drawn():
+    """Every figure by its name, from planted records."""
+    unlearnings = planted()
+    runs = frame_of(unlearnings)
+    both = pd.concat([runs, frame_of(planted(runs="sweep"), unlearnings)])
+    curve = [{"round": k, "test": 40.0 + 10 * k, "forget": 5.0 * k} for k in range(4)]
+    return {
+        "training": figures.training_curves(E, trainings()),
+        "forget gap": figures.forget_gap(E, unlearnings),
+        "recovery": figures.recovery_curves(E, unlearnings, SKEWED),
+        "recovery, hospitals": figures.recovery_curves(E, unlearnings, SITES, "segmentation"),
+        "utility": figures.utility_matched(E, unlearnings, SKEWED),
+        "natural": figures.natural_curve(E, runs, unlearnings),
+        "radar": figures.radar(E, runs, SKEWED),
+        "modes": figures.operating_modes(),
+        "sweep": figures.sweep_scatter(E, both),
+        "sweep, hospitals": figures.sweep_scatter(E, both, "segmentation"),
+        "live": figures.live_figure(curve, {"Original": ORIGINAL, "Retrain": RETRAIN}, "head"),
+    }
+
+
+def test_no_figure_has_a_legend_on_data_a_dot_outside_or_a_name_on_a_name():
+    assert {name: found for name, fig in drawn().items() if (found := faults(fig))} == {}
+
+
+def test_no_figure_of_runs_that_fell_deep_and_gave_up_loses_them():
+    """Paths to 0, deltas beyond doing nothing, notes below."""
+    deep = {"path": [(0.0, 0.0), (2.0, 100.0), (60.0, 0.0)], "forget": 0.0, "song": 99.0, "rounds": 2}
+    changes = {
+        ("clients", None, None, "NoT"): {**deep, "reached": False},
+        ("clients", None, None, "PGA"): deep,
+        ("clients", None, None, "PUF-Special"): {"reached": False},
+    }
+    unlearnings = planted(changes=changes)
+    runs = frame_of(unlearnings)
+    both = pd.concat([runs, frame_of(planted(changes=changes, runs="sweep"), unlearnings)])
+    for fig in (
+        figures.recovery_curves(E, unlearnings, SKEWED),
+        figures.utility_matched(E, unlearnings, SKEWED),
+        figures.radar(E, runs, SKEWED),
+        figures.sweep_scatter(E, both),
+    ):
+        assert faults(fig) == []
+
+
+def test_every_figure_says_in_one_line_what_its_dots_are():
+    told = {name: str(fig.get_label()) for name, fig in drawn().items()}
+    assert all(told.values())
+    assert "2 runs (1 seed × 2 requests)" in told["recovery"]
