@@ -111,7 +111,9 @@ def _summary(there: pd.DataFrame) -> str:
 
 def _map_handles(there: pd.DataFrame) -> list[Line2D]:
     """The legend's, of what is on the map."""
-    rows = [(f"guarantee: {name}", mark, "full") for name, mark in MARKERS.items() if name in set(there.guarantee)]
+    rows: list[tuple[str, str, Any]] = [
+        (f"guarantee: {name}", mark, "full") for name, mark in MARKERS.items() if name in set(there.guarantee)
+    ]
     if (there.places < there.of).any():
         rows.append(("refused some places (served k of n)", MARKERS["none"], "left"))
     if there.method.isin(CONTROLS).any():

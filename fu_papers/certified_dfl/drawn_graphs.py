@@ -47,5 +47,5 @@ def draw_links(ax: Axes, topology: str, graph: nx.Graph, at: Mapping[int, Any], 
     lines: dict[str, Any] = {"colors": "#9a9a9a", "linewidths": 1.0, "zorder": 1} | look
     ax.add_collection(LineCollection(segments, **lines))
     reach = (-1 - ROOM, 1 + ROOM)  # the same square for all, so that titles side by side stay at one height
-    ax.set(xlim=reach, ylim=reach, aspect="equal")
+    ax.set(xlim=reach, ylim=reach, aspect="equal", xticks=[], yticks=[])
     ax.set_axis_off()

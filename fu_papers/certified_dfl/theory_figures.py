@@ -77,7 +77,8 @@ def mixing_figure(records: Sequence[Record]) -> Figure:
 
 
 def _draw_graph(ax: Axes, record: Record, hue: str) -> None:
-    topology, graph = record.config["topology"], nx.Graph(map(tuple, record.metrics["edges"]))
+    topology = record.config["topology"]
+    graph: Any = nx.Graph(map(tuple, record.metrics["edges"]))
     at = layout(topology, graph.number_of_nodes())
     draw_links(ax, topology, graph, at, linewidths=0.8)
     dots = np.array([at[i] for i in sorted(graph)])
@@ -99,8 +100,8 @@ def exactness_figure(records: Sequence[Record]) -> Figure:
         rows = record.metrics["growth"]
         for ax, form in ((top, "printed"), (bottom, "corrected")):
             means = [float(np.mean(row[form])) for row in rows]
-            ends = [[mean - min(row[form]), max(row[form]) - mean] for mean, row in zip(means, rows, strict=True)]
-            ax.errorbar(share * aside, means, yerr=np.transpose(ends), marker=mark, markersize=6, color=hue, capsize=2,
+            reach = [[mean - min(row[form]), max(row[form]) - mean] for mean, row in zip(means, rows, strict=True)]
+            ax.errorbar(share * aside, means, yerr=np.transpose(reach), marker=mark, markersize=6, color=hue, capsize=2,
                         elinewidth=1.0)  # fmt: skip
             if ax is top:
                 named = f"heterogeneity {record.config['heterogeneity']:g}:\nslope {slope(list(share), means):.2f}"

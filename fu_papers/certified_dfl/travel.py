@@ -71,7 +71,7 @@ def travel_figure(name: str, n: int, requester: int, hop: int, what: str = WHAT[
         (heard, {"color": colour("DU printed")}, "has heard"),
         (~heard, {"color": "#e4e4e4", "edgecolors": "#8a8a8a"}, "has not"),
     ):
-        here = np.array([at[i] for i in np.flatnonzero(ours)]).reshape(-1, 2)
+        here = np.array([at[i] for i in range(n) if ours[i]]).reshape(-1, 2)
         left.scatter(here[:, 0], here[:, 1], s=size, label=label, zorder=2, **look)
     left.scatter(*at[requester], s=0.45 * size, marker="*", color="black", label="asks to be forgotten", zorder=3)
     left.set_title(f"{heard.sum()} of {n} clients have heard after {hop} step{'s' * (hop != 1)}")

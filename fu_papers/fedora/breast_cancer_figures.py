@@ -28,6 +28,7 @@ VECTOR_NAMES = {
     "in its place, projected": r"$\lambda$ itself, $\lambda\geq 0$",
     "in its place, free": r"$\lambda$ itself, any $\lambda$",
 }
+DASHES: tuple[Any, ...] = ("-", (0, (4, 3)))  # of the two ways to retrain: the second shows the first below it
 VECTOR = "#1b6f8a"  # of all readings of the element-wise dual: their rows are named
 SETTLED = 0.25  # the last part of an iteration, in which it should have come to rest
 MODELS = {"original": "Original", "retrained": "Retrain"}  # whose colours they have
@@ -108,7 +109,8 @@ def forbidden_figure(records: Sequence[Record], iterated: Sequence[Record]) -> F
     its dot the end; dashed lines are the retrained model. The distance is on a log scale.
     """
     fig = plt.figure(figsize=(12.5, 8.2))
-    above, below = fig.subfigures(2, 1, height_ratios=(1, 1.05))
+    halves: Any = fig.subfigures(2, 1, height_ratios=(1, 1.05))
+    above, below = halves
     _draw_frontier(above.subplots(1, 2), records)
     ends = [record for record in iterated if record.config["dual"] != "none"]
     _draw_ends(below.subplots(1, 3, sharey=True), ends, records[0].metrics["retrained"])
@@ -242,7 +244,7 @@ def theorem_figure(records: Sequence[Record], threshold: float = 0.65) -> Figure
     for (left, right), wanted in zip(grid, (None, threshold), strict=True):
         chosen = {r.config["eta"]: r for r in noisy if r.config["threshold"] == wanted}
         starts = chosen[steps[-1]].metrics["starts"]
-        for (name, hue), dash in zip(hues.items(), ("-", (0, (4, 3))), strict=True):  # the second shows the first
+        for (name, hue), dash in zip(hues.items(), DASHES, strict=True):  # the second shows the first
             found = starts[name]
             left.plot(found["t"], found["rms"], color=hue, linestyle=dash)
             left.fill_between(found["t"], found["least"], found["largest"], color=hue, alpha=0.25, linewidth=0)
@@ -263,7 +265,7 @@ def theorem_figure(records: Sequence[Record], threshold: float = 0.65) -> Figure
     handles = [Line2D([], [], color=hue, linestyle=dash, label=text) for text, hue, dash in BOUNDS.values()]
     handles += [
         Line2D([], [], color=hue, linestyle=dash, label=f"measured, retraining {name}")
-        for (name, hue), dash in zip(hues.items(), ("-", (0, (4, 3))), strict=True)
+        for (name, hue), dash in zip(hues.items(), DASHES, strict=True)
     ]
     say_below(fig, f"{noisy[0].config['seeds']} seeds: root mean square, and from the least to the largest (bands)")
     fig.legend(handles=handles, loc="outside upper center", ncols=2, frameon=False)
