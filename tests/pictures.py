@@ -148,7 +148,8 @@ def _look(handle: object) -> tuple[str, str, str, bool]:
     """Colour, marker, dashes and whether it is hollow, of an entry of a legend."""
     if hasattr(handle, "get_marker"):
         hollow = to_hex(handle.get_markerfacecolor()) == "#ffffff"
-        return to_hex(handle.get_color()), str(handle.get_marker()), str(handle.get_linestyle()), hollow
+        mark = f"{handle.get_marker()}, {handle.get_fillstyle()}" if hasattr(handle, "get_fillstyle") else ""
+        return to_hex(handle.get_color()), mark, str(handle.get_linestyle()), hollow
     if hasattr(handle, "get_paths") and len(handle.get_edgecolor()):  # of dots
         path = handle.get_paths()[0]
         face = handle.get_facecolor()

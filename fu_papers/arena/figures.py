@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -10,11 +12,14 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.transforms import Bbox
 
 from fu_papers.arena.pools import BY_HAND, CONSTANT, LONGER, NOISY
-from fu_papers.arena.results import NOTHING, Found, check_controls, shown
+from fu_papers.arena.results import NOTHING, Found, about, check_controls, shown
 from fu_papers.controls import AGAIN, DESTROYED
-from fu_papers.look import LINE, colour
+from fu_papers.look import LINE, colour, say_below
 
 MARKERS = {"none": "o", "exact": "s", "certified": "D"}  # by guarantee
 GREYS = {AGAIN: "#000000", LONGER: "#000000", CONSTANT: "#b0b0b0", NOISY: "#9a9a9a"}
@@ -22,7 +27,20 @@ FREE = 0.02  # percent of Retrain's passes: what costs less is drawn there
 LOWEST, FARTHEST = -30.0, 200.0  # percent left: what is farther is drawn there, with an arrow
 MOST_TIMES = 1e4  # the floor: what is farther is drawn there
 CONTROLS = (NOTHING, AGAIN, *BY_HAND, DESTROYED)
-FORGOTTEN, REMEMBERED = "#e5f5e0", "#fdece9"
+BAND = 15.0  # percent left: below it is what the map calls as near as a retraining
+FORGOTTEN, REMEMBERED = "#dcebf7", "#fdeee0"  # blue and orange: told apart by colour-blind readers, too
+LEFT_COLOURS = "RdBu_r"  # blue: as Retrain; white: as doing nothing; red: farther
+FAR, TOLD = 100.0, 0.8  # times the floor; AUC: where the judges disagree
+KINDS_SHOWN: dict[str, dict[str, Any]] = {  # on the picture of the judges
+    "methods without a guarantee": {"marker": "o", "color": "#e69f00", "markersize": 5, "alpha": 0.8},
+    "methods with a guarantee": {"marker": "s", "color": "#0072b2", "markersize": 6.5},
+    AGAIN: {"marker": "X", "color": "black", "markersize": 8, "markeredgecolor": "white"},
+    NOTHING: {"marker": "D", "color": "black", "fillstyle": "none", "markersize": 6, "markeredgewidth": 1.4},
+    "other controls": {"marker": "o", "color": "#777777", "fillstyle": "none", "markersize": 6, "markeredgewidth": 1.2},
+}
+DOT, ASIDE = 7.0, 10.0  # pixels: half a dot on the map, and from its middle to its name
+
+Dot = tuple[float, float, str]  # x, y, name
 
 
 def look_of(name: str) -> str:
@@ -31,78 +49,135 @@ def look_of(name: str) -> str:
 
 
 def map_figure(ranked: pd.DataFrame) -> Figure:
-    """Forgetting against cost: left is cheap, down is forgotten. Marker by guarantee; green: as good as Retrain."""
-    fig, ax = plt.subplots(figsize=(10.5, 6.8))
+    """Forgetting against cost: left is cheap, down is forgotten. Marker by guarantee; hollow: a control.
+
+    What refused some places is half filled and says how many it served; its means are over those. What is farther than
+    FARTHEST, or free, stands at the edge.
+    """
+    fig, ax = plt.subplots(figsize=(11.5, 7.6))
     there = ranked[ranked.places > 0]
-    ax.axhspan(LOWEST, 15, color=FORGOTTEN, zorder=0)
+    ax.axhspan(LOWEST, BAND, color=FORGOTTEN, zorder=0)
     ax.axhspan(100, FARTHEST * 1.2, color=REMEMBERED, zorder=0)
-    ax.axhline(0, color=look_of(AGAIN), linestyle="--", linewidth=1.2)
-    ax.axhline(100, color=look_of(NOTHING), linestyle=":", linewidth=1.2)
-    words: dict[str, Any] = {"color": LINE, "transform": ax.get_yaxis_transform(), "ha": "right"}
-    ax.text(0.99, FARTHEST * 1.17, "farther from Retrain than doing nothing", va="top", **words)
-    ax.text(0.99, LOWEST + 2, "forgotten as by Retrain", va="bottom", **words)
-    labels: list[tuple[float, float, str]] = []
+    ax.axhline(0, color=look_of(AGAIN), linestyle="--", linewidth=1.2, zorder=1)
+    ax.axhline(100, color=look_of(NOTHING), linestyle=":", linewidth=1.2, zorder=1)
+    words: dict[str, Any] = {"color": LINE, "transform": ax.get_yaxis_transform(), "fontsize": 12, "va": "center"}
+    zones = (
+        (1.14 * FARTHEST, "farther from Retrain than doing nothing"),
+        (60, "nearer"),
+        (LOWEST / 2, "as Retrain again"),
+    )
+    written = [ax.text(0.012, height, name, weight="bold", **words) for height, name in zones]
+    ax.set(xscale="log", xlim=(FREE / 1.7, 400), ylim=(LOWEST, FARTHEST * 1.2))
+    dots: list[Dot] = []
     for row in there.to_dict("records"):
-        name = row["method"]
         x, y = max(100 * row["price"], FREE), min(row["left"], FARTHEST)
-        look: dict[str, Any] = {"edgecolors": look_of(name), "facecolors": look_of(name)}
-        if name in CONTROLS:
-            look |= {"facecolors": "none", "linewidths": 1.6}
-        ax.scatter(x, y, marker=MARKERS[row["guarantee"]], s=70, zorder=3, **look)
-        labels.append((x, y, f"{shown(name)}{' ↑' if row['left'] > FARTHEST else ''}"))
-    ax.set(xscale="log", xlim=(FREE / 1.6, 500), ylim=(LOWEST, FARTHEST * 1.2))
-    _spread_labels(ax, labels)
-    ax.set_xticks([FREE, 0.1, 1, 10, 100], labels=["free", "0.1 %", "1 %", "10 %", "Retrain"])
+        ax.plot(x, y, markersize=9, linestyle="none", zorder=3, **marker_of(row))
+        dots.append((x, y, label_of(row)))
+    ax.set_xticks([FREE, 0.1, 1, 10, 100], labels=["free", "0.1 %", "1 %", "10 %", "100 %"])
     ax.minorticks_off()
     ax.set_yticks([0, 50, 100, 150, 200], labels=["Retrain", "50 %", "do nothing", "150 %", "200 %"])
-    ax.set_xlabel("cost: passes over the data, of those that retraining takes")
+    ax.grid(axis="y", visible=False)
+    ax.set_xlabel("cost: passes over the data, as a share of retraining's (log scale)")
     ax.set_ylabel("what is left to forget\n(log KLoM on forgotten data, 0 is the noise floor)")
-    for guarantee, marker in MARKERS.items():
-        ax.scatter([], [], color=LINE, marker=marker, label=f"guarantee: {guarantee}")
-    ax.scatter([], [], edgecolors=LINE, facecolors="none", marker="o", label="control")
-    ax.legend(loc="lower left", frameon=True)
+    ax.set_title(_summary(there), fontsize=13)
+    fig.legend(handles=_map_handles(there), loc="outside upper center", ncols=5, frameon=False)
+    fig.draw_without_rendering()  # the layout stands only now
+    _place_labels(ax, dots, [text.get_window_extent() for text in written])
+    say_below(fig, f"{_models(there)}means over the places served, of {there.of.max()}; ↑: more than {FARTHEST:.0f} %")
     return fig
 
 
-def _spread_labels(ax: Axes, labels: Sequence[tuple[float, float, str]]) -> None:
-    """Names beside their markers, right or left, moved up or down where they would lie on another. Deterministic."""
-    assert ax.figure is not None
-    ax.figure.draw_without_rendering()  # type: ignore[union-attr]
-    height, apart = 14.0, 10.0  # pixels
-    dots = [tuple(ax.transData.transform((x, y))) for x, y, _ in labels]
-    taken = [(px - 7, px + 7, py) for px, py in dots]  # left, right and height of what is there
-    for (x, y, text), (px, py) in sorted(zip(labels, dots, strict=True), key=lambda one: (one[1], one[0])):
-        width = 7.3 * len(text)
-        left, at = px + apart, py
-        for k in range(80):
-            at = py + (k + 1) // 2 * height / 2 * (-1 if k % 2 else 1)
-            sides = [px + apart, px - apart - width]
-            inside = [one for one in sides if ax.bbox.x0 < one and one + width < ax.bbox.x1 + 40]
-            free = [one for one in inside if _is_free((one, one + width, at), taken, height)]
-            if free and ax.bbox.y0 < at < ax.bbox.y1:
-                left = free[0]
-                break
-        taken.append((left, left + width, at))
-        rightwards = left > px
-        place = ax.transData.inverted().transform((left if rightwards else px - apart, at))
-        line = {"arrowstyle": "-", "color": "#aaaaaa", "linewidth": 0.7} if abs(at - py) > height / 2 else None
-        ax.annotate(
-            text,
-            (x, y),
-            xytext=tuple(place),
-            fontsize=9,
-            va="center",
-            ha="left" if rightwards else "right",
-            arrowprops=line,
-        )
+def marker_of(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """How a method's marker looks, from its line of the ranking: shape, colour, and how much of it is filled."""
+    hue = look_of(row["method"])
+    filled = "none" if row["method"] in CONTROLS else "full" if row["places"] == row["of"] else "left"
+    return {"marker": MARKERS[row["guarantee"]], "color": hue, "fillstyle": filled, "markeredgewidth": 1.6,
+            "markerfacecoloralt": "white"}  # fmt: skip
 
 
-Strip = tuple[float, float, float]  # left, right, height
+def label_of(row: Mapping[Any, Any]) -> str:
+    """A method's name on the map, with what has to be known of its dot."""
+    served = "" if row["places"] == row["of"] else f" ({row['places']} of {row['of']})"
+    return f"{shown(row['method'])}{served}{' ↑' if row['left'] > FARTHEST else ''}"
 
 
-def _is_free(strip: Strip, taken: Sequence[Strip], height: float) -> bool:
-    left, right, at = strip
-    return all(abs(at - other) >= height or left >= end or begin >= right for begin, end, other in taken)
+def _summary(there: pd.DataFrame) -> str:
+    """How many methods get where, as the title of the map."""
+    methods = there[~there.method.isin(CONTROLS)]
+    nearer, as_good = int((methods.high < 100).sum()), methods[methods.as_good == methods.places]
+    got = f"{len(as_good)} as near as Retrain again" + (f" ({', '.join(as_good.method)})" if len(as_good) < 4 else "")
+    return f"Of {len(methods)} methods, {nearer} end nearer to Retrain than doing nothing, {got if nearer else 'none'}"
+
+
+def _map_handles(there: pd.DataFrame) -> list[Line2D]:
+    """The legend's, of what is on the map."""
+    rows: list[tuple[str, str, Any]] = [
+        (f"guarantee: {name}", mark, "full") for name, mark in MARKERS.items() if name in set(there.guarantee)
+    ]
+    if (there.places < there.of).any():
+        rows.append(("refused some places (served k of n)", MARKERS["none"], "left"))
+    if there.method.isin(CONTROLS).any():
+        rows.append(("control", MARKERS["none"], "none"))
+    return [
+        Line2D([], [], color=LINE, marker=mark, fillstyle=filled, linestyle="", markersize=9, markeredgewidth=1.6,
+               markerfacecoloralt="white", label=name)
+        for name, mark, filled in rows
+    ]  # fmt: skip
+
+
+def _place_labels(ax: Axes, dots: Sequence[Dot], taken: list[Bbox]) -> None:
+    """Names beside their dots; where dots crowd, around the crowd, with a thin line to the dot. Deterministic.
+
+    A name lies on no dot, on no other name and on nothing of `taken` (boxes in pixels, which grow by the names').
+    """
+    assert isinstance(ax.figure, Figure)
+    ax.figure.draw_without_rendering()
+    at = [np.array(ax.transData.transform((x, y))) for x, y, _ in dots]
+    taken += [Bbox.from_extents(*(place - DOT), *(place + DOT)) for place in at]
+    # The lonely first: they take the places at their sides, and the crowded go around them.
+    order = sorted(range(len(dots)), key=lambda i: (_crowd(at, i), -at[i][1], at[i][0], dots[i][2]))
+    for i in order:
+        x, y, text = dots[i]
+        name = ax.annotate(text, (x, y), fontsize=9, va="center")
+        width, height = name.get_window_extent().width, name.get_window_extent().height
+        box, side = _free_box(ax, at[i], width, height, taken)
+        taken.append(box)
+        end = np.array([box.x0 if side > 0 else box.x1, (box.y0 + box.y1) / 2])
+        name.set(position=ax.transData.inverted().transform(end), ha="left" if side > 0 else "right")
+        if abs(end[1] - at[i][1]) > height / 2 or abs(end[0] - at[i][0]) > 2 * ASIDE:
+            line = {"arrowstyle": "-", "color": "#8a8a8a", "linewidth": 0.7, "shrinkA": 1, "shrinkB": 4}
+            ax.annotate("", (x, y), xytext=name.get_position(), arrowprops=line)
+
+
+def _crowd(at: Sequence[Any], i: int) -> int:
+    """How many other dots are so near that their names would meet."""
+    return sum(abs(at[i][0] - x) < 90 and abs(at[i][1] - y) < 15 for j, (x, y) in enumerate(at) if j != i)
+
+
+def _free_box(ax: Axes, dot: Any, width: float, height: float, taken: Sequence[Bbox]) -> tuple[Bbox, int]:
+    """The nearest free place for a name, in pixels, and on which side of its dot it is: 1 right, -1 left."""
+    levels = [ax.transData.transform((1, level))[1] for level in (0, 100)]  # of the two lines that matter
+    x0, y0, x1, y1 = np.array([other.extents for other in taken]).T
+    places = [
+        (abs(up) + 0.7 * out + 3 * (side < 0), side, out, up)
+        for side, out, up in itertools.product((1, -1), range(0, 120, 12), range(-150, 151, 5))
+    ]
+    best, found = math.inf, (Bbox.from_bounds(dot[0] + ASIDE, dot[1] - height / 2, width, height), 1)
+    for far, side, out, up in sorted(places, key=lambda one: one[0]):
+        if far >= best:
+            break  # whatever comes is farther away
+        begin, middle = dot[0] + side * (ASIDE + out), dot[1] + up
+        left, low = begin if side > 0 else begin - width, middle - height / 2
+        right, high = left + width, low + height
+        inside = ax.bbox.x0 + 3 < left and right < ax.bbox.x1 - 3 and ax.bbox.y0 + 3 < low < ax.bbox.y1 - height
+        if not inside or np.any((left <= x1) & (x0 <= right) & (low <= y1) & (y0 <= high)):
+            continue
+        x, y = np.linspace((dot[0] + side * ASIDE, dot[1]), (begin, middle), 12).T[:, :, None]  # of the line to the dot
+        crossed = np.any((x0 < x) & (x < x1) & (y0 < y) & (y < y1), axis=0).sum()
+        struck = any(low < level < high for level in levels)
+        if (cost := far + 60 * crossed + 12 * struck) < best:
+            best, found = cost, (Bbox.from_extents(left, low, right, high), side)
+    return found
 
 
 def places_figure(frame: pd.DataFrame, ranked: pd.DataFrame) -> Figure:
@@ -114,16 +189,30 @@ def places_figure(frame: pd.DataFrame, ranked: pd.DataFrame) -> Figure:
     for row in frame[frame.klom_forget.notna()].to_dict("records"):
         grid[order.index(row["method"]), places.index((row["setting"], row["request"]))] = row["left"]
     fig, ax = plt.subplots(figsize=(1.15 * len(places) + 3, 0.3 * len(order) + 1.6))
-    ax.imshow(np.clip(grid, 0, 200), cmap="RdYlGn_r", vmin=-20, vmax=220, aspect="auto")
+    ax.imshow(np.clip(grid, 0, 200), cmap=LEFT_COLOURS, vmin=-20, vmax=220, aspect="auto")
     for (i, j), value in np.ndenumerate(grid):
-        text = "refuses" if np.isnan(value) else "∞" if np.isinf(value) else "> 999" if value > 999 else f"{value:.0f}"
-        ax.text(j, i, text, ha="center", va="center", fontsize=8, color="#999999" if np.isnan(value) else "black")
+        # Dark at both ends of the scale, where dark letters would not be read.
+        ink = "#777777" if np.isnan(value) else "white" if value < 25 or value > 175 else "black"
+        ax.text(j, i, _left_text(value), ha="center", va="center", fontsize=8.5, color=ink)
     ax.set_yticks(range(len(order)), labels=[shown(name) for name in order])
     heads = [f"{request}\n{place_name(setting)}" for setting, request in places]
-    ax.set_xticks(range(len(places)), labels=heads, fontsize=8)
+    ax.set_xticks(range(len(places)), labels=heads, fontsize=8.5)
     ax.xaxis.tick_top()
     ax.grid(visible=False)
+    say_below(fig, f"{_models(frame)}0: Retrain's noise floor (blue), 100: as far from it as doing nothing (white)")
     return fig
+
+
+def _left_text(value: float) -> str:
+    """What is left of the distance, in percent, as a cell shows it."""
+    if np.isnan(value):
+        return "refuses"
+    return "∞" if np.isinf(value) else "> 999" if value > 999 else f"{value:.0f}".replace("-0", "0")
+
+
+def _models(frame: pd.DataFrame) -> str:
+    """How many models there are on either side, as the line below a figure begins."""
+    return f"{frame.models.dropna().max():.0f} models a side; " if "models" in frame else ""
 
 
 def place_name(setting: str) -> str:
@@ -134,28 +223,71 @@ def place_name(setting: str) -> str:
 
 def margins_figure(judged: Found, setting: str, request: str, names: Sequence[str]) -> Figure:
     """One forgotten example: its margin under every unlearned model, and under every retrained one."""
-    fig, axes = plt.subplots(1, len(names), figsize=(3.1 * len(names), 3.0), sharex=True, sharey=True, squeeze=False)
+    fig, axes = plt.subplots(1, len(names), figsize=(3.1 * len(names), 3.2), sharex=True, sharey=True, squeeze=False)
+    examples: dict[str, dict[str, list[float]]] = {
+        name: next(
+            r for c, r in judged.items() if (c.setting, c.request, c.method) == (setting, request, name)
+        ).metrics["example"]
+        for name in names
+    }
+    margins = [margin for both in examples.values() for crowd in both.values() for margin in crowd]
+    edges = np.linspace(min(margins) - 0.1, max(margins) + 0.1, 24)  # the same in every panel
     for ax, name in zip(axes[0], names, strict=True):
-        (record,) = (r for c, r in judged.items() if (c.setting, c.request, c.method) == (setting, request, name))
-        both = record.metrics["example"]
-        edges = np.linspace(min(map(min, both.values())) - 0.1, max(map(max, both.values())) + 0.1, 18)
-        ax.hist(both["unlearned"], edges, color=look_of(name), alpha=0.5, label="unlearned")
-        ax.hist(both["retrained"], edges, histtype="step", color="black", linewidth=1.6, label="retrained")
-        ax.set(title=shown(name), xlabel="margin of one forgotten example")
-        ax.legend(frameon=False, fontsize=8)
+        both = examples[name]
+        ax.hist(both["unlearned"], edges, color=look_of(name), alpha=0.5)
+        ax.hist(both["retrained"], edges, histtype="step", color="black", linewidth=1.6)
+        ax.set(title=shown(name))
     axes[0][0].set_ylabel("models")
+    fig.supxlabel("margin of one forgotten example", fontsize=11)
+    handles = [
+        Patch(color=LINE, alpha=0.5, label="unlearned"),
+        Patch(facecolor="none", edgecolor="black", linewidth=1.6, label="retrained"),
+    ]
+    fig.legend(handles=handles, loc="outside upper center", ncols=2, frameon=False)
+    models = len(examples[names[0]]["unlearned"])
+    say_below(fig, f"{models} models a side, {request} on {place_name(setting).replace(chr(10), ', ')}")
     return fig
 
 
 def judges_figure(frame: pd.DataFrame) -> Figure:
-    """KLoM against the AUC of U-LiRA, a dot per method and place: two judges that look at the same margins."""
-    fig, ax = plt.subplots(figsize=(6.4, 4.2))
+    """KLoM against the AUC of U-LiRA, a dot per method and place: two judges that look at the same margins.
+
+    Marker by guarantee, hollow for controls, as on the map. Named is who is far away by KLoM (times FAR the floor)
+    and not told by U-LiRA (AUC below TOLD).
+    """
+    fig, ax = plt.subplots(figsize=(8.4, 5.4))
     there = frame[frame.klom_forget.notna() & np.isfinite(frame.klom_forget.astype(float))]
-    for name, own in there.groupby("method", sort=False):
-        times = np.minimum((own.klom_forget / own.floor).astype(float), MOST_TIMES)
-        ax.scatter(times, own.auc, color=look_of(str(name)), s=22)
-    ax.axvline(1, color=LINE, linestyle="--", linewidth=1)
-    ax.axhline(0.5, color=LINE, linestyle="--", linewidth=1)
-    ax.set(xscale="log", ylabel="AUC of U-LiRA (0.5: chance)")
-    ax.set_xlabel(f"KLoM on forgotten data, times the noise floor (at most {MOST_TIMES:,.0f} shown)")
+    times = np.minimum((there.klom_forget / there.floor).astype(float), MOST_TIMES)
+    there = there.assign(times=times, kind=[_kind(str(name)) for name in there.method])
+    for kind, look in KINDS_SHOWN.items():
+        own = there[there.kind == kind]
+        if len(own):
+            ax.plot(own.times, own.auc, linestyle="none", label=shown(kind), **look)
+    disagree = there[(there.times >= FAR) & (there.auc < TOLD)].sort_values("auc", kind="stable")
+    for name, own in disagree.groupby("method", sort=False):
+        first = own.iloc[0]
+        text = f"{shown(str(name))}{f', {len(own)} places' if len(own) > 1 else ''}"
+        right = first.times < MOST_TIMES / 10
+        ax.annotate(text, (first.times, first.auc), xytext=(8 if right else -8, 0), textcoords="offset points",
+                    fontsize=9, va="center", ha="left" if right else "right")  # fmt: skip
+    ax.axvline(1, color=LINE, linestyle="--", linewidth=1, zorder=1)
+    ax.axhline(0.5, color=LINE, linestyle="--", linewidth=1, zorder=1)
+    ax.set(xscale="log", xlabel="KLoM on forgotten data, times the noise floor", ylabel="AUC of U-LiRA")
+    ticks = [10.0**k for k in range(5)]
+    ax.set_xticks(ticks, labels=["1\n(floor)", "10", "100", "1,000", "10,000\nand more"])
+    ax.set_yticks([0.5, 0.6, 0.7, 0.8, 0.9, 1.0], labels=["chance 0.5", "0.6", "0.7", "0.8", "0.9", "told 1.0"])
+    ax.minorticks_off()
+    fig.legend(loc="outside upper center", ncols=4, frameon=False)
+    named = f"; named: KLoM at least {FAR:g} floors, AUC below {TOLD:g}" if len(disagree) else ""
+    say_below(fig, f"{_models(frame)}a dot: one method in one place{named}")
     return fig
+
+
+def _kind(name: str) -> str:
+    """Which of KINDS_SHOWN a method is."""
+    if name in CONTROLS:
+        return name if name in KINDS_SHOWN else "other controls"
+    known = about(name)
+    return (
+        "methods with a guarantee" if known is not None and known.guarantee != "none" else "methods without a guarantee"
+    )

@@ -128,7 +128,8 @@ def _picture(ranked: pd.DataFrame) -> str:
         fig.savefig(drawn, format="png", dpi=DPI, bbox_inches="tight", metadata={"Software": None})
         plt.close(fig)
     data = base64.b64encode(drawn.getvalue()).decode()
-    return f"<img alt='forgetting against cost' src='data:image/png;base64,{data}'>"
+    told = html.escape(str(fig.get_label()))
+    return f"<img alt='forgetting against cost' src='data:image/png;base64,{data}'><p>{told}</p>"
 
 
 def _table(frame: pd.DataFrame) -> str:

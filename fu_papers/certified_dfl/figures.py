@@ -9,12 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import matplotlib.pyplot as plt
-import networkx as nx
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from fu_papers import problem_figures
+from fu_papers.certified_dfl.drawn_graphs import draw_links, layout
 from fu_papers.certified_dfl.grid import DU_FORMS, Experiment, Place
 from fu_papers.certified_dfl.results import (
     Certificates,
@@ -27,10 +29,14 @@ from fu_papers.certified_dfl.results import (
     saved_percent,
     served,
 )
-from fu_papers.certified_dfl.titles import REQUESTS, SHOWN, dataset_title, timed_title, topology_title
+from fu_papers.certified_dfl.titles import REQUESTS, SERVED, SHOWN, dataset_title, timed_title, topology_title
 from fu_papers.lab.record import Record
-from fu_papers.look import LINE, colour, linestyle
+from fu_papers.look import LINE, colour, linestyle, say_below
 from fu_papers.problem_figures import axes_row
+
+KIND_LOOKS = dict(
+    zip(SERVED, (("#0072b2", "o"), ("#e69f00", "s"), ("#009e73", "^"), ("#cc79a7", "D")), strict=True)
+)  # of kinds of requests, where no method tells lines apart
 
 # --- Fig. 1: curves over requests ------------------------------------------------------------------------------------
 
@@ -56,6 +62,7 @@ def curves_figure(e: Experiment, curves: Curves) -> Figure:
         Line2D([], [], label="thin: no more rounds", color="#999999", linewidth=0.8),
     ]
     fig.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False)
+    say_below(fig, "One run of each, one seed; rounds as many as each method asks for")
     return fig
 
 
@@ -93,29 +100,36 @@ def _curves(ax: Axes, found: Mapping[str, Record]) -> None:
     below = bool(restarts) and max(restarts) < ax.get_ylim()[0]
     ax.set_xlabel("rounds" + (f"  (below the frame: Retrain starts at {min(restarts):.0f} %)" if below else ""))
     ax.grid(axis="x", visible=False)
+    ax.set_xticks([0, *(K + j * width for j in range(requests + 1))])  # whole rounds, where something happens
+    ax.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10], integer=True))
 
 
 # --- Fig. 2: time ----------------------------------------------------------------------------------------------------
 
 
 def time_figure(e: Experiment, speeds: Speeds) -> Figure:
-    """Fig. 2: seconds from request to a usable model, on a log scale as in the paper; one thread, no seeds."""
+    """Fig. 2: seconds from request to a usable model, on a log scale as in the paper; one thread, no seeds.
+
+    Dots in place of the paper's bars, whose lengths mean nothing on a log scale.
+    """
     methods = ("Retrain", *DU_FORMS, "PDUDT")
     fig, axes = axes_row(len(REQUESTS), width=4.9, height=1.5 + 1.0 * len(e.datasets))
-    slot = len(methods) + 0.8  # the bars of a data set are in the same places in all three panels
+    slot = len(methods) + 0.8  # the dots of a data set are in the same places in all three panels
     middles = [place * slot + (len(methods) - 1) / 2 for place in range(len(e.datasets))]
     for ax, letter, (granularity, name) in zip(axes, "abc", REQUESTS.items(), strict=True):
         for place, dataset in enumerate(e.datasets):
             seconds = speeds[dataset, granularity].metrics["seconds"]
-            for bar, method in enumerate(methods):
+            for row, method in enumerate(methods):
                 if method not in seconds:
                     continue
-                height = place * slot + bar
-                ax.barh(height, seconds[method], height=0.85, color=colour(method))
+                height = place * slot + row
+                ax.plot(seconds[method], height, "o", markersize=9, color=colour(method))
                 text = _seconds(seconds[method]) + ("" if method == "Retrain" else f", {_saved(seconds, method)}")
                 ax.annotate(
-                    text, (seconds[method], height), xytext=(4, 0), textcoords="offset points", va="center", fontsize=9
+                    text, (seconds[method], height), xytext=(8, 0), textcoords="offset points", va="center", fontsize=9
                 )
+            if place:
+                ax.axhline(place * slot - 0.9, color="#dddddd", linewidth=1)
         ax.set(xscale="log", xlabel="seconds (log scale)", title=f"({letter}) {name}")
         ax.set_yticks(middles, labels=[dataset_title(d).replace(", ", ",\n") for d in e.datasets])
         ax.tick_params(axis="y", labelleft=ax is axes[0])
@@ -126,8 +140,12 @@ def time_figure(e: Experiment, speeds: Speeds) -> Figure:
         ax.set_xlim(min(everything) / 3, max(everything) * 12)  # room for the numbers
     timed = ", ".join(sorted({str(record.metrics["timed_rounds"]) for record in speeds.values()}))
     names = {method: timed_title(e, method) for method in methods} | {"Retrain": f"Retrain, from {timed} timed rounds"}
-    handles = [Line2D([], [], color=colour(method), linewidth=7, label=name) for method, name in names.items()]
+    handles = [
+        Line2D([], [], color=colour(method), marker="o", markersize=9, linestyle="", label=name)
+        for method, name in names.items()
+    ]
     fig.legend(handles=handles, loc="outside upper center", ncols=len(handles), frameon=False)
+    say_below(fig, "A dot: one measurement, on one thread")
     return fig
 
 
@@ -158,24 +176,50 @@ def certificate_figure(e: Experiment, certificates: Certificates) -> Figure:
     left.axhline(plain.test_exact.mean(), label="exact retraining, no noise", **_look("Retrain"))
     left.set(ylim=(0, 102), ylabel="test accuracy (%)", title="(a) accuracy that is left")
     middle.axhline(1, color="#777777", linewidth=1)
-    middle.annotate("1: noise as long as the model", (max(e.epsilons), 1), xytext=(0, 4), textcoords="offset points",
-                    fontsize=9, ha="right", color=LINE)  # fmt: skip
+    middle.annotate("as long as\nthe model", (1, 1), xycoords=("axes fraction", "data"), xytext=(4, 0), va="center",
+                    textcoords="offset points", fontsize=9, color=LINE)  # fmt: skip
     middle.set(yscale="log", ylabel="|noise| / |model| (log scale)", title="(b) how much noise")
     for ax in (left, middle):
         ax.set(xscale="log", xlabel="ε (smaller: stricter)")
         ax.set_xticks(list(e.epsilons), labels=[f"{epsilon:g}" for epsilon in e.epsilons])
         ax.minorticks_off()
-    first = served(certificates)
-    paths = [[step["before"] for step in steps] + [steps[-1]["after"]] for steps in first.steps if steps]
-    for path in paths:
-        right.plot(range(len(path)), [g / e.of_dataset("l2", place.dataset) for g in path], color=colour("DU"), lw=0.8)
-    right.axhline(e.budget, color=LINE, linestyle=":", label="budget that the noise covers")
-    right.set(yscale="log", ylabel="distance to retraining, at most (log scale)", xlabel="Newton steps")
-    right.set_title(f"(c) {len(paths)} requests, a line each")
-    right.set_xticks(range(max(map(len, paths), default=1)))
-    handles = left.get_legend_handles_labels()[0] + right.get_legend_handles_labels()[0]
-    fig.legend(handles=handles, loc="outside upper center", ncols=len(handles), frameon=False)
+    requests = _draw_newton(e, right, certificates)
+    handles, names = left.get_legend_handles_labels()
+    fig.legend(handles, names, loc="outside upper center", ncols=len(handles), frameon=False)
+    said = "(a), (b): mean and standard deviation over seeds; (c): geometric mean and range of requests"
+    say_below(fig, f"{plain.seed.nunique()} seeds, {requests} requests; {said}")
     return fig
+
+
+def _draw_newton(e: Experiment, ax: Axes, certificates: Certificates) -> int:
+    """Panel (c): distance to retraining after every Newton step, by kind of request. Returns the number of requests.
+
+    A request that has arrived keeps its distance, so that all of a kind are in every point.
+    """
+    every = served(certificates)
+    every = every[[bool(steps) for steps in every.steps]]
+    for place, (kind, (hue, mark)) in enumerate(KIND_LOOKS.items()):
+        here = every[every.kind == kind]
+        if not len(here):
+            continue
+        bounds = [
+            np.array([step["before"] for step in steps] + [steps[-1]["after"]]) / e.of_dataset("l2", at.dataset)
+            for steps, at in zip(here.steps, here.place, strict=True)
+        ]
+        longest = max(map(len, bounds))
+        kept = np.array([[*path, *[path[-1]] * (longest - len(path))] for path in bounds])
+        mean = np.exp(np.log(kept).mean(axis=0))
+        reach = [mean - kept.min(axis=0), kept.max(axis=0) - mean]
+        beside = np.arange(longest) + 0.07 * (place - 1.5)  # bars side by side
+        ax.errorbar(beside, mean, yerr=reach, color=hue, marker=mark, markersize=6, elinewidth=1.2, label=SERVED[kind])
+    ax.axhline(e.budget, color=LINE, linestyle=":")
+    ax.annotate("covered\nby noise", (1, e.budget), xycoords=("axes fraction", "data"), xytext=(4, 0), va="top",
+                textcoords="offset points", fontsize=9, color=LINE)  # fmt: skip
+    ax.set(yscale="log", ylabel="distance to retraining, at most (log scale)", xlabel="Newton steps")
+    ax.set_title("(c) Newton's steps per kind of request")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.legend(loc="upper right", frameon=False, fontsize=9)
+    return len(every)
 
 
 # --- who is linked to whom, who holds what ---------------------------------------------------------------------------
@@ -186,15 +230,15 @@ def network_figure(e: Experiment, descriptions: Descriptions) -> Figure:
     fig, axes = axes_row(len(e.topologies), height=2.9, width=3.4)
     for ax, topology in zip(axes, e.topologies, strict=True):
         graph = graph_of(next(r for place, r in descriptions.items() if place.topology == topology), e.clients)
-        at = nx.circular_layout(graph)
-        fill = [colour("DU printed") if i == e.leaving else "white" for i in graph]
-        nx.draw_networkx_edges(graph, at, ax=ax, edge_color="#999999")
-        nx.draw_networkx_nodes(graph, at, ax=ax, node_color=fill, edgecolors="black", node_size=330)
-        nx.draw_networkx_labels(graph, at, ax=ax, font_size=10, font_family="DejaVu Sans")
-        ax.set(title=f"{topology_title(topology)}, {graph.number_of_edges()} links", aspect="equal")
-        ax.set_axis_off()
-        ax.margins(0.12)
-    fig.supxlabel("filled: the client that leaves", fontsize=10)
+        at = layout(topology, e.clients)
+        fill = [colour("DU printed") if i == e.leaving else "white" for i in range(e.clients)]
+        dots = np.array([at[i] for i in range(e.clients)])
+        ax.scatter(dots[:, 0], dots[:, 1], s=330, color=fill, edgecolors="black", zorder=2)
+        for i, (x, y) in enumerate(dots):
+            ax.text(x, y, str(i), ha="center", va="center", fontsize=10)
+        draw_links(ax, topology, graph, at)
+        ax.set_title(f"{topology_title(topology)}, {graph.number_of_edges()} links")
+    say_below(fig, "A dot: a client; filled: the one that leaves")
     return fig
 
 

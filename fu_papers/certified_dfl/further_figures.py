@@ -28,7 +28,7 @@ from fu_papers.certified_dfl.heads import nets
 from fu_papers.certified_dfl.peers import DU_ROWS, ROUNDS_ROWS, reported_epsilon
 from fu_papers.certified_dfl.titles import REQUESTS, SHOWN, dataset_title
 from fu_papers.lab.record import Record
-from fu_papers.look import LINE, colour
+from fu_papers.look import LINE, colour, say_below
 from fu_papers.problem_figures import axes_row
 from fu_papers.study import Cell
 
@@ -71,7 +71,8 @@ def heads_figure(e: Experiment, heads: Heads) -> Figure:
         names.append(f"{dataset_title(dataset)}, {kind}: {net:.1f} %")
     left.axvline(0, color=LINE, linewidth=1.2)
     left.set(xlim=(-farthest, farthest), title="(a) what certified heads cost")
-    left.set_xlabel("points beside the whole net, retrained (named)")
+    left.set_xlabel("points of accuracy, against the whole net retrained")
+    left.locator_params(axis="x", nbins=5)
     left.set_yticks(range(len(lines)), labels=names)
     left.set_ylim(len(lines) - 0.5, -0.5)
     right.axvline(e.close_budget, color=colour("DU"), linestyle=":")
@@ -87,6 +88,10 @@ def heads_figure(e: Experiment, heads: Heads) -> Figure:
     }
     handles = [Line2D([], [], label=name, **look) for name, look in shown.items()]
     fig.legend(handles=handles, loc="outside upper center", ncols=len(handles), frameon=False)
+    seeds = runs.seed.nunique()
+    say_below(
+        fig, f"Means over {seeds} seed{'s' * (seeds > 1)}; beside the names: accuracy of the whole net, retrained"
+    )
     return fig
 
 
@@ -121,6 +126,7 @@ def scale_figure(scales: Scales) -> Figure:
         ax.set_xticks(list(r.clients), labels=[f"{clients:,}" for clients in r.clients])
         ax.minorticks_off()
         ax.margins(x=0.08, y=0.15)
+    say_below(fig, "One run per point, one seed")
     return fig
 
 
@@ -158,16 +164,23 @@ def peers_figure(e: Experiment, peers: Mapping[Cell, Record]) -> Figure:
                 marker=PEER_MARKERS[k % len(PEER_MARKERS)],
                 color=_peer_colour(method, k),
                 linestyle="none" if ours else "-",
+                zorder=3 if ours else 2,
             )[0]
         exact = here.test_exact.mean()
-        shown["exact"] = ax.axhline(exact, color=LINE, linestyle="--", label="exact retraining, no noise")
-        ax.set(xscale="log", ylim=(0, 102))
+        shown["exact"] = ax.axhline(
+            exact, color=LINE, linestyle="--", linewidth=1.2, zorder=1, label="exact retraining, no noise"
+        )
+        ax.set(xscale="log", ylim=(-2, 102))
+        ax.set_xticks([LEAST_PASSES, 1, 10, 100], labels=["none", "1", "10", "100"])
         ax.set_title(f"λ = {l2:g}, {100 * share:g} % of the samples go", fontsize=11)
     fig.supxlabel("passes over the retained data to serve the request (log scale)", fontsize=11)
     fig.supylabel("test accuracy (%)", fontsize=11)
     order = [shown[name] for name in (*methods, "exact") if name in shown]
     certified = f"certified, (ε, δ) = ({reported_epsilon(e):g}, {e.delta:g})"
     fig.legend(handles=order, title=certified, loc="outside right center", frameon=False)
+    seeds = frame.seed.nunique()
+    said = f"means over {seeds} seeds" if seeds > 1 else "one seed"
+    say_below(fig, f"A dot: one method and setting, {said}; lines join a method's settings")
     return fig
 
 

@@ -15,12 +15,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from torch import Tensor
 
+from fu_papers.certified_dfl.drawn_graphs import draw_links, layout
 from fu_papers.certified_dfl.theory_audit import FIRST, OUTPUTS
 from fu_papers.certified_dfl.theory_problems import SAMPLES
 from fu_papers.certified_dfl.theory_tables import SPLIT_NAMES, audit_title
 from fu_papers.convex import slope
 from fu_papers.lab.record import Record
-from fu_papers.look import LINE, colour, linestyle
+from fu_papers.look import LINE, colour, linestyle, say_below
 from fu_papers.problem_figures import axes_row
 
 SOURCE = (
@@ -34,6 +35,8 @@ TOPOLOGY_NAMES = {"ring": "ring", "erdos_renyi": "Erdős–Rényi 0.4", "complet
 TOPOLOGY_COLOURS = dict(zip(TOPOLOGY_NAMES, map(colour, ("DU", "PDUDT", "Retrain", "FedEraser", "Fine-tune")),
                             strict=True))  # fmt: skip
 GENERATED = "graphs and ridge regressions, generated"  # of the first kinds: mixing, fixed_point, exactness
+CLIENT_DASHES = ("-", "--", "-.", ":")
+HETEROGENEITY_LOOKS = (("#e69f00", "o"), (STRONG, "s"), ("#6b2d0c", "^"))  # of clients, the darker the more
 OUTPUT_MARKERS = dict(zip(OUTPUTS, "os^", strict=True))
 
 
@@ -55,58 +58,68 @@ def mixing_figure(records: Sequence[Record]) -> Figure:
         k = np.arange(1, len(m["errors"]) + 1)
         if m["rho"] > 1e-15:
             right.plot(k, m["bounds"], color=hue, linewidth=6, alpha=0.3)
-            right.plot(k, m["errors"], color=hue, linewidth=1.4, label=TOPOLOGY_NAMES[name])
-    exact = [TOPOLOGY_NAMES[r.config["topology"]] for r in records if r.metrics["rho"] <= 1e-15]
+            right.plot(k, m["errors"], color=hue, linewidth=1.4)
+            lowest = max(np.flatnonzero(np.array(m["errors"]) > 1e-12))  # where the line leaves the frame
+            right.annotate(TOPOLOGY_NAMES[name], (k[lowest], m["errors"][lowest]), xytext=(6, 8), fontsize=10,
+                           textcoords="offset points", color=hue)  # fmt: skip
     left.set(xlim=(-0.6, 1.08), xlabel="eigenvalues of Q; circled: the one that decides", yticks=range(len(records)))
     left.set_yticklabels([f"{TOPOLOGY_NAMES[r.config['topology']]}\nρ = {r.metrics['rho']:.3f}" for r in records])
     left.invert_yaxis()
     left.grid(axis="y", visible=False)
-    right.plot([], [], color=LINE, linewidth=6, alpha=0.3, label=r"bound $\rho^k$, Lemma 1")
-    right.set(yscale="log", ylim=(1e-12, 2), xlabel="k, rounds of mixing")
+    right.set(
+        yscale="log", ylim=(1e-12, 2), xlabel="k, rounds of mixing", xlim=(0, 1.2 * len(records[0].metrics["errors"]))
+    )
     right.set_ylabel(r"$\|Q^k - \mathbf{11}^\top/N\|^2$")
-    right.legend(title=f"{', '.join(exact)}: 0 at k = 1" if exact else None, loc="upper right", title_fontsize=10)
+    right.set_title(r"thin: measured; wide, pale: the bound $\rho^k$ of Lemma 1", fontsize=10)
+    exact = [TOPOLOGY_NAMES[r.config["topology"]] for r in records if r.metrics["rho"] <= 1e-15]
+    say_below(fig, "Exact, one graph each" + (f"; {', '.join(exact)}: 0 at k = 1" if exact else ""))
     return fig
 
 
 def _draw_graph(ax: Axes, record: Record, hue: str) -> None:
+    topology = record.config["topology"]
     graph: Any = nx.Graph(map(tuple, record.metrics["edges"]))
-    around = sorted(graph)[1:] if record.config["topology"] == "star" else sorted(graph)
-    angles = [math.tau * k / len(around) for k in range(len(around))]
-    places = {0: (0.0, 0.0)} | {i: (math.cos(a), math.sin(a)) for i, a in zip(around, angles, strict=True)}
-    nx.draw_networkx_edges(graph, places, ax=ax, edge_color="#9a9a9a", width=0.8)
-    nx.draw_networkx_nodes(graph, places, ax=ax, node_size=45, node_color=hue, linewidths=0)
-    ax.set_title(TOPOLOGY_NAMES[record.config["topology"]])
-    ax.set(aspect="equal", xlim=(-1.15, 1.15), ylim=(-1.15, 1.15))
-    ax.axis("off")
+    at = layout(topology, graph.number_of_nodes())
+    draw_links(ax, topology, graph, at, linewidths=0.8)
+    dots = np.array([at[i] for i in sorted(graph)])
+    ax.scatter(dots[:, 0], dots[:, 1], s=45, color=hue, linewidth=0, zorder=2)
+    ax.set_title(TOPOLOGY_NAMES[topology])
 
 
 # --- exactness -------------------------------------------------------------------------------------------------------
 
 
 def exactness_figure(records: Sequence[Record]) -> Figure:
-    """Distance to retraining against the share deleted by every client: the printed error is of first order."""
-    fig, (top, bottom) = plt.subplots(2, 1, figsize=(8.4, 5.2), sharex=True, height_ratios=(3, 1))
-    shades = ("#f8cdb8", PRINTED, STRONG)
-    share = [row["m"] / SAMPLES for row in records[0].metrics["growth"]]
-    for record, shade in zip(records, shades, strict=False):
+    """Distance to retraining against the share deleted by every client: the printed error is of first order.
+
+    Lines are means over draws, bars from the least to the largest; one line per heterogeneity of the clients.
+    """
+    fig, (top, bottom) = plt.subplots(2, 1, figsize=(9.0, 6.0), sharex=True, height_ratios=(3, 1))
+    share = np.array([row["m"] / SAMPLES for row in records[0].metrics["growth"]])
+    for record, (hue, mark), aside in zip(records, HETEROGENEITY_LOOKS, (0.97, 1.0, 1.03), strict=False):
         rows = record.metrics["growth"]
-        for ax, form, hue, mark in ((top, "printed", shade, "o"), (bottom, "corrected", CORRECTED, "s")):
+        for ax, form in ((top, "printed"), (bottom, "corrected")):
             means = [float(np.mean(row[form])) for row in rows]
-            for x, row in zip(share, rows, strict=True):
-                ax.scatter([x] * len(row[form]), row[form], s=12, color=hue, alpha=0.5, linewidth=0)
-            label = f"heterogeneity {record.config['heterogeneity']:g}: slope {slope(share, means):.2f}"
-            ax.plot(share, means, marker=mark, markersize=5, color=hue, label=label if ax is top else None)
-    ends, start = np.array([share[0], share[-1]]), float(np.mean(records[-1].metrics["growth"][0]["printed"]))
-    for power, dash in ((1, "--"), (2, ":")):
-        text = "growing like m/n" if power == 1 else r"like $(m/n)^2$, as Lemma 3 says"
-        top.plot(ends, start * (ends / ends[0]) ** power, color=LINE, linestyle=dash, linewidth=1.2, label=text)
-    top.set(xscale="log", yscale="log", title="printed")
+            reach = [[mean - min(row[form]), max(row[form]) - mean] for mean, row in zip(means, rows, strict=True)]
+            ax.errorbar(share * aside, means, yerr=np.transpose(reach), marker=mark, markersize=6, color=hue, capsize=2,
+                        elinewidth=1.0)  # fmt: skip
+            if ax is top:
+                named = f"heterogeneity {record.config['heterogeneity']:g}:\nslope {slope(list(share), means):.2f}"
+                ax.annotate(named, (share[-1] * aside, means[-1]), xytext=(12, 0), textcoords="offset points",
+                            va="center", fontsize=10, color=hue)  # fmt: skip
+    ends, start = share[[0, -1]], float(np.mean(records[-1].metrics["growth"][0]["printed"]))
+    for power, dash, text in ((1, "--", "slope 1"), (2, ":", "slope 2, as Lemma 3 says")):
+        top.plot(ends, start * (ends / ends[0]) ** power, color=LINE, linestyle=dash, linewidth=1.2)
+        top.annotate(text, (ends[1], start * (ends[1] / ends[0]) ** power), xytext=(12, 4), textcoords="offset points",
+                     va="center", fontsize=10, color=LINE)  # fmt: skip
+    top.set(xscale="log", yscale="log", title="as printed: an error of first order")
     bottom.set(yscale="log", ylim=(1e-17, 1e-13), title="corrected: rounding")
     bottom.set_xlabel("share of every client's samples deleted, m/n")
     bottom.set_xticks(share, labels=[f"{s:g}" for s in share])
     bottom.minorticks_off()
     fig.supylabel(r"$|\hat x - x^\prime|$ on ridge regression", fontsize=11)
-    top.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    draws = len(records[0].metrics["growth"][0]["printed"])
+    say_below(fig, f"{draws} draws each: means, and from the least to the largest (bars)")
     return fig
 
 
@@ -153,6 +166,7 @@ def bounds_figure(records: Sequence[Record]) -> Figure:
         for split, mark in (("iid", "o"), ("dirichlet", "^"))
     ]
     fig.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False)
+    say_below(fig, "A dot: one request, exact; four shares of samples deleted in every column")
     return fig
 
 
@@ -169,28 +183,36 @@ def _dots(ax: Axes, frame: pd.DataFrame, values: Any, hue: str, shift: float) ->
 
 
 def audit_figure(records: Sequence[Record]) -> Figure:
-    """Claimed epsilon (bar), audited lower bound (filled) and true epsilon (hollow), per mechanism and output."""
-    columns = min(2, len(records))
-    lines = math.ceil(len(records) / columns)
+    """Claimed epsilon (bar), audited lower bound (filled) and true epsilon (hollow), per mechanism and output.
+
+    A panel per way to train; a dot per case in it (who holds what, and who asks), so that dots on one side of the bar
+    say the same of all cases. What claims more than can be audited has no bar, and what it claims beside it.
+    """
+    ways = list(dict.fromkeys(_trained(r) for r in records))
     names = list(dict.fromkeys(_audit_label(row) for r in records for row in r.metrics["rows"]))
-    size = (3.0 + 4.6 * columns, 0.9 + 0.62 * len(names) * lines)
-    fig, grid = plt.subplots(lines, columns, figsize=size, squeeze=False, sharex=True, sharey=True)
-    for ax, record in zip(grid.flat, records, strict=False):
-        _draw_audit(ax, record, names)
-    for ax in grid.flat[len(records) :]:
-        ax.axis("off")
-    fig.supxlabel("ε at δ = 1e-5", fontsize=11)
+    size = (3.2 + 4.6 * len(ways), 1.6 + 0.68 * len(names))
+    fig, axes = plt.subplots(1, len(ways), figsize=size, squeeze=False, sharex=True, sharey=True)
+    for ax, way in zip(axes[0], ways, strict=True):
+        _draw_audit(ax, [r for r in records if _trained(r) == way], names)
+        ax.set(title=way, xlabel="ε at δ = 1e-5")
     handles = [
         Line2D([], [], color=LINE, marker=mark, linestyle="", label=output) for output, mark in OUTPUT_MARKERS.items()
     ]
     handles += [
         Line2D([], [], color="black", marker="|", markersize=14, markeredgewidth=2.5, linestyle="", label="claimed ε"),
-        Line2D([], [], color=LINE, marker="o", linestyle="", label="filled: proved by the audit"),
-        Line2D([], [], color=LINE, marker="o", markerfacecolor="none", linestyle="", label="hollow: true ε"),
+        Line2D([], [], color=LINE, marker="h", linestyle="", label="filled: proved by the audit"),
+        Line2D([], [], color=LINE, marker="h", fillstyle="none", linestyle="", label="hollow: true ε"),
         Line2D([], [], color=LINE, linestyle=":", label="most the audit can prove"),
     ]
     fig.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False)
+    cases = max(sum(_trained(r) == way for r in records) for way in ways)
+    say_below(fig, f"A dot: one of {cases} cases (who holds what, who asks)")
     return fig
+
+
+def _trained(record: Record) -> str:
+    """How the models of an audit were trained, as its title begins."""
+    return audit_title(record).split(";")[0].rpartition(", ")[0]
 
 
 def _audit_label(row: dict[str, Any]) -> str:
@@ -198,33 +220,39 @@ def _audit_label(row: dict[str, Any]) -> str:
     return row["mechanism"].replace(", ", ",\n", 1) + beside
 
 
-def _draw_audit(ax: Axes, record: Record, names: list[str]) -> None:
-    m = record.metrics
-    beyond = 1.12 * m["largest"]  # where every true epsilon is drawn that no audit could prove
-    ax.axvline(m["largest"], color=LINE, linestyle=":", linewidth=1.2)
+def _draw_audit(ax: Axes, records: Sequence[Record], names: list[str]) -> None:
+    seen = min(r.metrics["largest"] for r in records)
+    beyond = 1.12 * max(r.metrics["largest"] for r in records)  # where true epsilons are that no audit could prove
+    ax.axvline(seen, color=LINE, linestyle=":", linewidth=1.2)
     for place in range(1, len(names), 2):
         ax.axhspan(place - 0.5, place + 0.5, color="#000000", alpha=0.035, linewidth=0)
-    for row in [row for row in m["rows"] if row["distinct"]]:
+    rows = [row for r in records for row in r.metrics["rows"]]
+    for row in [row for row in rows if row["distinct"]]:
         place = names.index(_audit_label(row))
         y = place + 0.26 * (list(OUTPUTS).index(row["output"]) - 1)
         hue = CORRECTED if row["mechanism"].startswith("corrected") else STRONG
         mark, true = OUTPUT_MARKERS[row["output"]], beyond if row["true"] is None else min(row["true"], beyond)
         ax.scatter(true, y, s=46, marker=mark, facecolors="none", edgecolors=hue)
-        ax.scatter(row["audited"], y, s=40, marker=mark, color=hue, linewidth=0, zorder=3)
+        ax.scatter(row["audited"], y, s=40, marker=mark, color=hue, alpha=0.8, linewidth=0, zorder=3)
         if row["counted"]:
             ax.plot([row["claimed"]] * 2, [place - 0.42, place + 0.42], color="black", linewidth=2.5)
-        elif row["output"] == "mean model":
-            note = f"claims ε = {row['claimed']:.0e}: not counted".replace("e+0", "e").replace("e+", "e")
-            ax.text(m["largest"] / 4, place, note, fontsize=8.5, va="center")
-    for name in set(names) - {_audit_label(row) for row in m["rows"]}:
-        ax.text(m["largest"] / 4, names.index(name), "the same: retraining is exact", fontsize=8.5, va="center",
-                color=LINE)  # fmt: skip
-    ax.set(title=audit_title(record), xlim=(-1, beyond + 1.5), ylim=(len(names) - 0.5, -0.5))
-    ax.title.set_fontsize(10)
-    ticks = range(0, math.ceil(m["largest"]), 5)
+    for place, name in enumerate(names):
+        here = [row for row in rows if _audit_label(row) == name]
+        uncounted = [row["claimed"] for row in here if not row["counted"]]
+        note = f"claims ε = {_short(min(uncounted))} and more: not counted" if uncounted else ""
+        note = note if here else "the same: retraining is exact"
+        if note:
+            ax.text(seen / 4, place, note, fontsize=8.5, va="center", color=LINE)
+    ax.set(xlim=(-1, beyond + 1.5), ylim=(len(names) - 0.5, -0.5))
+    ticks = range(0, math.ceil(seen), 5)
     ax.set_xticks([*ticks, beyond], labels=[*map(str, ticks), "more"])
     ax.set_yticks(range(len(names)), labels=names, fontsize=9)
     ax.grid(axis="y", visible=False)
+
+
+def _short(epsilon: float) -> str:
+    """A large number as 4e2."""
+    return f"{epsilon:.0e}".replace("e+0", "e").replace("e+", "e")
 
 
 def whole_figure(records: Sequence[Record]) -> Figure:
@@ -260,6 +288,7 @@ def whole_figure(records: Sequence[Record]) -> Figure:
         Line2D([], [], color=LINE, linewidth=0.8, label="as far as it could see"),
     ]
     fig.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False)
+    say_below(fig, "A dot: one case (who holds what, who asks)")
     return fig
 
 
@@ -296,6 +325,7 @@ def risk_figure(records: Sequence[Record]) -> Figure:
         ax.minorticks_off()
         ax.legend(title="slope", fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False)
     axes[0].set_ylabel(r"$f(\tilde x) - f(x^*)$ on all data")
+    say_below(fig, "A dot: one request, exact; numbers: slopes")
     return fig
 
 
@@ -311,9 +341,15 @@ def by_hand_figure(training: Tensor, distances: Mapping[str, float], sigma: floa
     """
     fig, (left, right) = axes_row(2, height=3.6, width=5.2)
     for i, away in enumerate(training.T):
-        left.plot(away.numpy(), color=colour("Original"), alpha=1 - 0.2 * i, label=f"client {i}")
+        left.plot(
+            away.numpy(),
+            color=colour("Original"),
+            alpha=1 - 0.2 * i,
+            linestyle=CLIENT_DASHES[i % 4],
+            label=f"client {i}",
+        )
     left.set(yscale="log", xlabel="round k of D-PSGD", ylabel=r"$|x_{k,i} - x^*|$")
-    left.legend(frameon=False, ncols=2)
+    left.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9)
     hues = {"do nothing": colour("Original"), "printed": PRINTED, "corrected": CORRECTED}
     names = list(distances)
     for place, (name, distance) in enumerate(distances.items()):
@@ -327,4 +363,5 @@ def by_hand_figure(training: Tensor, distances: Mapping[str, float], sigma: floa
     right.set_yticks(range(len(names)), [f"{name}\nσ = {sigma:.2g}" if "noise" in name else name for name in names])
     right.set(ylim=(len(names) - 0.5, -0.5))
     right.grid(axis="y", visible=False)
+    say_below(fig, "One run; dotted: doing nothing")
     return fig

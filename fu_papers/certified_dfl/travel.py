@@ -25,7 +25,8 @@ from fu_core.models.flat import FlatModel
 from fu_core.request import Deletion, Forget
 from fu_core.streams import stream
 from fu_core.unlearning.du import DU, du
-from fu_papers.look import colour, linestyle
+from fu_papers.certified_dfl.drawn_graphs import draw_links, layout
+from fu_papers.look import colour, linestyle, say_below
 
 SAMPLES, L2 = 12, 0.1
 WHAT = ("some of its samples", "everything: it leaves")
@@ -61,32 +62,31 @@ def travel(name: str, n: int, requester: int, what: str = WHAT[0]) -> Travel:
 def travel_figure(name: str, n: int, requester: int, hop: int, what: str = WHAT[0]) -> Figure:
     """Left: who has heard after `hop` steps. Right: everybody's mean distance to retraining, step by step."""
     found = travel(name, n, requester, what)
-    fig, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2))
-    places = nx.circular_layout(found.graph)
+    fig, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6))
+    at = layout(name, n)
     heard = found.hops <= hop
-    nx.draw_networkx_edges(found.graph, places, ax=left, edge_color="#bbbbbb")
-    nx.draw_networkx_nodes(
-        found.graph, places, ax=left, node_color=[colour("DU printed") if h else "#dddddd" for h in heard],
-        edgecolors=["black" if i == requester else "white" for i in found.graph], linewidths=2,
-        node_size=2600 / max(n, 8),
-    )  # fmt: skip
-    if n <= 24:
-        labels = {i: str(found.hops[i]) for i in found.graph}
-        nx.draw_networkx_labels(found.graph, places, labels, ax=left, font_size=9, font_weight="bold")
-    left.set_aspect("equal")
+    draw_links(left, name, found.graph, at)
+    size = 2600 / max(n, 8)
+    for ours, look, label in (
+        (heard, {"color": colour("DU printed")}, "has heard"),
+        (~heard, {"color": "#e4e4e4", "edgecolors": "#8a8a8a"}, "has not"),
+    ):
+        here = np.array([at[i] for i in range(n) if ours[i]]).reshape(-1, 2)
+        left.scatter(here[:, 0], here[:, 1], s=size, label=label, zorder=2, **look)
+    left.scatter(*at[requester], s=0.45 * size, marker="*", color="black", label="asks to be forgotten", zorder=3)
     left.set_title(f"{heard.sum()} of {n} clients have heard after {hop} step{'s' * (hop != 1)}")
-    left.set_axis_off()
+    left.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3, fontsize=9, markerscale=0.7, frameon=False)
     steps = np.arange(found.hops.max() + 1)
     for method, after in found.distances.items():
         mean = [np.where(found.hops <= step, after, 1.0).mean() for step in steps]
         right.plot(steps, mean, color=colour(method), linestyle=linestyle(method), marker="o", label=FORMS[method])
     right.axvline(hop, color="#999999", linewidth=1)
     right.axhline(1, color=colour("Original"), linestyle=":", label="doing nothing")
-    right.set(
-        xlabel="steps of flooding", ylabel="mean distance to retraining,\nrelative to doing nothing", ylim=(0, None)
-    )
+    right.set(xlabel="steps of flooding", ylabel="mean distance to retraining,\nrelative to doing nothing")
+    right.set_ylim(-0.03 * right.get_ylim()[1], None)  # a whole dot at 0
     right.set_xticks(steps[:: max(1, len(steps) // 10)])
-    right.legend(title="the correction is", loc="center left", bbox_to_anchor=(1.0, 0.5))
+    right.legend(title="the correction is", loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    say_below(fig, "One request; means over all clients; the upright line: the step on the left")
     return fig
 
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fu_papers.fedora.theory_figures import SHADES
 from fu_papers.fedora.theory_theorem import STARTS
-from fu_papers.fedora.theory_threshold import READINGS
 from fu_papers.lab.record import Record
-from fu_papers.look import LINE, colour, three_digits
-from fu_papers.problem_figures import axes_row
+from fu_papers.look import LINE, colour, say_below, three_digits
 
 BOUNDS: dict[str, tuple[str, str, Any]] = {
     "printed": (r"printed, $\rho^T e_0 + b/(1-\rho)$", colour("DU"), "--"),
@@ -30,9 +28,10 @@ VECTOR_NAMES = {
     "in its place, projected": r"$\lambda$ itself, $\lambda\geq 0$",
     "in its place, free": r"$\lambda$ itself, any $\lambda$",
 }
-VECTOR_LOOKS = dict(
-    zip(READINGS, (("#1b6f8a", "v"), ("#1b6f8a", "^"), ("#7a8f1f", "v"), ("#7a8f1f", "^")), strict=True)
-)
+DASHES: tuple[Any, ...] = ("-", (0, (4, 3)))  # of the two ways to retrain: the second shows the first below it
+VECTOR = "#1b6f8a"  # of all readings of the element-wise dual: their rows are named
+SETTLED = 0.25  # the last part of an iteration, in which it should have come to rest
+MODELS = {"original": "Original", "retrained": "Retrain"}  # whose colours they have
 VECTOR_TEXT = {
     "times gradient, projected": "λ ⊙ ∇L_u, λ ≥ 0 (the package's)",
     "times gradient, free": "λ ⊙ ∇L_u, any λ",
@@ -103,54 +102,82 @@ def iterated_table(records: Sequence[Record]) -> pd.DataFrame:
 
 
 def forbidden_figure(records: Sequence[Record], iterated: Sequence[Record]) -> Figure:
-    """Distance and test accuracy against the entropy of the deleted samples, and the entropy on the way there."""
-    fig, (left, middle, right) = axes_row(3, height=4.6, width=4.7)
-    for record in records:
-        m, first = record.metrics, record is records[0]
-        look: dict[str, Any] = {
-            "color": colour("FedORA"),
-            "linewidth": 2.2 if first else 0.8,
-            "alpha": 1.0 if first else 0.4,
-        }
-        for ax, name in ((left, "distance"), (middle, "accuracy")):
-            ax.plot(m["frontier"]["entropy"], m["frontier"][name], **look)
-            ax.plot(m["original"]["entropy"], m["original"][name], "o", color=colour("Original"), markersize=5)
-            ax.plot(m["retrained"]["entropy"], m["retrained"][name], "X", color=colour("Retrain"), markersize=6)
-    for record in iterated:
-        c, m = record.config, record.metrics
-        astray = c["dual"] == "scalar" and m["missed"] > 1e-3
-        if c["dual"] == "none":
-            continue
-        hue, mark = (SHADES[1], "D") if c["dual"] == "scalar" else VECTOR_LOOKS[c["dual"]]
-        hue, dash = (SHADES[3], "--") if astray else (hue, "-")
-        right.plot(m["curves"]["t"], m["curves"]["entropy"], color=hue, linewidth=1.3, linestyle=dash)
-        right.plot(m["curves"]["t"][-1], m["entropy"], mark, color=hue, markersize=7, clip_on=False)
-        for ax, name in ((left, "distance"), (middle, "accuracy")):
-            high = name == "distance" and m["distance"] > 6
-            ax.plot(m["entropy"], 5.9 if high else m[name], mark, color=hue, markersize=7, clip_on=False)
-            if high:
-                note = f"at {m['distance']:.0f},\nλ = {m['dual']:.0f}"
-                ax.annotate(note, (m["entropy"], 5.9), xytext=(9, 0), textcoords="offset points", va="top", fontsize=9)
-    for ax in (left, middle):
+    """What the constraint costs at exact optima (above), and where iterations end (below).
+
+    Above: distance to the retrained model and test accuracy against the entropy of the deleted samples, ten draws, the
+    first one thick. Below: a row per iteration; its line is what it went through in the last SETTLED of its iterations,
+    its dot the end; dashed lines are the retrained model. The distance is on a log scale.
+    """
+    fig = plt.figure(figsize=(12.5, 8.2))
+    halves: Any = fig.subfigures(2, 1, height_ratios=(1, 1.05))
+    above, below = halves
+    _draw_frontier(above.subplots(1, 2), records)
+    ends = [record for record in iterated if record.config["dual"] != "none"]
+    _draw_ends(below.subplots(1, 3, sharey=True), ends, records[0].metrics["retrained"])
+    last = f"last {100 * SETTLED:g} % of the iterations"
+    say_below(
+        fig, f"{len(records)} draws of the deleted rows (first: thick, and below); below, dot: the end, line: {last}"
+    )
+    return fig
+
+
+def _draw_frontier(axes: Sequence[Axes], records: Sequence[Record]) -> None:
+    """The best models of every entropy, from the retrained one on."""
+    shown = {"distance": "distance to the retrained model", "accuracy": "test accuracy"}
+    for ax, (name, label) in zip(axes, shown.items(), strict=True):
+        for record in records:
+            m, first = record.metrics, record is records[0]
+            look: dict[str, Any] = {"linewidth": 2.4, "zorder": 3} if first else {"linewidth": 0.8, "alpha": 0.45}
+            ax.plot(m["frontier"]["entropy"], m["frontier"][name], color=colour("FedORA"), **look)
+            for model, mark, size in (("original", "o", 6), ("retrained", "X", 7)):
+                ax.plot(
+                    m[model]["entropy"], m[model][name], mark, color=colour(MODELS[model]), markersize=size, zorder=4
+                )
         ax.axvline(math.log(2), color=LINE, linewidth=1, linestyle=":")
-        ax.set(xlabel="mean entropy on the deleted samples (nats)", xlim=(-0.02, 0.72))
-    left.set(ylabel="distance to the retrained model", ylim=(-0.2, 6))
-    middle.set(ylabel="test accuracy", ylim=(0.25, 1.0))
-    right.axhline(math.log(2), color=LINE, linewidth=1, linestyle=":")
-    right.set(xlabel="iteration", ylabel="mean entropy on the deleted (nats)", ylim=(-0.02, 0.72))
+        ax.set(xlabel="mean entropy on the deleted samples (nats)", xlim=(0.1, 0.72), ylabel=label)
+    axes[0].set_title("(a) the more uncertain, the farther from retraining")
+    axes[1].set_title("(b) and the less accurate")
+    axes[1].set_ylim(min(0.8, axes[1].get_ylim()[0]), 1.0)
+    axes[0].annotate("most possible", (math.log(2), 1), xycoords=("data", "axes fraction"), xytext=(-4, -4),
+                     textcoords="offset points", ha="right", va="top", fontsize=9, color=LINE)  # fmt: skip
     handles = [
         Line2D([], [], color=colour("Original"), marker="o", linestyle="", label="original"),
         Line2D([], [], color=colour("Retrain"), marker="X", linestyle="", label="retrained = fine-tuned"),
-        Line2D([], [], color=colour("FedORA"), label="best model of that entropy, ten draws"),
-        Line2D([], [], color=SHADES[1], marker="D", linestyle="", label="scalar dual, end"),
-        Line2D([], [], color=SHADES[3], marker="D", linestyle="--", label="the same, larger dual step"),
+        Line2D([], [], color=colour("FedORA"), label="best model of that entropy"),
     ]
-    handles += [
-        Line2D([], [], color=hue, marker=mark, linestyle="", label=f"vector dual, {VECTOR_NAMES[name]}")
-        for name, (hue, mark) in VECTOR_LOOKS.items()
-    ]
-    fig.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False)
-    return fig
+    figure = axes[0].figure
+    figure.legend(handles=handles, loc="outside upper center", ncols=3, frameon=False)
+
+
+def _draw_ends(axes: Sequence[Axes], ends: Sequence[Record], retrained: Mapping[str, float]) -> None:
+    """Where every iteration ends: distance, entropy and accuracy."""
+    distance, entropy, accuracy = axes
+    for height, record in enumerate(ends):
+        m, hue = record.metrics, colour("FedORA") if record.config["dual"] == "scalar" else VECTOR
+        kept = int(len(m["curves"]["t"]) * (1 - SETTLED))
+        went = m["curves"]["entropy"][kept:]
+        entropy.plot([min(went), max(went)], [height] * 2, color=hue, linewidth=4, alpha=0.4, solid_capstyle="round")
+        for ax, name in ((distance, "distance"), (entropy, "entropy"), (accuracy, "accuracy")):
+            ax.plot(m[name], height, "o", color=hue, markersize=8, zorder=3)
+    for ax, name in ((entropy, "entropy"), (accuracy, "accuracy")):
+        ax.axvline(retrained[name], color=colour("Retrain"), linestyle="--", linewidth=1.2)
+    entropy.axvline(math.log(2), color=LINE, linewidth=1, linestyle=":")
+    distance.set_yticks(range(len(ends)), labels=[_end_name(record) for record in ends])
+    distance.set(ylim=(len(ends) - 0.5, -0.5), xscale="log", xlabel="distance to the retrained model (log scale)")
+    distance.set_title("(c) where iterations end")
+    distance.set_xticks([0.5, 1, 2, 5, 10, 20], labels=["0.5", "1", "2", "5", "10", "20"])
+    distance.minorticks_off()
+    entropy.set(xlim=(-0.02, 0.72), xlabel="mean entropy on the deleted (nats)")
+    accuracy.set(xlim=(0, 1.02), xlabel="test accuracy")
+
+
+def _end_name(record: Record) -> str:
+    """What an iteration is called beside its row."""
+    c = record.config
+    if c["dual"] != "scalar":
+        return f"vector: {VECTOR_NAMES[c['dual']]}"
+    astray = record.metrics["missed"] > 1e-3  # does not come to the optimum
+    return rf"scalar, $\epsilon$ = {c['threshold']:g}" + (rf", step $\sigma$ = {c['sigma']:g}" if astray else "")
 
 
 # --- Theorem 1 -------------------------------------------------------------------------------------------------------
@@ -217,12 +244,13 @@ def theorem_figure(records: Sequence[Record], threshold: float = 0.65) -> Figure
     for (left, right), wanted in zip(grid, (None, threshold), strict=True):
         chosen = {r.config["eta"]: r for r in noisy if r.config["threshold"] == wanted}
         starts = chosen[steps[-1]].metrics["starts"]
-        for name, hue in hues.items():
+        for (name, hue), dash in zip(hues.items(), DASHES, strict=True):  # the second shows the first
             found = starts[name]
-            left.plot(found["t"], found["rms"], color=hue)
+            left.plot(found["t"], found["rms"], color=hue, linestyle=dash)
             left.fill_between(found["t"], found["least"], found["largest"], color=hue, alpha=0.25, linewidth=0)
             ends = [chosen[eta].metrics["starts"][name]["rms"][-1] for eta in steps]
-            right.plot(steps, ends, "-o", color=hue, markersize=6)
+            hollow: dict[str, Any] = {} if dash == "-" else {"markersize": 10, "markerfacecolor": "none"}
+            right.plot(steps, ends, color=hue, linestyle=dash, marker="o", **hollow)
         for kind, (_, hue, dash) in BOUNDS.items():
             left.plot(starts[STARTS[0]]["t"], starts[STARTS[0]]["bounds"][kind], color=hue, linestyle=dash)
             limits = [chosen[eta].metrics["limits"][kind] for eta in steps]
@@ -235,6 +263,10 @@ def theorem_figure(records: Sequence[Record], threshold: float = 0.65) -> Figure
     grid[1, 0].set_xlabel("iteration t")
     grid[1, 1].set_xlabel(r"step size $\eta$")
     handles = [Line2D([], [], color=hue, linestyle=dash, label=text) for text, hue, dash in BOUNDS.values()]
-    handles += [Line2D([], [], color=hue, label=f"measured, retraining {name}") for name, hue in hues.items()]
+    handles += [
+        Line2D([], [], color=hue, linestyle=dash, label=f"measured, retraining {name}")
+        for (name, hue), dash in zip(hues.items(), DASHES, strict=True)
+    ]
+    say_below(fig, f"{noisy[0].config['seeds']} seeds: root mean square, and from the least to the largest (bands)")
     fig.legend(handles=handles, loc="outside upper center", ncols=2, frameon=False)
     return fig

@@ -10,54 +10,71 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fu_papers.controls import AGAIN
 from fu_papers.fedora.further_tables import said_of_figure_8
 from fu_papers.fedora.grid import CURVES, FORMS, METHODS, REFERENCES, Experiment, Task
 from fu_papers.fedora.results import Unlearnings, kept_model, request_title, rows_of, shown
-from fu_papers.look import colour, linestyle
+from fu_papers.look import colour, linestyle, say_below
 from fu_papers.problem_figures import axes_row
 from fu_papers.problems import dataset_name
 
+ACCURACY = {"forget": "unlearning acc. (%)"}
+ATTACKS = {"mia": "MIA-ASR (%; 50: chance)", "asr": "BD-ASR (%)"}
+IN_PERCENT = {"forget": 1.0, "mia": 100.0, "asr": 1.0}  # what a record's number is multiplied by
+MOST = 102.0  # percent, with room for half a dot
 LEAST_SPAN = 10.0  # points of accuracy on an axis: a chance difference is to look small
 
 
 def figure_4_7(e: Experiment, runs: pd.DataFrame, *, labels: bool, attacks: bool) -> Figure:
-    """Unlearning accuracy (Fig. 4: samples, 5: labels), or the two attacks (Fig. 6, 7), per setting.
+    """Unlearning accuracy (Fig. 4: samples, 5: labels), or the two attacks (Fig. 6, 7), per setting; all in percent.
 
-    Bars are means over seeds, whiskers standard deviations; the dashed line is Retrain, the dotted one doing nothing.
+    A row per method: a small dot per seed, the mean large, a line from the lowest to the highest; where a row is empty,
+    every run diverged. The dashed line is Retrain's mean.
     """
     tasks = e.tasks(labels=labels)
-    metrics = {"mia": "MIA-ASR", "asr": "BD-ASR (%)"} if attacks else {"forget": "unlearning acc. (%)"}
-    shown_methods = [m for m in METHODS if any(len(rows_of(runs, "main", t, m)) for t in tasks)]
     rows: list[tuple[str, list[Task]]] = []  # at most four panels each, of tasks where the metric was measured
-    for metric in metrics:
+    for metric in ATTACKS if attacks else ACCURACY:
         measured = [task for task in tasks if rows_of(runs, "main", task, "Retrain")[metric].notna().any()]
-        rows += [(metric, measured[i : i + 4]) for i in range(0, len(measured), 4)]
-    columns = max(len(row) for _, row in rows)
-    fig, grid = plt.subplots(len(rows), columns, figsize=(3.1 * columns, 3.1 * len(rows)), squeeze=False)
+        wide = -(-len(measured) // -(-len(measured) // 4)) if measured else 1  # as even as they can be dealt out
+        rows += [(metric, measured[i : i + wide]) for i in range(0, len(measured), wide)]
+    everybody = [m for m in (*REFERENCES, *METHODS) if any(len(rows_of(runs, "main", t, m)) for t in tasks)]
+    columns, tall = max(len(row) for _, row in rows), 1.2 + 0.24 * len(everybody)
+    fig, grid = plt.subplots(
+        len(rows), columns, figsize=(2.6 + 2.7 * columns, tall * len(rows)), squeeze=False, sharex=True, sharey=True
+    )
     for axes, (metric, row) in zip(grid, rows, strict=True):
-        axes[0].set_ylabel(metrics[metric])
         for ax in axes[len(row) :]:
             ax.set_axis_off()
         for ax, task in zip(axes, row, strict=False):
-            for i, method in enumerate(shown_methods):
-                values = rows_of(runs, "main", task, method)[metric].dropna()
-                if len(values):
-                    spread_of = values.std() if len(values) > 1 else None
-                    ax.bar(i, values.mean(), yerr=spread_of, color=colour(method), capsize=2)
-            for method in REFERENCES:
-                mean = rows_of(runs, "main", task, method)[metric].mean()
-                ax.axhline(mean, color=colour(method), linestyle=linestyle(method), linewidth=1.5)
-            ax.set(xticks=[], title=f"{dataset_name(task.dataset)}\n{request_title(task.request)}")
-            if metric == "mia":
-                ax.set_ylim(0.3, 1)
-    handles = [plt.Rectangle((0, 0), 1, 1, color=colour(m)) for m in shown_methods]
-    lines = [grid[0][0].plot([], [], color=colour(r), linestyle=linestyle(r))[0] for r in REFERENCES]
-    names = [*map(shown, shown_methods), *map(shown, REFERENCES)]
-    fig.legend([*handles, *lines], names, loc="outside upper center", ncols=4, frameon=False)
+            for height, method in enumerate(everybody):
+                _seeds_in_percent(ax, height, rows_of(runs, "main", task, method)[metric].dropna(), metric, method)
+            retrained = IN_PERCENT[metric] * rows_of(runs, "main", task, "Retrain")[metric].mean()
+            ax.axvline(retrained, color=colour("Retrain"), linestyle=linestyle("Retrain"), linewidth=1.2, zorder=1)
+            ax.set(xlim=(-5, 105), ylim=(len(everybody) - 0.5, -0.5), xlabel=(ATTACKS | ACCURACY)[metric])
+            ax.set_yticks(range(len(everybody)), labels=[shown(method) for method in everybody])
+            ax.set_title(f"{dataset_name(task.dataset)}, {request_title(task.request)}", fontsize=11)
+            ax.tick_params(labelbottom=True)
+    say_below(fig, f"{_seeds(e)} (small dots): mean (large), range (line); dashed: Retrain; empty: diverged")
     return fig
+
+
+def _seeds(e: Experiment) -> str:
+    """How many there are, as the line below a figure begins."""
+    return f"{len(e.seeds)} seed{'s' * (len(e.seeds) > 1)}"
+
+
+def _seeds_in_percent(ax: Axes, height: float, values: pd.Series, metric: str, method: str) -> None:
+    """One row of `figure_4_7`: every seed, their mean and their range."""
+    percent = IN_PERCENT[metric] * values.to_numpy(dtype=float)
+    if not len(percent):
+        return
+    hue = colour(method)
+    ax.plot([percent.min(), percent.max()], [height] * 2, color=hue, linewidth=1.8, zorder=2)
+    ax.plot(percent, [height] * len(percent), "o", color=hue, markersize=4, alpha=0.6, zorder=3)
+    ax.plot(percent.mean(), height, "o", color=hue, markersize=8, markeredgecolor="white", zorder=4)
 
 
 def curves(e: Experiment, runs: pd.DataFrame) -> Figure:
@@ -85,16 +102,21 @@ def curves(e: Experiment, runs: pd.DataFrame) -> Figure:
                 sizes = np.linspace(18, 90, len(points))
                 ax.scatter(x, y, s=sizes, color=colour(method), edgecolor="white", zorder=3)
         original, retrained, again = (rows_of(runs, "main", task, m) for m in (*REFERENCES, AGAIN))
-        ax.plot(original.test.mean(), original.forget.mean(), "s", color=colour("Original"), markersize=9,
-                label=shown("Original"), zorder=4)  # fmt: skip
+        # The two references lie below, and doing nothing is hollow: whoever did not move is seen in it.
+        ax.plot(original.test.mean(), original.forget.mean(), "s", color=colour("Original"), markersize=12,
+                fillstyle="none", markeredgewidth=2, label=shown("Original"), zorder=2)  # fmt: skip
         ax.errorbar(retrained.test.mean(), retrained.forget.mean(), xerr=again.delta_test.mean(),
                     yerr=again.delta_forget.mean(), fmt="*", color=colour("Retrain"), markersize=17, capsize=3,
-                    label="Retrain, and how far a second one is", zorder=5)  # fmt: skip
+                    label=shown("Retrain"), zorder=1.9)  # fmt: skip
         ax.set(xlabel="test acc. (%)", title=f"{dataset_name(task.dataset)}\n{request_title(task.request)}")
         for limits, widen in ((ax.get_xlim(), ax.set_xlim), (ax.get_ylim(), ax.set_ylim)):
             missing = max(0.0, LEAST_SPAN - (limits[1] - limits[0])) / 2
-            widen(limits[0] - missing, limits[1] + missing)
-    axes[0].set_ylabel("acc. on what is forgotten (%)")
+            over = max(0.0, limits[1] + missing - MOST)  # rather below than where there is no accuracy
+            widen(limits[0] - missing - over, limits[1] + missing - over)
+    for ax in grid[:, 0]:
+        ax.set_ylabel("acc. on what is forgotten (%)")
+    dots = "dots: means, small to large: first to last of a method's values"
+    say_below(fig, f"{_seeds(e)}; {dots}; bars: how far a second Retrain is")
     fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
     return fig
 
@@ -119,10 +141,11 @@ def figure_8(e: Experiment, runs: pd.DataFrame) -> Figure:
             cells = [kept_model(rows_of(runs, group, e.main, "FedORA", f"{v:g}"))[metric] for v in values]
             factor = 100.0 if metric == "mia" else 1.0
             mean = np.array([factor * cell.mean() for cell in cells])
-            deviation = np.array([factor * cell.std() for cell in cells])
+            least = np.array([factor * cell.min() for cell in cells])
+            largest = np.array([factor * cell.max() for cell in cells])
             x = list(range(len(values)))
             ax.plot(x, mean, dash, color=hue, marker="o", markersize=4, label=label)
-            ax.fill_between(x, mean - deviation, mean + deviation, color=hue, alpha=0.15, linewidth=0)
+            ax.fill_between(x, least, largest, color=hue, alpha=0.15, linewidth=0)
         names = [f"{value:g}" for value in values]
         for where, label_there, metric, value in said_of_figure_8(e):
             if where == group:
@@ -139,6 +162,7 @@ def figure_8(e: Experiment, runs: pd.DataFrame) -> Figure:
         ax.set(xlabel=name, ylim=(-3, 103))
         ax.set_xticks(range(len(values)), [f"{scale * value:g}" for value in values])
     axes[0].set_ylabel("percent")
+    say_below(fig, f"{_seeds(e)}; lines: means; bands: lowest to highest")
     handles, names = axes[0].get_legend_handles_labels()
     fig.legend(handles, names, loc="outside upper center", ncols=3, frameon=False)
     return fig
@@ -166,4 +190,5 @@ def trace(e: Experiment, unlearnings: Unlearnings) -> Figure:
     axes[1].set(title="dual variable / its largest value", xlabel="iteration")
     axes[2].set(title="primal step: first party (pale: active)", xlabel="iteration", yscale="log")
     fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
+    say_below(fig, f"One run of each, seed {e.seeds[0]}")
     return fig

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from fu_papers.fedora.theory_small import DIRECTION, RETRAINED, START, SaddlePath
 from fu_papers.lab.record import Record
-from fu_papers.look import LINE, colour, three_digits
+from fu_papers.look import LINE, colour, say_below, three_digits
 from fu_papers.problem_figures import axes_row
 
 SOURCE = (
@@ -42,8 +42,9 @@ def path_of(record: Record) -> SaddlePath:
 def saddle_axes() -> tuple[Figure, dict[str, Axes]]:
     """An empty figure with the axes that `draw_saddle` draws on: "plane", "dual", "residual"."""
     fig, axes = plt.subplot_mosaic(
-        [["plane", "dual"], ["plane", "residual"]], figsize=(10.4, 4.8), width_ratios=(1.1, 1)
+        [["plane", "dual"], ["plane", "residual"]], figsize=(10.4, 5.9), width_ratios=(1.1, 1)
     )
+    say_below(fig, "A dot: one iteration")
     return fig, axes
 
 
@@ -72,7 +73,7 @@ def draw_saddle(
         residual.set_xlabel("iteration")
     below = 2.5 - 0.01 * len(plane.lines)  # the first path lies on top
     plane.plot(*path.theta.T.numpy(), "-o", color=hue, markersize=2.5, linewidth=1.1, label=label, zorder=below)
-    plane.legend(loc="lower left", fontsize=9, framealpha=0.9)
+    plane.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2, fontsize=9, frameon=False)
     for ax, values in ((dual, path.dual), (residual, path.residual)):
         ax.plot(values.numpy(), color=hue, linewidth=1.3, zorder=below)
 
@@ -154,33 +155,43 @@ def duality_gap_table(records: Sequence[Record]) -> pd.DataFrame:
 
 
 def duality_gap_figure(records: Sequence[Record]) -> Figure:
-    """The Lagrangian over theta with its jumping minimiser, the dual function, and the iteration that cycles."""
+    """The Lagrangian over theta with its jumping minimiser, the dual function, and the iteration that cycles.
+
+    Curves and lines are named where they are; a larger price is a darker curve.
+    """
     (r,) = records
     m = r.metrics
     fig, (left, middle, right) = axes_row(3, height=4.0, width=4.5)
     for inner, hue in zip(m["inner"], (SHADES[2], SHADES[1], SHADES[0]), strict=True):
-        left.plot(inner["theta"], inner["value"], color=hue, label=rf"$\lambda$ = {inner['price']:.1f}")
+        left.plot(inner["theta"], inner["value"], color=hue)
         left.plot(inner["minimiser"], inner["least"], "o", color=hue, markersize=7)
+        named = rf"$\lambda$ = {inner['price']:.1f}"
+        left.annotate(named, (inner["theta"][-1], inner["value"][-1]), xytext=(4, 0), textcoords="offset points",
+                      va="center", fontsize=10, color=hue)  # fmt: skip
     left.plot([m["before"], m["after"]], [m["dual"]] * 2, "o", color=SHADES[1], markersize=7)
     left.axvline(r.config["edge"], color=LINE, linestyle=":", linewidth=1.2)
     left.annotate("feasible", (r.config["edge"], 5.4), xytext=(-4, 0), textcoords="offset points", ha="right",
                   fontsize=10, color=LINE)  # fmt: skip
     left.set(xlabel=r"$\theta$", ylabel=r"Lagrangian $\mathcal{L}(\theta, \lambda)$", ylim=(-1, 6), xlim=(0, 5))
-    left.legend(loc="lower right", frameon=False)
-    middle.plot(m["curve"]["price"], m["curve"]["value"], color=colour("FedORA"), label="dual function")
-    middle.axhline(m["primal"], color=colour("Retrain"), linestyle="--", linewidth=1.4,
-                   label=f"primal optimum {m['primal']:.3f}")  # fmt: skip
-    middle.plot(m["price"], m["dual"], "*", color="#ffd23f", markeredgecolor="black", markersize=14,
-                label=f"dual optimum {m['dual']:.3f}")  # fmt: skip
+    left.set_title("(a) the minimiser (dot) jumps")
+    middle.plot(m["curve"]["price"], m["curve"]["value"], color=colour("FedORA"))
+    middle.axhline(m["primal"], color=colour("Retrain"), linestyle="--", linewidth=1.4)
+    middle.annotate(f"primal optimum {m['primal']:.3f}", (0, m["primal"]), xytext=(5, 5), textcoords="offset points",
+                    fontsize=10)  # fmt: skip
+    middle.plot(m["price"], m["dual"], "*", color="#ffd23f", markeredgecolor="black", markersize=14, zorder=3)
+    middle.annotate(f"dual {m['dual']:.3f}", (m["price"], m["dual"]), xytext=(9, -9), textcoords="offset points",
+                    va="center", fontsize=10)  # fmt: skip
     middle.set(xlabel=r"$\lambda$", ylabel=r"$\min_\theta \mathcal{L}(\theta, \lambda)$", ylim=(-1, 2.6), xlim=(0, 25))
-    middle.legend(loc="lower left", frameon=False)
+    middle.set_title("(b) the dual function stays below")
     last = r.config["iterations"]
     t = np.arange(last - len(m["path"]["theta"]), last)
     right.plot(t, m["path"]["theta"], color=colour("FedORA"))
-    right.axhline(r.config["edge"], color=LINE, linestyle=":", linewidth=1.2, label=r"optimum $\theta$ = 3")
-    right.set(xlabel="iteration", ylabel=r"$\theta$")
-    right.legend(loc="upper right")
+    right.axhline(r.config["edge"], color=LINE, linestyle=":", linewidth=1.2)
+    right.annotate(rf"optimum $\theta$ = {r.config['edge']:g}", (1, r.config["edge"]), xytext=(4, 0), va="center",
+                   xycoords=("axes fraction", "data"), textcoords="offset points", fontsize=10)  # fmt: skip
+    right.set(xlabel="iteration", ylabel=r"$\theta$", title="(c) the iteration cycles around it")
     right.locator_params(axis="x", nbins=4)
+    say_below(fig, f"Exact, no data; (c): the last {len(t):,} of {last:,} iterations of one run")
     return fig
 
 
@@ -253,7 +264,7 @@ def by_hand_figure(
     for (name, values), hue in zip(losses.items(), (LINE, colour("FedORA")), strict=True):
         left.plot(values, color=hue, label=name)
     left.set(xlabel="iteration t", ylabel="cross-entropy", ylim=(0, None))
-    left.legend(frameon=False)
+    _legend_above(left)
     middle.plot(score, color=colour("FedORA"), label=r"$L_u(\theta^t)$")
     middle.axhline(epsilon, color="black", linestyle="--", linewidth=1, label=r"threshold $\epsilon$")
     middle.axhline(retrained_score, color=colour("Retrain"), linestyle=":", label="retrained model's")
@@ -263,6 +274,12 @@ def by_hand_figure(
     for ax in (middle, right):
         ax.fill_between(range(len(met)), 0, 1, where=met, transform=ax.get_xaxis_transform(),
                         color=colour("FedEraser"), alpha=0.13, linewidth=0, label="constraint met")  # fmt: skip
-    middle.legend(frameon=False)
+    _legend_above(middle)
     right.set(xlabel="iteration t", ylabel=r"dual $\lambda$", ylim=(0, None))
+    say_below(fig, "One run; shaded: the constraint is met")
     return fig
+
+
+def _legend_above(ax: Axes) -> None:
+    """The legend of `ax` over its frame, where it hides nothing."""
+    ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, fontsize=9, columnspacing=1.0, frameon=False)

@@ -23,10 +23,12 @@ from fu_papers.lab import paths
 from fu_papers.lab.plan import planned
 from fu_papers.lab.record import config_key, function_name
 from fu_papers.lab.store import CommittedStore, RecordStore
+from fu_papers.look import style
 from fu_papers.problems import initial_model, problem
 from fu_papers.study import Study
 from tests.arena_lab import experiment
 from tests.federations import with_server
+from tests.pictures import faults
 
 
 @pytest.fixture(scope="module")
@@ -295,6 +297,95 @@ def test_figures_are_drawn_of_everybody(frame, ranked, study):
         assert any(results.shown(name) in word for word in words)
     for figure in drawn:
         plt.close(figure)
+
+
+def planted_ranking(*rows):
+    """A ranking of (method, price, left) and what else is said of it."""
+    base = {"guarantee": "none", "places": 10, "of": 10, "as_good": 0, "models": 32.0}
+    return pd.DataFrame([{**base, "method": m, "price": p, "left": y, "high": y + 2, **more} for m, p, y, more in rows])
+
+
+CROWD = [
+    (name, 0.14 + 0.01 * i, 104.0 + i % 3, {}) for i, name in enumerate(("PGA", "SCRUB", "Natural", "NoT", "FedAU"))
+]
+PLANTED = planted_ranking(
+    ("SISA", 0.45, -4, {"guarantee": "exact", "as_good": 10}), (AGAIN, 1, -3, {}), ("Original", 0, 100, {}),
+    ("Rewind", 0.5, 60, {}), ("MoDe", 1.05, 105, {"places": 4}), ("NaiveGA", 0.04, 1200, {}),
+    ("Destroyed", 0, 230, {}), *CROWD, ("HF-KCU", math.nan, math.nan, {"places": 0}),
+)  # fmt: skip
+
+
+def test_the_map_marks_who_refused_places_and_says_how_many_were_served():
+    with style():
+        fig = figures.map_figure(PLANTED)
+    (ax,) = fig.axes
+    fills = {line.get_fillstyle(): line.get_marker() for line in ax.lines if line.get_marker() != "None"}
+    assert fills == {"full": "o", "left": "o", "none": "o"}
+    (half,) = (line for line in ax.lines if line.get_fillstyle() == "left")
+    assert half.get_xydata().tolist() == [[105, 105]]
+    words = {text.get_text() for text in ax.texts}
+    assert {"MoDe (4 of 10)", "SISA", "NaiveGA ↑", "Destroyed ↑"} <= words
+    (legend,) = fig.legends
+    told = [text.get_text() for text in legend.get_texts()]
+    assert told == ["guarantee: none", "guarantee: exact", "refused some places (served k of n)", "control"]
+    whole = figures.map_figure(PLANTED[PLANTED.method != "MoDe"])
+    assert "refused" not in " ".join(text.get_text() for text in whole.legends[0].get_texts())
+    plt.close("all")
+
+
+def test_names_on_the_map_lie_on_no_dot_and_on_no_other_name():
+    with style():
+        fig = figures.map_figure(PLANTED)
+    (ax,) = fig.axes
+    assert faults(fig) == []
+    for text in ax.texts:
+        box = text.get_window_extent()
+        assert ax.bbox.x0 <= box.x0
+        assert box.x1 <= ax.bbox.x1 + 1
+    plt.close(fig)
+
+
+def test_the_title_of_the_map_counts_who_gets_where():
+    (ax,) = figures.map_figure(PLANTED).axes
+    counted = "Of 9 methods, 2 end nearer to Retrain than doing nothing, 1 as near as Retrain again (SISA)"
+    assert ax.get_title() == counted
+    nobody = PLANTED[~PLANTED.method.isin(["SISA", "Rewind"])]
+    assert figures.map_figure(nobody).axes[0].get_title().endswith("doing nothing, none")
+    plt.close("all")
+
+
+def test_every_colour_of_the_judges_is_in_the_legend_and_names_are_of_who_disagrees():
+    rows = [(AGAIN, 0.06, 0.5), ("Original", 4.0, 0.9), ("SISA", 0.06, 0.5), ("NaiveGA", 1e9, 1.0), ("PGA", 10.0, 0.6)]
+    frame = pd.DataFrame(rows, columns=["method", "klom_forget", "auc"]).assign(floor=0.06, models=32)
+    with style():
+        fig = figures.judges_figure(frame)
+    (ax,) = fig.axes
+    told = {text.get_text() for text in fig.legends[0].get_texts()}
+    drawn_looks = {line.get_label() for line in ax.lines if line.get_marker() != "None"}
+    assert told == drawn_looks
+    assert told == {results.shown(AGAIN), results.shown("Original"), "methods without a guarantee",
+                    "methods with a guarantee"}  # fmt: skip
+    assert [text.get_text() for text in ax.texts] == ["PGA"]
+    assert faults(fig) == []
+    assert fig.get_label().startswith("32 models a side; a dot: one method in one place")
+    plt.close(fig)
+
+
+def test_cells_can_be_read_on_their_colours_and_no_zero_is_negative():
+    assert [figures._left_text(value) for value in (-0.3, -3.2, 1000, np.inf, np.nan)] == [
+        "0", "-3", "> 999", "∞", "refuses",
+    ]  # fmt: skip
+
+
+def test_a_margin_falls_into_the_same_bin_in_every_panel(study):
+    place = (study.experiment.settings[0], "class-0")
+    with style():
+        fig = figures.margins_figure(study.run("judging"), *place, ["Original", AGAIN])
+    assert faults(fig) == []
+    edges = [sorted({round(patch.get_x(), 6) for patch in ax.patches if hasattr(patch, "get_x")}) for ax in fig.axes]
+    assert edges[0] == edges[1]
+    assert all(ax.get_legend() is None for ax in fig.axes)
+    plt.close(fig)
 
 
 def test_a_paragraph_says_what_the_frame_says(frame, ranked):

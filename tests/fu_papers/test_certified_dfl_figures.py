@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 
 from fu_papers.certified_dfl import figures, results, tables, titles
@@ -16,6 +17,7 @@ from fu_papers.look import mean_spread, published, show_table, style
 from fu_papers.problem_figures import spread_or_dash
 from fu_papers.study import Cell, Study, wide
 from tests.certified_dfl_lab import CONVEX, NET, cell, experiment
+from tests.pictures import alike, below, covered, faults, overprinted
 
 TINY = experiment(
     splits=["iid"], seeds=[0, 1], lr_decay=[1.0, 1.0], printed_curvature=["diagonal_fisher"] * 2, damping=[0.01, 0.01],
@@ -189,6 +191,9 @@ def test_curves_have_a_panel_per_data_set_and_request_and_a_line_per_method(tiny
     marks = [line.get_xdata()[0] for line in fig.axes[0].lines if line.get_color() == "#555555"]
     assert marks == [K, 2 * K, 3 * K]  # Retrain's phases are the longest, all others start where they do
     assert fig.axes[0].get_xlim() == (0, 4 * K)
+    for ax in fig.axes:  # whole rounds, where something happens
+        assert [float(tick) % 1 for tick in ax.get_xticks()] == [0] * len(ax.get_xticks())
+    assert fig.axes[0].get_xticks().tolist() == [0, K, 2 * K, 3 * K, 4 * K]
     (legend,) = fig.legends
     labels = [text.get_text() for text in legend.get_texts()]
     assert {titles.SHOWN[m] for m in ("Original", "Retrain", "DU printed", "DU", "PDUDT")} <= set(labels)
@@ -213,12 +218,16 @@ def test_curves_table_says_when_retrains_accuracy_is_reached(tiny):
 # --- Fig. 2 ---
 
 
-def test_times_are_written_on_the_bars_and_compared_with_the_papers(tiny):
+def test_times_are_written_beside_their_dots_and_compared_with_the_papers(tiny):
     with style():
         fig = figures.time_figure(TINY, tiny.speeds)
-    assert [len(ax.patches) for ax in fig.axes] == [6, 6, 8]  # PDUDT forgets whole clients only
+    dots = [[line for line in ax.lines if line.get_marker() == "o"] for ax in fig.axes]
+    assert [len(found) for found in dots] == [6, 6, 8]  # PDUDT forgets whole clients only
+    assert not any(ax.patches for ax in fig.axes)  # a bar's length means nothing on a log scale
+    assert faults(fig) == []
     assert all(ax.get_xscale() == "log" for ax in fig.axes)
     seconds = tiny.speeds[CONVEX, "sample"].metrics["seconds"]
+    assert dots[0][0].get_xdata()[0] == seconds["Retrain"]
     assert fig.axes[0].texts[0].get_text() == figures._seconds(seconds["Retrain"])
     table = tables.time_table(TINY, tiny.speeds)
     assert len(table) == 2 * 6
@@ -272,6 +281,25 @@ def test_a_refusal_has_no_noise_and_no_accuracy(tiny):
         assert len(figures.certificate_figure(TINY, refused).axes) == 3
         fig = figures.certificate_figure(TINY, tiny.certificates)
     assert [ax.get_yscale() for ax in fig.axes] == ["linear", "log", "log"]
+    fig.draw_without_rendering()
+    assert [*covered(fig), *overprinted(fig), *alike(fig), *below(fig)] == []
+
+
+def test_newtons_steps_are_shown_per_kind_of_request_and_who_has_arrived_stays(tiny):
+    with style():
+        fig = figures.certificate_figure(TINY, tiny.certificates)
+    ax = fig.axes[2]
+    every = results.served(tiny.certificates)
+    kinds = [kind for kind in titles.SERVED if any(every[every.kind == kind].steps.map(bool))]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == [titles.SERVED[kind] for kind in kinds]
+    l2 = TINY.of_dataset("l2", CONVEX)
+    lines = [line for line in ax.lines if line.get_marker() != "None"]
+    for kind, line in zip(kinds, lines, strict=True):
+        steps = [steps for steps in every[every.kind == kind].steps if steps]
+        start = np.exp(np.mean([np.log(one[0]["before"] / l2) for one in steps]))
+        end = np.exp(np.mean([np.log(one[-1]["after"] / l2) for one in steps]))
+        assert line.get_ydata()[[0, -1]] == pytest.approx([start, end])
+        assert len(line.get_ydata()) == 1 + max(map(len, steps))
 
 
 def test_numbers_of_any_size_keep_two_digits():
@@ -318,6 +346,12 @@ def test_networks_and_labels_are_those_described(tiny):
         fig = figures.network_figure(TINY, tiny.descriptions)
         labels = figures.labels_figure(TINY, tiny.descriptions, NET)
     assert fig.axes[0].get_title() == "ring, 4 links"
+    fig.draw_without_rendering()
+    for ax in fig.axes:
+        (dots,) = (c for c in ax.collections if isinstance(c, PathCollection))
+        radius = 0.5 * np.sqrt(dots.get_sizes().max()) * fig.dpi / 72
+        frame = ax.get_window_extent().padded(-radius)
+        assert all(frame.contains(*at) for at in ax.transData.transform(dots.get_offsets()))  # none is cut off
     assert len(labels.axes) == 2 * len(TINY.splits)  # with a colour bar each
     assert isinstance(labels, Figure)
     assert titles.source(tiny.descriptions).count("net: ") == 2

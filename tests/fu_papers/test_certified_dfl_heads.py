@@ -16,6 +16,7 @@ from fu_papers.lab.store import RecordStore
 from fu_papers.lab.task import single_threaded
 from fu_papers.look import style
 from tests.certified_dfl_lab import NET, experiment
+from tests.pictures import faults
 
 TINY = experiment(topologies=["ring"], splits=["iid"], seeds=[0], epsilons=[0.5, 2.0])
 SAMPLE, CLASS, CLIENT = TINY.requests().values()
@@ -241,6 +242,7 @@ def test_the_figure_shows_what_the_records_say(found, records):
     assert left.get_yticklabels()[0].get_text() == f"Digits, MLP, sample: {m['net']:.1f} %"
     assert [line.get_xdata()[0] for line in right.lines[:3]] == [m["radius_original"], m["radius_again"], m["radius"]]
     assert right.get_xscale() == "log"
+    assert faults(fig) == []
 
 
 def test_without_a_net_there_is_an_empty_table():

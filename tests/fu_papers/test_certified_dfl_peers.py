@@ -11,6 +11,7 @@ from fu_papers.lab.store import RecordStore
 from fu_papers.lab.task import single_threaded
 from fu_papers.look import style
 from tests.certified_dfl_lab import NET, experiment
+from tests.pictures import below, covered, overprinted
 
 TINY = experiment(topologies=["ring"], splits=["iid"], seeds=[0], epsilons=[0.5, 8.0], peer_l2=[0.01, 0.1])
 CELLS = peers.cells(TINY)
@@ -110,6 +111,8 @@ def test_the_figure_has_a_panel_per_lambda_and_share_and_no_point_of_what_was_re
         here = [r.metrics for r in found.values() if r.config["l2"] == l2 and not r.metrics["refused"]]
         drawn = sorted(y for line in ax.lines if line.get_linestyle() != "--" for y in line.get_ydata())
         assert drawn == pytest.approx(sorted(m["test"] for m in here))
+    fig.draw_without_rendering()
+    assert [*covered(fig), *overprinted(fig), *below(fig)] == []
 
 
 # --- whole nets ------------------------------------------------------------------------------------------------------

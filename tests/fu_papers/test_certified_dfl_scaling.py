@@ -17,6 +17,7 @@ from fu_papers.lab.task import single_threaded
 from fu_papers.look import style
 from fu_papers.problems import initial_model
 from tests.certified_dfl_lab import experiment
+from tests.pictures import below, overprinted
 
 TINY = experiment(splits=["iid"], seeds=[2], leaving=1)
 CONFIGS = scaling.cells(TINY)
@@ -122,7 +123,10 @@ def test_the_table_has_a_row_per_size_and_request(records):
 
 def test_the_figure_is_about_the_client_that_leaves(records):
     with style():
-        left, right = further_figures.scale_figure(records).axes
+        fig = further_figures.scale_figure(records)
+    left, right = fig.axes
+    fig.draw_without_rendering()
+    assert [*overprinted(fig), *below(fig)] == []
     flooding, again, tree = (list(line.get_ydata()) for line in left.lines)
     clients = [row(records[N], "client") for N in (4, 6)]
     assert tree == [found["vectors"]["tree"] / N for N, found in zip((4, 6), clients, strict=True)]

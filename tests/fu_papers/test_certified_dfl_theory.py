@@ -14,9 +14,10 @@ from fu_papers.certified_dfl import theory_figures as figures
 from fu_papers.certified_dfl import theory_problems as problems
 from fu_papers.certified_dfl import theory_tables as tables
 from fu_papers.convex import optimum, pooled
-from fu_papers.look import save_figure, save_table
+from fu_papers.look import save_figure, save_table, style
 from fu_papers.study import Study
 from tests.certified_dfl_lab import experiment
+from tests.pictures import alike, below, covered, overprinted
 
 
 @pytest.fixture(scope="module")
@@ -244,9 +245,36 @@ def test_least_squares_scale_with_the_variance_of_their_noise(records, scale, ra
 
 def test_everything_is_drawn_from_records(records, tmp_path):
     for kind in ("mixing", "exactness", "bounds", "audit", "risk"):
-        figure = getattr(figures, f"{kind}_figure")(records[kind])
+        with style():
+            figure = getattr(figures, f"{kind}_figure")(records[kind])
         assert isinstance(figure, Figure)
         assert save_figure(figure, tmp_path / f"{kind}.png", figures.SOURCE).stat().st_size > 10_000
+        figure.draw_without_rendering()
+        assert [*covered(figure), *overprinted(figure), *alike(figure), *below(figure)] == [], kind
+
+
+def test_the_printed_error_is_drawn_from_the_least_draw_to_the_largest(records):
+    top, bottom = figures.exactness_figure(records["exactness"]).axes
+    for ax, form in ((top, "printed"), (bottom, "corrected")):
+        bars = [segment[:, 1] for c in ax.collections for segment in c.get_segments()]
+        draws = [row[form] for record in records["exactness"] for row in record.metrics["growth"]]
+        assert len(bars) == len(draws)
+        for ends, values in zip(bars, draws, strict=True):
+            assert list(ends) == pytest.approx([min(values), max(values)])
+    named = [text.get_text() for text in top.texts]
+    assert sum(text.startswith("heterogeneity") for text in named) == len(records["exactness"])
+    assert top.get_legend() is None
+
+
+def test_an_audit_has_a_panel_per_way_to_train_and_every_case_in_it(records):
+    fig = figures.audit_figure(records["audit"])
+    ways = {figures._trained(record) for record in records["audit"]}
+    assert {ax.get_title() for ax in fig.axes} == ways
+    for ax in fig.axes:
+        here = [record for record in records["audit"] if figures._trained(record) == ax.get_title()]
+        dots = sum(len(c.get_offsets()) for c in ax.collections)
+        assert dots == 2 * sum(row["distinct"] for record in here for row in record.metrics["rows"])
+    assert figures._short(437.2) == "4e2"
 
 
 def test_the_tables_show_what_the_records_hold(records, tmp_path):

@@ -4,13 +4,14 @@ import matplotlib.pyplot as plt
 import networkx as nx
 import numpy as np
 import pytest
-from matplotlib.collections import PathCollection
-from matplotlib.colors import to_hex
+from matplotlib.collections import LineCollection, PathCollection
 
 from fu_core.errors import InvalidRequest
 from fu_core.federation.graphs import TOPOLOGIES, topology
+from fu_papers.certified_dfl.drawn_graphs import layout
 from fu_papers.certified_dfl.travel import FORMS, WHAT, travel, travel_figure
-from fu_papers.look import colour
+from fu_papers.look import style
+from tests.pictures import faults
 
 SAMPLES, LEAVES = WHAT
 GRAPHS = [
@@ -84,14 +85,18 @@ def test_the_figure_has_a_node_per_client_and_a_curve_per_form(hop, what):
     n, requester = 12, 5
     found = travel("ring", n, requester, what)
     left, right = travel_figure("ring", n, requester, hop, what).axes
-    (nodes,) = (c for c in left.collections if isinstance(c, PathCollection))
-    assert len(nodes.get_offsets()) == n
+    dots = {c.get_label(): c.get_offsets() for c in left.collections if isinstance(c, PathCollection)}
+    assert list(dots) == ["has heard", "has not", "asks to be forgotten"]
+    at = layout("ring", n)
+
+    def clients(label):
+        return {min(at, key=lambda i: np.linalg.norm(at[i] - dot)) for dot in dots[label]}
+
     heard = {i for i in range(n) if found.hops[i] <= hop}
-    coloured = [i for i, face in enumerate(nodes.get_facecolor()) if to_hex(face) == colour("DU printed").lower()]
-    assert set(coloured) == heard
-    assert [i for i, edge in enumerate(nodes.get_edgecolor()) if to_hex(edge) == "#000000"] == [requester]
+    assert (clients("has heard"), clients("has not")) == (heard, set(range(n)) - heard)
+    assert clients("asks to be forgotten") == {requester}
     assert left.get_title() == f"{len(heard)} of {n} clients have heard after {hop} step{'' if hop == 1 else 's'}"
-    assert [text.get_text() for text in left.texts] == [str(h) for h in found.hops]
+    assert not left.texts  # numbers on dots read as names
 
     curves = {line.get_label(): line for line in right.lines if line.get_label() in FORMS.values()}
     assert list(curves) == ["corrected", "printed"]
@@ -108,11 +113,35 @@ def test_the_figure_has_a_node_per_client_and_a_curve_per_form(hop, what):
     assert drawn == [([hop, hop], [0, 1]), ([0, 1], [1, 1])]  # the chosen step, doing nothing
 
 
-def test_a_large_network_has_no_numbers_on_its_nodes():
-    assert len(travel_figure("ring", 24, 0, 1).axes[0].texts) == 24
-    left, right = travel_figure("ring", 26, 0, 1).axes
-    assert not left.texts
-    assert len(right.get_xticks()) == 14  # every one of the steps 0 to 13
+@pytest.mark.parametrize("name", ["ring", "torus", "star", "erdos_renyi"])
+def test_the_figure_can_be_read(name, recwarn):
+    with style():
+        fig = travel_figure(name, 12, 3, 1)
+    assert faults(fig) == []
+    assert not [one for one in recwarn if "limits" in str(one.message)]
+
+
+def test_a_torus_is_drawn_as_a_grid_whose_links_around_leave_it():
+    at = layout("torus", 12)
+    assert len({tuple(place.round(6)) for place in at.values()}) == 12
+    assert sorted({round(float(y), 6) for _, y in at.values()}) == pytest.approx([-2 / 3, 0, 2 / 3])
+    graph = topology("torus", 12)
+    left = travel_figure("torus", 12, 3, 1).axes[0]
+    (links,) = (c for c in left.collections if isinstance(c, LineCollection))
+    lengths = [np.linalg.norm(end - begin) for begin, end in links.get_segments()]
+    assert len(lengths) == graph.number_of_edges() + 3 + 4  # one around per row and per column has two ends
+    assert max(lengths) == pytest.approx(2 / 3)  # no link crosses the grid
+
+
+def test_a_star_has_its_middle_in_the_middle_and_others_are_on_a_circle():
+    star, ring = layout("star", 7), layout("ring", 7)
+    assert np.linalg.norm(star[0]) == 0
+    for place in [*ring.values(), *(star[i] for i in range(1, 7))]:
+        assert np.linalg.norm(place) == pytest.approx(1)
+
+
+def test_a_large_network_has_few_ticks():
+    assert len(travel_figure("ring", 26, 0, 1).axes[1].get_xticks()) == 14  # every one of the steps 0 to 13
     assert len(travel_figure("ring", 60, 0, 1).axes[1].get_xticks()) <= 11
 
 

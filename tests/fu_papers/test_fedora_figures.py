@@ -31,6 +31,7 @@ from fu_papers.look import mean_spread, published, show_table, style
 from fu_papers.problem_figures import spread_or_dash
 from fu_papers.study import Cell, Study, wide
 from tests.fedora_lab import experiment
+from tests.pictures import faults
 
 DIGITS, CIFAR = "digits/mlp", "cifar10/resnet18"
 TINY = experiment(
@@ -353,21 +354,52 @@ def test_an_epsilon_needs_clipping():
     assert delta(epsilon + 0.05) <= 1e-5 < delta(epsilon - 0.05)
 
 
-def test_figures_4_to_7_have_a_bar_per_method_and_a_line_per_reference(tiny):
+def rows_drawn(ax):
+    """Of a panel of figures 4 to 7: name -> seeds, mean, and ends of the line, of every row that is not empty."""
+    names = [tick.get_text() for tick in ax.figure.axes[0].get_yticklabels()]  # the same for all panels
+    rows = {}
+    for line in ax.lines:
+        if line.get_linestyle() == "--":
+            continue  # Retrain's mean
+        rows.setdefault(names[int(line.get_ydata()[0])], []).append([float(x) for x in line.get_xdata()])
+    return {name: {"line": sorted(ends), "seeds": seeds, "mean": mean[0]} for name, (ends, seeds, mean) in rows.items()}
+
+
+def test_figures_4_to_7_have_a_row_per_method_with_every_seed_and_a_line_for_retrain(tiny):
     with style():
         accuracy = figures.figure_4_7(TINY, tiny.runs, labels=False, attacks=False)
         attacks = figures.figure_4_7(TINY, tiny.runs, labels=True, attacks=True)
-    first, second = ([tiny.unlearnings[cell(method, task=t)].metrics for method in METHODS]
-                     for t in TINY.sample_tasks(DIGITS))  # fmt: skip
-    for ax, found in zip(accuracy.axes, (first, second), strict=True):
-        heights = [bar.get_height() for bar in ax.patches]
-        assert heights == [metrics["forget"] for metrics in found if "diverged" not in metrics]
-        assert len(heights) >= len(METHODS) - 1
-    levels = [line.get_ydata()[0] for line in accuracy.axes[1].lines]
-    task = TINY.sample_tasks(DIGITS)[1]
-    assert levels == [tiny.unlearnings[cell(method, task=task)].metrics["forget"] for method in REFERENCES]
+    for ax, task in zip(accuracy.axes, TINY.sample_tasks(DIGITS), strict=True):
+        found = {m: tiny.unlearnings[cell(m, task=task)].metrics for m in (*REFERENCES, *METHODS)}
+        drawn = rows_drawn(ax)
+        expected = {shown(m): metrics["forget"] for m, metrics in found.items() if "diverged" not in metrics}
+        assert {name: row["mean"] for name, row in drawn.items()} == expected
+        assert len(expected) >= len(METHODS) + 1
+        (level,) = (line.get_xdata()[0] for line in ax.lines if line.get_linestyle() == "--")
+        assert level == found["Retrain"]["forget"]
     for ax in attacks.axes:  # no calibrated threshold where whole classes go, and what diverged has none
-        assert len(METHODS) - 3 <= len(ax.patches) <= len(METHODS) - 1
+        assert len(METHODS) - 1 <= len(rows_drawn(ax)) <= len(METHODS) + 1
+    assert faults(accuracy) == faults(attacks) == []
+
+
+def test_figures_4_to_7_show_seeds_in_percent_and_nothing_outside_0_to_100():
+    cells = {}
+    for seed, (mia, asr) in enumerate(((0.25, 0.0), (0.5, 0.0), (0.75, 100.0))):
+        for method in (*REFERENCES, "GA"):
+            of_retrain = {"mia": 0.5, "asr": 0.0} if method == "Retrain" else {"mia": mia, "asr": asr}
+            cells[cell(method, seed=seed)] = of_retrain
+            cells[cell(method, seed=seed, backdoor=True)] = of_retrain
+    e = TINY.changed(seeds=[0, 1, 2], classes=[[2]], percents=[[50]])
+    with style():
+        fig = figures.figure_4_7(e, frame_of(cells), labels=False, attacks=True)
+    membership, backdoor = fig.axes
+    assert rows_drawn(membership)["GA"] == {"line": [25, 75], "seeds": [25, 50, 75], "mean": 50}
+    assert rows_drawn(backdoor)["GA"] == {"line": [0, 100], "seeds": [0, 0, 100], "mean": pytest.approx(100 / 3)}
+    assert rows_drawn(backdoor)["Retrain"] == {"line": [0, 0], "seeds": [0, 0, 0], "mean": 0}
+    for ax in fig.axes:
+        assert ax.get_xlim()[0] < 0 < 100 < ax.get_xlim()[1]  # a whole dot at either end
+    assert fig.get_label().startswith("3 seeds ")
+    assert faults(fig) == []
 
 
 def test_figures_4_to_7_are_kept_by_their_numbers(tiny, tmp_path):
@@ -389,6 +421,18 @@ def test_figure_8_draws_means_over_the_values_of_both_sweeps(tiny):
         assert lines["unlearning acc. (%)"].get_ydata().tolist() == [m["forget"] for m in found]
         assert lines["unlearning acc. (%)"].get_xdata().tolist() == ax.get_xticks().tolist()
         assert lines["MIA-ASR (%)"].get_ydata() == pytest.approx([100 * m["mia"] for m in found])
+    assert faults(fig) == []
+
+
+def test_bands_of_figure_8_end_at_the_lowest_and_the_highest_seed(tiny):
+    rows = tiny.runs[tiny.runs.group.isin(["weights", "ratios"])]
+    more = [rows.assign(seed=seed, forget=forget) for seed, forget in ((1, 0.0), (2, 30.0))]
+    runs = pd.concat([tiny.runs[~tiny.runs.group.isin(["weights", "ratios"])], *more], ignore_index=True)
+    with style():
+        fig = figures.figure_8(TINY, runs)
+    for ax in fig.axes:
+        bands = [band.get_paths()[0].vertices[:, 1] for band in ax.collections]
+        assert (bands[1].min(), bands[1].max()) == (0, 30)  # mean ± deviation would go below 0
 
 
 def test_the_trace_ends_at_the_score_that_the_table_of_violations_shows(tiny):
@@ -506,6 +550,7 @@ def test_curves_go_through_the_means_of_their_runs_and_leave_out_what_diverged(t
         metrics = tiny.unlearnings[cell("GA", label="0.02", group="curve")].metrics
         assert line.get_xdata().tolist() == [metrics["test"], 50.0][:points]
         assert line.get_ydata().tolist() == [metrics["forget"], 20.0][:points]
+        assert faults(fig) == []
     table = further_tables.curve_table(TINY, tiny.runs)
     assert table["swept"].tolist() == ["–"] * 4 + ["lr 0.02", "scale 2", "epochs 2", "threshold 0"] + [
         *["–"] * 4, "lr 0.02", "scale 2", "epochs 2", "threshold 0",

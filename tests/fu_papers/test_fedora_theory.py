@@ -22,7 +22,8 @@ from fu_papers.fedora import (
     theory_threshold,
 )
 from fu_papers.lab.pool import map_runs
-from fu_papers.look import save_figure, save_table
+from fu_papers.look import save_figure, save_table, style
+from tests.pictures import alike, below, covered, overprinted
 
 QUADRATIC = {"epsilon": 0.5, "weight": 1.0, "sigma": 0.5, "tau": 0.3, "mu": 0.1, "iterations": 2000}
 
@@ -549,13 +550,30 @@ def drawn(records):
 
 
 def test_everything_is_drawn_from_records(records, tmp_path):
-    for name, figure in drawn(records).items():
+    with style():
+        figures = drawn(records)
+    for name, figure in figures.items():
         assert isinstance(figure, Figure)
         assert any(ax.get_xlabel() for ax in figure.axes)
         assert any(ax.get_ylabel() for ax in figure.axes)
         assert all(ax.lines or ax.collections for ax in figure.axes)
         source = theory_figures.GENERATED if name in ("saddle", "duality_gap") else theory_figures.SOURCE
         assert save_figure(figure, tmp_path / f"{name}.png", source).stat().st_size > 10_000
+        figure.draw_without_rendering()
+        assert [*covered(figure), *overprinted(figure), *alike(figure), *below(figure)] == []
+
+
+def test_iterations_end_where_their_records_say_each_in_a_row_of_its_own(records):
+    ends = [record for record in records["iterated"] if record.config["dual"] != "none"]
+    fig = breast_cancer_figures.forbidden_figure(records["forbidden"], records["iterated"])
+    distance, entropy, accuracy = fig.axes[2:]
+    rows = [tick.get_text() for tick in distance.get_yticklabels()]
+    assert len(set(rows)) == len(rows) == len(ends)
+    for ax, name in ((distance, "distance"), (entropy, "entropy"), (accuracy, "accuracy")):
+        dots = [line.get_xdata()[0] for line in ax.lines if line.get_marker() == "o"]
+        assert dots == [record.metrics[name] for record in ends]  # where they are, however far
+        low, high = ax.get_xlim()
+        assert low < min(dots) <= max(dots) < high
 
 
 def test_a_record_of_the_saddle_is_its_path_again(records):
