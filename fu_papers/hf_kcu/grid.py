@@ -368,10 +368,16 @@ class Experiment(HfKcuParameters):
         }
 
     def prices(self) -> dict[str, dict[str, Any]]:
-        """The configs of the `prices` runs by setting: what both forms pay, whichever of several clients leaves."""
-        requests = [f"client-{i}" for i in range(min(DRAWS, self.clients))]
-        asked = {"requests": requests, "variants": {method: self.timed(method) for method in FORMS}}
-        return {setting: {**self.training(setting, self.sweep_seeds[0]), **asked} for setting in self.settings}
+        """The configs of the `prices` runs by setting or net: what both forms pay, whichever of several clients leaves,
+        beside retraining on the main schedule."""
+        whole = {"schedule_rounds": self.rounds, "schedule_epochs": float(self.epochs)}
+        asked = {"requests": [f"client-{i}" for i in range(min(DRAWS, self.clients))], **whole}
+        found = {}
+        for e, settings in ((self, self.settings), (self.for_nets(), self.nets)):
+            variants = {method: e.timed(method) for method in FORMS}
+            for setting in settings:
+                found[setting] = {**e.training(setting, self.sweep_seeds[0]), **asked, "variants": variants}
+        return found
 
     def timed(self, method: str, **change: Any) -> dict[str, Any]:
         """What a `speed` run is told of a method."""

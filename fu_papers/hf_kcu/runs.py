@@ -526,14 +526,16 @@ def residuals(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str,
 
 @run_function("hf_kcu.prices", data=data_hash, needs=the_original)
 def prices(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
-    """Gradient passes of retraining and of every one of `variants`, by request of `requests`: counted, by no clock."""
+    """Gradient passes of retraining, as long as the schedule says, and of every one of `variants`, by request of
+    `requests`: counted, by no clock."""
     p = problem(config)
     f, w = federation(config, p), model_of(context, "original")
     trained = Trained(f, w, config["rounds"], initial_model(config, f.model))
     passes: dict[str, dict[str, float]] = {}
     for text in config["requests"]:
         deletion = Request.parse(text).resolve(f.clients)
-        passes[text] = {"retrain": config["rounds"] * config["epochs"] * len(deletion.retain[1])}
+        epochs = config["schedule_rounds"] * config["schedule_epochs"]
+        passes[text] = {"retrain": epochs * len(deletion.retain[1])}
         for name, timed in config["variants"].items():
             cost = served(timed["method"], trained, deletion, timed["options"], p.validation).cost
             passes[text][name] = cost.gradient_passes
