@@ -256,10 +256,9 @@ class Experiment(HfKcuParameters):
         return found | {cell: config for cell, config in self._second().items() if config_key(config) in named}
 
     def controls(self) -> dict[Cell, dict[str, Any]]:
-        """The `unlearn` runs of random weights, of retrainings from the same weights with other batches, and of second
-        retrainings that are nobody's Retrain run.
+        """The `unlearn` runs of random weights, and of second retrainings that are nobody's Retrain run.
 
-        Of the last the retraining alone is made and evaluated, without the original training of the other seed.
+        Of those the retraining alone is made and evaluated, without the original training of the other seed.
         """
         there = self.runs()
         found = {
@@ -269,11 +268,11 @@ class Experiment(HfKcuParameters):
             for cell, _, change in self._trained()
         }
         again = {cell: {**config, "method": AGAIN} for cell, config in self._second().items() if cell not in there}
-        return found | again | self._same_start()
+        return found | again
 
-    def _same_start(self) -> dict[Cell, dict[str, Any]]:
-        """On the main setting: a retraining from the weights of Retrain, and so of the original, with the batches of
-        the next seed."""
+    def same_start(self) -> dict[Cell, dict[str, Any]]:
+        """The `unlearn` runs of the main setting's floor like for like: a retraining from the weights of Retrain, and
+        so of the original, with the batches of the next seed."""
         return {
             Cell("methods", self.main, seed, REQUEST, SAME_START): {
                 **self.unlearning(self.main, seed, "Retrain"),

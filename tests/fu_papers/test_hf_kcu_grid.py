@@ -155,13 +155,13 @@ def test_a_second_retraining_is_the_retrain_run_of_the_next_seed_where_there_is_
 
 
 def test_a_retraining_from_the_same_weights_has_the_batches_of_the_next_seed_and_nothing_else_of_it():
-    controls = E.controls()
+    found = E.same_start()
     for seed, other in ((0, 1), (1, 0)):
-        config = controls[Cell("methods", MAIN, seed, REQUEST, SAME_START)]
+        config = found[Cell("methods", MAIN, seed, REQUEST, SAME_START)]
         needs = runs.needs(config)
         assert needs["retrained"][1] == E.training(MAIN, seed, REQUEST)
         assert needs["other batches"] == (runs.train, {**E.training(MAIN, other, REQUEST), "init": seed})
-    assert {c.setting for c in controls if c.method == SAME_START} == {MAIN}
+    assert {(c.setting, c.method) for c in found} == {(MAIN, SAME_START)}
 
 
 def test_peers_are_run_on_the_main_setting_and_stored_vectors_where_sweeps_are():
@@ -205,7 +205,7 @@ def test_every_block_with_a_retrain_has_all_controls_and_random_weights_start_fr
     both = cells | controls
     for method in (*REFERENCES, AGAIN, DESTROYED):
         assert {c._replace(method="") for c in both if c.method == method} == blocks
-    assert {c.method for c in controls} == {AGAIN, SAME_START, DESTROYED}
+    assert {c.method for c in controls} == {AGAIN, DESTROYED}
     assert not set(controls) & set(cells)
     for cell, config in controls.items():
         if cell.method == DESTROYED:
@@ -220,8 +220,8 @@ def test_no_training_of_a_control_is_asked_of_the_stage_of_trainings():
     """So that a profile whose records are older can still be drawn."""
     of_runs = {config_key(need) for config in E.runs().values() for _, need in runs.needs(config).values()}
     assert {config_key(config) for config in TRAININGS} <= of_runs
-    assert stages.STAGES[-4].name == "controls"
-    assert all(stage.optional for stage in stages.STAGES[-4:-2])
+    assert stages.STAGES[-5].name == "controls"
+    assert all(stage.optional for stage in stages.STAGES[-5:-2])
 
 
 def test_every_ablation_and_choice_changes_what_it_says():
