@@ -50,8 +50,8 @@ TINY = experiment(
     nets_rounds=1, nets_epochs=1.0, nets_curvature_samples=8,
 )  # fmt: skip
 TRIED = TINY.changed(tuning_trials=3, held_out=20)
-RUN = ("settings", "training", "CG residuals", "shadow models", "unlearning", "controls", "same start", "prices", "noise floor",
-       "timing")  # fmt: skip
+RUN = ("settings", "training", "CG residuals", "shadow models", "unlearning", "controls", "same start", "prices",
+       "noise floor", "timing")  # fmt: skip
 
 
 def run(store, function, config):
