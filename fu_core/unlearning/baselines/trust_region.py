@@ -153,7 +153,7 @@ def trust_region(f: Federation, w: Tensor, deletion: Deletion, config: TrustRegi
     ranges=RANGES,
 )
 def serve(trained: Trained, deletion: Deletion, config: TrustRegion) -> Tensor:
-    """The walk from the trained model. Notes: steps taken and refused, the last radius and agreement, and what is left
+    """The walk from the trained model. Notes: steps taken and refused, the last radius and rho, and what is left
     of the gradient."""
     f, w = trained.horizontal, trained.model
     walk = trust_region(f, w, deletion, config)
@@ -161,7 +161,7 @@ def serve(trained: Trained, deletion: Deletion, config: TrustRegion) -> Tensor:
     taken = len(walk.values) - 1
     trained.notes.update(steps=taken, refused=len(walk.agreements) - taken, left=walk.left)
     if walk.radii:
-        trained.notes.update(radius=walk.radii[-1], agreement=walk.agreements[-1])
+        trained.notes.update(radius=walk.radii[-1], rho=walk.agreements[-1])
     return walk.w if taken else w.clone()
 
 
