@@ -632,7 +632,7 @@ def _solve(
 ) -> Solution:
     """CG with the curvature of `parts` and damping that is given."""
     data, damping = sampled(parts, config.curvature_samples, seed=f.seed), _number(config.damping)
-    precondition = None
+    precondition: Callable[[Tensor], Any] | None = None
     if config.preconditioner == "jacobi":
         diagonal = fisher_diagonal(f.model, w, data, count=f.meter.train) + damping
         f.meter.send(w, up=len(parts) if exchanged else 0)
