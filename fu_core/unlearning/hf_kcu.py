@@ -56,6 +56,7 @@ from fu_core.unlearning.curvature import (
     mean_gradient,
     sampled,
 )
+from fu_core.unlearning.kfac import kfac_inverse, kronecker_factors, numbers
 from fu_core.unlearning.krylov import Krylov, Solution, krylov_space, solve
 from fu_core.unlearning.method import Trained, register
 from fu_core.unlearning.needs import Needs
@@ -105,7 +106,7 @@ class HFKCU:
     decay: float = 1.0  # gamma: the t-th CG increment counts gamma^t. Not in Algorithm 1, see errata H5
     gradient: str | None = None  # corrected form, one of GRADIENTS
     client_weights: str = "sizes"  # corrected; "fixed" keeps w_f when part of a client leaves, as Eq. (2) does
-    preconditioner: str = "none"  # or "jacobi": the diagonal of the empirical Fisher
+    preconditioner: str = "none"  # or "jacobi": the diagonal of the empirical Fisher; "kfac": its factors
     tol: float | None = None  # stop CG at this relative residual; choose damping that reaches it
     curvature_samples: int | None = None  # products over a random sample of so many; None: all, exact
     batch_size: int = 128  # of the products; changes speed and memory, not the result
@@ -127,7 +128,7 @@ class HFKCU:
         check_choice("form", self.form, FORMS)
         check_choice("influence", self.influence, INFLUENCES)
         check_choice("client_weights", self.client_weights, ("sizes", "fixed"))
-        check_choice("preconditioner", self.preconditioner, ("none", "jacobi"))
+        check_choice("preconditioner", self.preconditioner, ("none", "jacobi", "kfac"))
         for name, known in (("matrix", MATRICES), ("curvature", CURVATURES), ("gradient", GRADIENTS)):
             if getattr(self, name) is not None:
                 check_choice(name, getattr(self, name), known)
@@ -631,11 +632,15 @@ def _solve(
 ) -> Solution:
     """CG with the curvature of `parts` and damping that is given."""
     data, damping = sampled(parts, config.curvature_samples, seed=f.seed), _number(config.damping)
-    precondition = None
+    precondition: Callable[[Tensor], Any] | None = None
     if config.preconditioner == "jacobi":
         diagonal = fisher_diagonal(f.model, w, data, count=f.meter.train) + damping
         f.meter.send(w, up=len(parts) if exchanged else 0)
         precondition = diagonal.clamp(min=float(diagonal.max()) * 1e-6).reciprocal().mul
+    if config.preconditioner == "kfac":
+        factors = kronecker_factors(f.model, w, data, batch_size=config.batch_size, count=f.meter.train)
+        f.meter.send(w.new_empty(numbers(factors)), up=len(parts) if exchanged else 0)
+        precondition = kfac_inverse(f.model, factors, damping=damping + f.model.l2)
     return solve(
         _product(f, w, parts, data, config, exchanged=exchanged),
         g,

@@ -41,7 +41,7 @@ class Experiment(ArenaParameters):
         check_count("clients", self.clients, least=3, error=ConfigError)  # two leave, and somebody must stay
         for name in ("models", "few_models", "memory_models", "slow_models", "chunk"):
             check_count(name, getattr(self, name), least=LEAST_MODELS, error=ConfigError)
-        for field in ("methods", "slow_methods"):
+        for field in ("methods", "slow_methods", "absent"):
             for name in getattr(self, field):
                 check_choice(field, name, [m for m in of_servers() if m not in CONTROLS], ConfigError)
         for name in ("requests", "skewed_requests"):
@@ -57,7 +57,7 @@ class Experiment(ArenaParameters):
     @property
     def entrants(self) -> tuple[str, ...]:
         """Who takes part, controls first: whoever is registered, a reader's own method, too."""
-        chosen = self.methods or of_servers()
+        chosen = self.methods or [name for name in of_servers() if name not in self.absent]
         return (*CONTROLS, *(name for name in chosen if name not in CONTROLS))
 
     def places(self) -> Iterator[tuple[str, str]]:

@@ -26,6 +26,7 @@ class ArenaParameters(Parameters):
     requests: Distinct[str] = parameter("who forgets what, in settings split at random (iid)")
     skewed_requests: Several[str] = parameter("the same, in settings whose clients differ in their classes")
     methods: Several[str] = parameter("who takes part; none named: every registered method that works with a server")
+    absent: Several[str] = parameter("registered methods that do not take part where none are named")
     models: Count = parameter("N, federations trained with a seed each, and as many retrained", unit="models")
     few_models: Count = parameter("N of settings with convolutional nets", unit="models")
     memory_models: Count = parameter("N of methods that need what was kept during training", unit="models")

@@ -5,7 +5,6 @@ Every function takes the experiment and records or the wide frame of `results`; 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,10 +12,10 @@ import pandas as pd
 
 from fu_core.unlearning.method import method as registered
 from fu_papers.controls import AGAIN, CONTROLS
-from fu_papers.hf_kcu.grid import ASCENT, BESIDE, FORMS, IN_TURN, ROUND, TUNED, Experiment
+from fu_papers.hf_kcu.grid import ASCENT, BESIDE, FORMS, IN_TURN, ROUND, SAME_START, Experiment
 from fu_papers.hf_kcu.results import Unlearnings, main_runs, rows_of, shown
 from fu_papers.hf_kcu.runs import best_trial
-from fu_papers.hf_kcu.tables import distances
+from fu_papers.hf_kcu.tables import distances, floors_of
 from fu_papers.lab.record import Record
 from fu_papers.over_seeds import difference, told
 from fu_papers.problem_figures import spread_or_dash
@@ -35,7 +34,7 @@ def tuning_table(e: Experiment, tuning: Unlearnings) -> pd.DataFrame:
     a client and a seed that are judged nowhere. A choice that is no better than doing nothing is of no use there.
     """
     rows = []
-    for method in TUNED:
+    for method in e.all_tuned:
         tried = [record for cell, record in tuning.items() if cell.method == method]
         if not tried:
             continue
@@ -72,8 +71,11 @@ def _objective(trial: Record) -> str:
 def tuned_table(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     """The main setting once more, everybody with the best of equally many trials, below the controls."""
     rows = []
-    for method in (*CONTROLS, *TUNED):
-        r = main_runs(e, runs, method) if method in CONTROLS else rows_of(runs, "tuned", method)
+    controls = floors_of(e, runs)
+    untuned = [peer for peer in e.peers if peer not in e.all_tuned]
+    for method in (*controls, *e.all_tuned, *untuned):
+        group = "peers" if method in untuned else "tuned"  # which has nothing to choose
+        r = main_runs(e, runs, method) if method in controls else rows_of(runs, group, method)
         row: dict[str, Any] = {
             "method": shown(method),
             "test acc. %": spread_or_dash(r.test),
@@ -92,15 +94,18 @@ def price_table(e: Experiment, runs: pd.DataFrame, passes: Mapping[str, float]) 
     """Doing nothing, then every method beside Natural at no higher price: KL to Retrain on the forgotten, by seed.
 
     passes: of retraining, as "retrain". Natural in the best of those numbers of rounds that cost no more, within a
-    tenth; where even one costs more, that one. Below zero is nearer to Retrain than Natural. The floor is that of two
-    retrainings, which start from different weights, as no method does.
+    tenth; where even one costs more, that one. Below zero is nearer to Retrain than Natural. Two floors: of two
+    retrainings from different weights, as no method starts, and of two from the same ones with other batches.
     """
-    floor = main_runs(e, runs, AGAIN).kl_forget.mean()
     natural = {rounds: rows_of(runs, "price", ROUND, str(rounds)) for rounds in sorted(e.natural_rounds)}
-    nothing = main_runs(e, runs, "Original").kl_forget
-    start = {"method": shown("Original"), "passes / Retrain's": "0", "KL on the forgotten": spread_or_dash(nothing, 3)}
-    rows: list[dict[str, Any]] = [start]
-    for place, method in [("methods", m) for m in (*FORMS, *BESIDE) if m != ROUND] + [("tuned", m) for m in TUNED]:
+    rows: list[dict[str, Any]] = []
+    for method, price in (("Original", "0"), (AGAIN, "1"), (SAME_START, "1")):
+        told_of = main_runs(e, runs, method)
+        if len(told_of):
+            kl = spread_or_dash(told_of.kl_forget, 3)
+            rows.append({"method": shown(method), "passes / Retrain's": price, "KL on the forgotten": kl})
+    places = [("methods", m) for m in (*FORMS, *BESIDE) if m != ROUND]
+    for place, method in [*places, *(("peers", m) for m in e.peers), *(("tuned", m) for m in e.all_tuned)]:
         r = main_runs(e, runs, method) if place == "methods" else rows_of(runs, place, method)
         if r.empty or r.kl_forget.isna().any():
             continue
@@ -116,7 +121,6 @@ def price_table(e: Experiment, runs: pd.DataFrame, passes: Mapping[str, float]) 
                 "its passes / Retrain's": f"{natural[rounds].passes.mean() / passes['retrain']:.3f}",
                 "its KL": spread_or_dash(natural[rounds].kl_forget, 3),
                 COMPARED: told(off, 3),
-                "floor": "–" if math.isnan(floor) else f"{floor:.3f}",
                 "test acc. - Natural's": told(difference(r, natural[rounds], "test"), 1),
             }
         )

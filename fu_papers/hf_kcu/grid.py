@@ -34,6 +34,10 @@ ASCENT = "Ascent"  # uphill on the forgotten data, as far as the corrected step 
 BESIDE = (MATCHED, ROUND, ASCENT)  # of both forms, in every table
 METHODS = ("NaiveGA", "FedEraser", "SISA", *FORMS, *BESIDE)
 TUNED = ("NaiveGA", "FedEraser", *FORMS, *BESIDE)  # who has something to choose
+LAST_LAYER, TRUST_REGION, STORED = "Last layer", "Trust-region Newton", "Stored vectors"
+PEERS = (LAST_LAYER, TRUST_REGION, STORED)  # other ways to solve, or not to solve, for an absence
+SAME_START = "Retrain, other batches"  # from the same weights: what a difference to Retrain is worth to a method
+DRAWS = 5  # leaving clients whose price is counted: that of the printed form grows with what its client holds
 IN_TURN = (*FORMS, MATCHED, ROUND)  # whom one request after the other is shown of
 ELSEWHERE = ("NaiveGA", *FORMS, *BESIDE)  # on the other data sets
 OF_THE_CORRECTED = {name: name for name in ("iters", "beta", "matrix", "curvature_samples")}
@@ -45,6 +49,7 @@ OPTIONS = {  # method -> its hyper-parameters that parameters of ours set; the o
     "NaiveGA": {"epochs": "ga_epochs"},
     "FedEraser": {"calibration": "calibration"},
     "SISA": {"shards": "shards"},
+    TRUST_REGION: {"curvature_samples": "curvature_samples"},
 }
 FIXED: dict[str, dict[str, Any]] = {  # what stands for a method in this paper
     "NaiveGA": {"until_explosion": True},  # a collapsed model is a row of Table 1
@@ -108,10 +113,12 @@ class Experiment(HfKcuParameters):
                 f"held_out must be at most half of n_attacker ({self.n_attacker}), whose rest judges trials, "
                 f"got {self.held_out}"
             )
+        for peer in self.peers:
+            check_choice("peers", peer, PEERS, ConfigError)
         if self.shards > self.clients:
             raise ConfigError(f"shards must be at most clients ({self.clients}), got {self.shards}")
         self.local()
-        for method in METHODS:
+        for method in (*METHODS, *self.peers):
             self.options(method)  # whatever is out of range raises
         return self
 
@@ -119,6 +126,11 @@ class Experiment(HfKcuParameters):
     def main(self) -> str:
         """The paper's CIFAR-10 setting, or what stands for it."""
         return self.settings[0]
+
+    @property
+    def all_tuned(self) -> tuple[str, ...]:
+        """Who has something to choose, peers among them."""
+        return (*TUNED, *(peer for peer in self.peers if registered(peer).ranges))
 
     def local(self) -> ClientOpt:
         """The clients' local training."""
@@ -179,7 +191,7 @@ class Experiment(HfKcuParameters):
 
         in_turn: of a request of several clients, one after the other, each from the model that the last one left.
         """
-        check_choice("method", method, (*REFERENCES, DESTROYED, *METHODS), ConfigError)
+        check_choice("method", method, (*REFERENCES, DESTROYED, *METHODS, *PEERS), ConfigError)
         judged = setting == self.main and request == REQUEST and not change
         attack = self.shadows if judged else 0  # it needs trainings of its own
         asked = {"request": request, "in_turn": in_turn, "method": method, "attack": attack}
@@ -211,7 +223,7 @@ class Experiment(HfKcuParameters):
             return {}
         return {
             Cell("tuning", self.main, self.tuning_seed, one["request"], method, str(k)): one
-            for method in TUNED
+            for method in self.all_tuned
             for k, one in enumerate(trials_of(self.tuned(self.seeds[0], method)))
         }
 
@@ -233,8 +245,11 @@ class Experiment(HfKcuParameters):
             for method in IN_TURN if cell.group == "sequence" else ():
                 add(cell._replace(method=method, condition="in turn"))
         for seed in self.seeds:
-            for method in TUNED if self.tuning_trials > 1 else ():
+            for method in self.all_tuned if self.tuning_trials > 1 else ():
                 found[Cell("tuned", self.main, seed, REQUEST, method)] = self.tuned(seed, method)
+            for peer in self.peers:
+                if peer != STORED or seed in self.sweep_seeds:  # whose vectors cost several trainings
+                    add(Cell("peers", self.main, seed, REQUEST, peer))
             for group, label, method, change in self._variants():
                 add(Cell(group, self.main, seed, REQUEST, method, label), change)
         named = {config_key(config) for config in found.values()}
@@ -254,6 +269,18 @@ class Experiment(HfKcuParameters):
         }
         again = {cell: {**config, "method": AGAIN} for cell, config in self._second().items() if cell not in there}
         return found | again
+
+    def same_start(self) -> dict[Cell, dict[str, Any]]:
+        """The `unlearn` runs of the main setting's floor like for like: a retraining from the weights of Retrain, and
+        so of the original, with the batches of the next seed."""
+        return {
+            Cell("methods", self.main, seed, REQUEST, SAME_START): {
+                **self.unlearning(self.main, seed, "Retrain"),
+                "method": SAME_START,
+                "batches": other_seed(seed, self.seeds),
+            }
+            for seed in self.seeds
+        }
 
     def _schedule(self, cell: Cell) -> Experiment:
         return self.for_nets() if cell.group == "nets" else self
@@ -338,6 +365,18 @@ class Experiment(HfKcuParameters):
             "variants": {**forms, **(more or {})},
             "baselines": {method: self.timed(method) for method in baselines or []},
         }
+
+    def prices(self) -> dict[str, dict[str, Any]]:
+        """The configs of the `prices` runs by setting or net: what both forms pay, whichever of several clients leaves,
+        beside retraining on the main schedule."""
+        whole = {"schedule_rounds": self.rounds, "schedule_epochs": float(self.epochs)}
+        asked = {"requests": [f"client-{i}" for i in range(min(DRAWS, self.clients))], **whole}
+        found = {}
+        for e, settings in ((self, self.settings), (self.for_nets(), self.nets)):
+            variants = {method: e.timed(method) for method in FORMS}
+            for setting in settings:
+                found[setting] = {**e.training(setting, self.sweep_seeds[0]), **asked, "variants": variants}
+        return found
 
     def timed(self, method: str, **change: Any) -> dict[str, Any]:
         """What a `speed` run is told of a method."""

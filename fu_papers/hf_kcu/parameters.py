@@ -50,6 +50,7 @@ class HfKcuParameters(Parameters):
     tuning_client: Count = parameter("who leaves in the trials; client 0 is judged")
     natural_rounds: Distinct[Count] = parameter("ordinary rounds without the client, of the curve of prices")
     longest_sequence: Count = parameter("clients that leave one after the other, at most")
+    peers: Several[str] = parameter("other curvature methods on the main setting: Last layer, ...")
     poison_fraction: Part = parameter("of client 0's images carry the trigger", paper="0.5")
     trigger_size: Count = parameter("side of the white square, bottom right", unit="pixels", paper="not given")
     trigger_target: Natural = parameter("the class that stamped images are called", paper="7")

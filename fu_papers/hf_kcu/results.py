@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from fu_papers.controls import AGAIN, FLOOR, REFERENCES
-from fu_papers.hf_kcu.grid import ASCENT, MATCHED, ROUND, Experiment
+from fu_papers.hf_kcu.grid import ASCENT, LAST_LAYER, MATCHED, ROUND, SAME_START, Experiment
 from fu_papers.hf_kcu.metrics import causal_faithfulness
 from fu_papers.lab.record import Record
 from fu_papers.problems import PROBLEM_KEYS
@@ -20,7 +20,9 @@ Floor = Mapping[tuple[int, int], Record]  # seeds, the smaller one first -> two 
 
 SHOWN = {"Original": "do nothing (Original)", AGAIN: FLOOR,
          "HF-KCU": "HF-KCU, corrected", "HF-KCU printed": "HF-KCU, as printed",
-         MATCHED: "HF-KCU, held-out length", ROUND: "Natural, one round", ASCENT: "ascent of equal length"}  # fmt: skip
+         MATCHED: "HF-KCU, held-out length", ROUND: "Natural, one round", ASCENT: "ascent of equal length",
+         SAME_START: f"{SAME_START} (floor from the same weights)",
+         LAST_LAYER: "certified removal, last layer"}  # fmt: skip
 COMPARED = ("test", "forget", "retain", "mia", "asr", "asr_included")  # with the same training's Retrain and Original
 APART = (
     "kl",

@@ -27,13 +27,14 @@ from fu_core.federation import Federation, Meter
 from fu_core.request import Deletion, Request
 from fu_core.streams import stream
 from fu_core.unlearning.baselines.sisa import Ensemble, shard_clients
+from fu_core.unlearning.baselines.stored_vectors import trained_with_vectors
 from fu_core.unlearning.curvature import curvature_product
 from fu_core.unlearning.krylov import solve
 from fu_core.unlearning.memory import Memory, UpdateHistory
 from fu_core.unlearning.method import Trained, Unlearned, method
 from fu_core.unlearning.method import unlearn as serve_request
 from fu_papers.controls import AGAIN, DESTROYED
-from fu_papers.hf_kcu.grid import ASCENT, MATCHED, TARGET, shards_without_target, trials_of
+from fu_papers.hf_kcu.grid import ASCENT, MATCHED, SAME_START, STORED, TARGET, shards_without_target, trials_of
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.device import device
 from fu_papers.lab.record import Config, Needs, Record, run_function
@@ -51,7 +52,7 @@ from fu_papers.problems import (
 
 RESIDUAL_CLIENTS = (1, 2)  # whose CG the paper's appendix figure shows
 RESIDUAL_ITERS = 30
-TRAINING_KEYS = (*PROBLEM_KEYS, "rounds", *TRAINING_FIELDS, "poison", "trigger", "history", "seed", "request")
+TRAINING_KEYS = (*PROBLEM_KEYS, "rounds", *TRAINING_FIELDS, "poison", "trigger", "history", "seed", "init", "request")
 CLEAN: Config = {"poison": 0.0, "trigger": [], "history": 0}  # without client 0 nothing is poisoned, or kept for it
 
 Outputs = Callable[[Tensor], Tensor]  # x (n, ...) -> logits (n, C)
@@ -71,10 +72,11 @@ def train(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
     """One training from scratch on what the config's request leaves; keeps the final model as "w".
 
     `poison`: client 0 has stamped that fraction of its images with the trigger. `history`: the updates of
-    every so-many-th round are kept, too, for FedEraser.
+    every so-many-th round are kept, too, for FedEraser. `init`: the seed of the initial weights, where it is not that
+    of the batches.
     """
     p = problem(config)
-    f, w_0 = federation(config, p), initial_model(config, p.model)
+    f, w_0 = federation(config, p), initial_model({"seed": config.get("init", config["seed"])}, p.model)
     asked = f.clients[TARGET]
     memory = _memory(config, w_0) if config["history"] else None
     if config["request"] != "none":
@@ -113,6 +115,18 @@ def _memory(config: Config, w_0: Tensor) -> Memory:
 def training_of(config: Config, **change: Any) -> Config:
     """The config of the training that a run's config belongs to."""
     return {key: value for key, value in config.items() if key in TRAINING_KEYS} | change
+
+
+@run_function("hf_kcu.vectors", data=data_hash)
+def vectors(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The training once more, with what each client of `leaving` would have changed by its absence carried along: a
+    vector (d,) by its number. "passes": beyond those of training, before anybody asks.
+    """
+    p = problem(config)
+    f = federation(config, p)
+    leaving = Request.parse(config["leaving"]).resolve(f.clients).leaving
+    _, found = trained_with_vectors(f, initial_model(config, p.model), config["rounds"], of=leaving)
+    return {"passes": 2 * f.meter.products, "storage": f.meter.storage}, {str(u): a for u, a in found.items()}
 
 
 # --- the attacker ----------------------------------------------------------------------------------------------------
@@ -178,6 +192,11 @@ def needs(config: Config) -> Needs:
         for staying in _staying(config):
             gone = "-".join(str(i) for i in range(config["clients"]) if i not in staying)
             found[_shard(staying)] = (train, training_of(config, history=0, request=f"client-{gone}"))
+    if config["method"] == STORED:
+        carried = {**training_of(config, request="none", history=0), "leaving": config["request"]}
+        found["vectors"] = (vectors, carried)
+    if config["method"] == SAME_START:
+        found["other batches"] = (train, training_of(config, **CLEAN, seed=config["batches"], init=config["seed"]))
     found |= {f"trial {k}": (trial, one) for k, one in enumerate(trials_of(config))}
     for s in range(config["attack"]):
         found[f"shadow {s}"] = (shadow_federation, training_of(config, **CLEAN, request="none", seed=s))
@@ -227,6 +246,8 @@ class Case:
     def served(self, config: Config, context: RunContext) -> Unlearned:
         """The config's method on the original model; doing nothing and retraining are read from their trainings."""
         references = {"Original": self.original, "Retrain": self.retrained, AGAIN: self.retrained}
+        if config["method"] == SAME_START:
+            references[SAME_START] = model_of(context, "other batches")
         if config["method"] in references:
             return Unlearned(references[config["method"]], Meter(), {})
         shards, spent = _shards(config, context)
@@ -235,9 +256,12 @@ class Case:
         trained = trained_with(config, context, self.f, w, shards)
         serve = served_in_turn if config["in_turn"] else served
         with context.phase("unlearn"):
-            found = serve(config["method"], trained, self.deletion, config["options"], self.p.validation)
+            options = {**config["options"], **_carried(config, context)}
+            found = serve(config["method"], trained, self.deletion, options, self.p.validation)
         found.cost.images += spent["images"]
         found.cost.bytes_up += spent["bytes"]
+        if config["method"] == STORED:
+            found.notes["passes_ahead"] = context.needed_record("vectors").metrics["passes"]
         return found
 
 
@@ -274,6 +298,13 @@ def served_in_turn(
         gone_on = options.get("rounds", 0) + options.get("recovery", 0)
         trained = replace(trained, federation=trained.horizontal.after(alone), w=model, rounds=trained.rounds + gone_on)
     return Unlearned(trained.w, total, notes)
+
+
+def _carried(config: Config, context: RunContext) -> dict[str, Any]:
+    """The vectors that training has carried along, for the method that needs them."""
+    if config["method"] != STORED:
+        return {}
+    return {"vectors": {int(u): a.to(device()) for u, a in context.needed("vectors").items()}}
 
 
 def model_of(context: RunContext, name: str) -> Tensor:
@@ -488,3 +519,24 @@ def residuals(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str,
             norms = [norm / found.residual_norms[0] for norm in found.residual_norms]
             curves[f"{matrix}/{i}"] = {"residuals": norms, "negative": found.negative_steps}
     return {"curves": curves}, None
+
+
+# --- what it costs, whoever leaves -----------------------------------------------------------------------------------
+
+
+@run_function("hf_kcu.prices", data=data_hash, needs=the_original)
+def prices(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
+    """Gradient passes of retraining, as long as the schedule says, and of every one of `variants`, by request of
+    `requests`: counted, by no clock."""
+    p = problem(config)
+    f, w = federation(config, p), model_of(context, "original")
+    trained = Trained(f, w, config["rounds"], initial_model(config, f.model))
+    passes: dict[str, dict[str, float]] = {}
+    for text in config["requests"]:
+        deletion = Request.parse(text).resolve(f.clients)
+        epochs = config["schedule_rounds"] * config["schedule_epochs"]
+        passes[text] = {"retrain": epochs * len(deletion.retain[1])}
+        for name, timed in config["variants"].items():
+            cost = served(timed["method"], trained, deletion, timed["options"], p.validation).cost
+            passes[text][name] = cost.gradient_passes
+    return {"passes": passes}, None

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from fu_papers.controls import AGAIN, CONTROLS, DESTROYED, REFERENCES, Standing, warned, wrong_controls
-from fu_papers.hf_kcu.grid import BESIDE, FORMS, METHODS, Experiment
+from fu_papers.hf_kcu.grid import BESIDE, FORMS, METHODS, SAME_START, Experiment
 from fu_papers.hf_kcu.metrics import causal_faithfulness
 from fu_papers.hf_kcu.results import Speeds, asr_reduction, main_runs, on_setting, rows_of, shown, timed
 from fu_papers.look import published, published_row
@@ -21,7 +21,15 @@ from fu_papers.problems import Setting
 PAPER_NAMES = {"Original": "FedAvg (trained)", "Retrain": "Retrained", "HF-KCU printed": "HF-KCU"}
 NETS = {"simple_cnn": "SimpleCNN", "vit_lite": "ViT-Lite", "resnet18": "ResNet-18", "vit_tiny": "small ViT",
         "small_resnet": "small ResNet"}  # fmt: skip
-BESIDE_RETRAIN = ("Original", AGAIN, DESTROYED, *FORMS, *BESIDE)  # rows of tables that have a column for Retrain
+WITH_FLOORS = ("Original", "Retrain", AGAIN, SAME_START, DESTROYED)  # controls of the main setting: both floors
+BESIDE_RETRAIN = (
+    "Original",
+    AGAIN,
+    SAME_START,
+    DESTROYED,
+    *FORMS,
+    *BESIDE,
+)  # rows of tables that have a column for Retrain
 TRUTH = {  # columns of every table: heading -> metric and digits
     "distance (do nothing = 1)": ("distance", 3),
     "KL on the forgotten": ("kl_forget", 3),
@@ -41,7 +49,7 @@ FASTER = {"paper: ×": "speedup"}
 def table_1(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
     """Table 1: every method on the main setting, with the paper's numbers and its CF recomputed from them."""
     rows: list[dict[str, Any]] = []
-    for method in (*CONTROLS, *METHODS):
+    for method in (*floors_of(e, runs), *METHODS):
         r = main_runs(e, runs, method)
         row: dict[str, Any] = {
             "method": shown(method),
@@ -55,7 +63,8 @@ def table_1(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
             **_gains(timed(e, speeds, e.main), method),
             **distances(r),
         }
-        if method not in ("HF-KCU", *BESIDE, AGAIN, DESTROYED):  # the paper has the printed form, and no such controls
+        # the paper has the printed form, and no such controls
+        if method not in ("HF-KCU", *BESIDE, AGAIN, SAME_START, DESTROYED):
             where = {"method": PAPER_NAMES.get(method, method)}
             row |= published_row("hf_kcu", "table_1", where, ACCURACY | {"paper: CF": "cf"})
             row["CF by its formula"] = _paper_cf(row["paper: acc. %"], method)
@@ -72,6 +81,8 @@ def table_2(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
         s = Setting.parse(setting)
         for method in BESIDE_RETRAIN:
             r = on_setting(e, runs, setting, method)
+            if method == SAME_START and r.empty:
+                continue
             row: dict[str, Any] = {
                 "data / net": f"{title(setting)}, {NETS.get(s.model, s.model)}",
                 "method": shown(method),
@@ -138,7 +149,7 @@ def table_5(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
     """Table 5: damping. With k fixed it cannot change the time; negative curvature may end CG early."""
     seconds = timed(e, speeds, e.main)["seconds"]
     rows: list[dict[str, Any]] = []
-    for method in CONTROLS:
+    for method in floors_of(e, runs):
         r = main_runs(e, runs, method)
         accuracies = {"test acc. %": spread_or_dash(r.test), "forget acc. %": spread_or_dash(r.forget)}
         rows.append({"damping": "–", "method": shown(method), **accuracies, "CF": _cf(r)})
@@ -183,6 +194,8 @@ def _sweep_table(
     for label in labels:
         for method in BESIDE_RETRAIN:
             r = rows_of(runs, group, method, label)
+            if method == SAME_START and r.empty:
+                continue
             row: dict[str, Any] = {
                 group: label,
                 "method": shown(method),
@@ -226,7 +239,8 @@ def table_8(e: Experiment, speeds: Speeds, parameters: Mapping[str, int]) -> pd.
 
 
 def table_9(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
-    """Table 9: functional equivalence to Retrain, beside a second retraining, the noise floor, and random weights."""
+    """Table 9: functional equivalence to Retrain, beside random weights and both floors: a retraining from other
+    weights, and one from the same weights, as every method starts from, with other batches."""
     metrics = {
         "kl": ("output KL (nats)", 4, 0.0023),
         "logit_mse": ("logit MSE", 3, 0.087),
@@ -242,7 +256,8 @@ def table_9(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for name, (heading, digits, paper) in metrics.items():
         row: dict[str, Any] = {"metric": heading}
-        for method in ("Original", *FORMS, *BESIDE, AGAIN, DESTROYED):
+        floors = [method for method in floors_of(e, runs) if method not in REFERENCES]
+        for method in ("Original", *FORMS, *BESIDE, *floors):
             row[shown(method)] = spread_or_dash(main_runs(e, runs, method)[name], digits)
         row["paper's HF-KCU"] = "–" if paper is None else f"{paper:g}"
         rows.append(row)
@@ -297,7 +312,12 @@ def _variant_row(label: str, r: pd.DataFrame) -> dict[str, Any]:
 
 
 def _control_rows(e: Experiment, runs: pd.DataFrame) -> list[dict[str, Any]]:
-    return [_variant_row(shown(method), main_runs(e, runs, method)) for method in CONTROLS]
+    return [_variant_row(shown(method), main_runs(e, runs, method)) for method in floors_of(e, runs)]
+
+
+def floors_of(e: Experiment, runs: pd.DataFrame) -> list[str]:
+    """The controls of the main setting's tables; that from the same weights where it has been run."""
+    return [method for method in WITH_FLOORS if method != SAME_START or len(main_runs(e, runs, method))]
 
 
 def distances(r: pd.DataFrame) -> dict[str, Any]:

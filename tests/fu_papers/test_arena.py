@@ -88,6 +88,9 @@ def test_no_method_named_means_all_that_work_with_a_server():
     assert {"PUF-Special", "HF-KCU", "NoT", "SISA", "FedEraser"} < set(everybody)
     assert not {"DU", "FedORA", "PDUDT"} & set(everybody)  # of peers and of vertical parties
     assert everybody[: len(CONTROLS)] == CONTROLS
+    few = experiment(methods=[], absent=["NoT", *experiment().absent]).entrants
+    assert set(everybody) - set(few) == {"NoT"}
+    assert "Last layer" in experiment(methods=["Last layer"]).entrants  # who is named takes part
 
 
 @pytest.mark.parametrize(
@@ -97,6 +100,7 @@ def test_no_method_named_means_all_that_work_with_a_server():
         ({"models": 3}, "models must be a whole number >= 4"),
         ({"slow_models": 3}, "slow_models must be a whole number >= 4"),
         ({"methods": ["PUF"]}, "methods must be one of"),
+        ({"absent": ["NOT"]}, "absent must be one of .*did you mean 'NoT'"),
         ({"methods": ["DU"]}, "methods must be one of"),
         ({"slow_methods": ["Nobody"]}, "slow_methods must be one of"),
         ({"settings": ["digits/dirichlet-1/softmax_regression"]}, "skewed_requests must name a request"),

@@ -65,12 +65,29 @@ def timed(what, passes, times):
     return record(metrics | {"timed_rounds": 2}, f"time of {what}")
 
 
+def draws(what, passes, leaving):
+    """What is paid whichever client leaves: as planted for each method, times a client's factor."""
+    fewer = dict.fromkeys(FORMS, GAINS[what]) | passes.get(what, {})
+    counted = {
+        f"client-{i}": {"retrain": 100.0, **{m: 100.0 / g / k for m, g in fewer.items()}} for i, k in enumerate(leaving)
+    }
+    return record({"passes": counted}, f"prices of {what}")
+
+
 def judged(
-    changes=None, passes=None, times=None, floor=(0.24, 0.25, 0.26), seeds=SEEDS, e=E, again=NO_CHANGE, **theory
+    changes=None,
+    passes=None,
+    times=None,
+    floor=(0.24, 0.25, 0.26),
+    seeds=SEEDS,
+    e=E,
+    again=NO_CHANGE,
+    leaving=(1.0, 1.0, 1.0),
+    **theory,
 ):
     """Every verdict by claim. changes: {(group, setting, method, label): values}, None means any; a tuple of values has
     one per seed; passes, times: {what is timed: {method: times less}}; floor: the KL of `PAIRS`; again: more of
-    what two retrainings differ by."""
+    what two retrainings differ by; leaving: times the planted gain, a leaving client each."""
     rows = []
     for i, (*place, own) in enumerate(ROWS):
         place[0] = "nets" if place[1] in e.nets else place[0]
@@ -83,6 +100,8 @@ def judged(
             where = dict(zip(("group", "setting", "method", "label"), place, strict=True))
             rows.append(where | own_values | {"seed": seed, "record": f"k{i} {seed}"})
     speeds = {what: timed(what, passes or {}, times or {}) for what in GAINS}
+    counted = {e.main: "main", **{setting: setting for setting in (*e.settings[1:], *e.nets)}}
+    prices = {where: draws(what, passes or {}, leaving) for where, what in counted.items()} if leaving else {}
     pairs = [record({"kl": kl}, f"pair {pair}") for kl, pair in zip(floor, PAIRS, strict=False)]
     apart = dict(zip(PAIRS, floor, strict=False))  # seeds without their pair have a second retraining, but no distance
     for seed in seeds:
@@ -90,7 +109,7 @@ def judged(
         kl = apart.get((min(seed, other), max(seed, other)))
         place = {"group": "methods", "setting": MAIN, "method": AGAIN, "label": "", "seed": seed, "other_seed": other}
         rows.append({**place, **BASE, "kl": kl, "record": f"again {seed}", **again})
-    found = claims.verdicts(e, pd.DataFrame(rows), speeds, pairs, checks(**theory))
+    found = claims.verdicts(e, pd.DataFrame(rows), speeds, pairs, checks(**theory), prices)
     return {result.id: result for result in found}
 
 
@@ -187,7 +206,23 @@ def test_what_doing_nothing_meets_as_well_does_not_hold():
 def test_h1_asks_for_47_75_times(printed, corrected, verdicts):
     result = judged(passes={"main": {PRINTED: printed, CORRECTED: corrected}})["H1"]
     assert both(result) == verdicts
-    assert result.records == ["time of main"]
+    assert result.records == ["time of main", "prices of main"]
+
+
+@pytest.mark.parametrize("id", ["H1", "H15"])
+@pytest.mark.parametrize(
+    ("leaving", "verdict"),
+    [((1, 1.2, 2), HOLDS), ((1, 0.9, 2), OPEN), ((0.5, 0.9, 0.1), NOT), ((1,), OPEN), ((), OPEN)],
+)
+def test_h1_and_h15_are_undetermined_unless_leaving_clients_agree(id, leaving, verdict):
+    """50 times fewer passes of the first client; the paper has 47.75."""
+    result = judged(leaving=leaving)[id]
+    assert both(result) == (verdict, verdict)
+    if leaving == (1, 0.9, 2):
+        assert "2 of 3 leaving clients take so few: which one leaves decides" in result.reason
+        assert "45x to 100x over 3 leaving clients" in result.ours
+    if len(leaving) < 2:
+        assert "the passes that other leaving clients take would tell" in result.reason
 
 
 def test_h1_leaves_open_what_a_shorter_schedule_than_the_papers_would_change():
@@ -349,7 +384,8 @@ def test_h12_looks_at_every_data_set():
     result = judged(of_forms("gap", 0.11, 0.05, setting=OTHER))["H12"]
     assert both(result) == ("holds in part", HOLDS)
     assert "1 of 2 do not hold (MNIST" in result.reason
-    assert result.ours.count("corrected 0.5000x") == 2
+    assert result.ours.count("corrected 0.5000x, away in 0 of 3") == 2
+    assert result.ours.count("printed 1.1000x, away in 3 of 3") == 1
 
 
 @pytest.mark.parametrize(("floor", "verdict"), [(0.6, HOLDS), (0.7, OPEN)])
@@ -368,6 +404,20 @@ def test_h13_asks_for_chance(accuracy, verdict):
     assert judged({("methods", MAIN, "NaiveGA", None): {"test": accuracy}})["H13"].verdict == verdict
 
 
+def test_h13_tells_the_tuned_form_and_judges_the_published_one():
+    """Alone, the published form is all that there is to tell."""
+    assert judged()["H13"].ours == "as published 10.0 %"
+    tuned = ("tuned", MAIN, "NaiveGA", "", {"test": 38.0})
+    ROWS.append(tuned)
+    try:
+        result = judged()["H13"]
+    finally:
+        ROWS.remove(tuned)
+    assert result.verdict == HOLDS
+    assert result.ours == "as published 10.0 %; tuned 38.0 %"
+    assert "not judged" in result.reason
+
+
 @pytest.mark.parametrize(("worst", "verdict"), [(1.0, HOLDS), (1.01, NOT)])
 def test_h14_asks_for_no_draw_above_the_bound(worst, verdict):
     assert judged(worst=worst)["H14"].verdict == verdict
@@ -378,7 +428,7 @@ def test_h15_asks_for_speed_and_accuracy_wherever_it_was_run(gap, gain, verdict)
     changes, passes = of_forms("delta_test", gap, 0.5, setting=OTHER), {OTHER: {PRINTED: gain, CORRECTED: 50}}
     result = judged(changes, passes)["H15"]
     assert both(result) == (verdict, HOLDS)
-    assert result.records[0] == f"time of {OTHER}"
+    assert result.records[:2] == [f"time of {OTHER}", f"prices of {OTHER}"]
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,15 @@ from fu_papers.hf_kcu.grid import (
     BESIDE,
     CHOICES,
     FORMS,
+    LAST_LAYER,
     LENGTHS,
     MATCHED,
     METHODS,
     REQUEST,
     ROUND,
+    SAME_START,
+    STORED,
+    TRUST_REGION,
     TUNED,
 )
 from fu_papers.lab.record import Record
@@ -62,14 +66,15 @@ def planted(cell, config):
         found |= {"asr": successes.get(method, 72.0) + 3.0 * seed * (method == "Retrain"), "asr_included": 90.0}
     if config["attack"]:
         found |= {"mia": 0.6 if cell.method == "Original" else 0.5, "mia_fraction": 0.5, "mia_auc": 0.5}
-        found |= {"distance": 0.9, "travelled": 1.25 if cell.method == ASCENT else 0.25, "kl_forget": 0.375}
+        kl = 0.125 if cell.method == SAME_START else 0.375
+        found |= {"distance": 0.9, "travelled": 1.25 if cell.method == ASCENT else 0.25, "kl_forget": kl}
     if cell.method in (*FORMS, MATCHED):
         found |= {"residual": 0.125, "negative": 0, "cg_steps": 10, "scale": 0.5, "stationarity": 1.5}
         return found | {"images": 100, "products": 500, "bytes": 3_000_000, "passes": 1100}
     return found | {"images": 1, "products": 2, "bytes": 3, "passes": 5}
 
 
-CELLS = E.runs() | E.controls()
+CELLS = E.runs() | E.controls() | E.same_start()
 RECORDS = {c: record(f"k{i}", config, planted(c, config)) for i, (c, config) in enumerate(CELLS.items())}
 PAIR = {"kl": 0.3, "logit_mse": 0.4, "logit_mse_centred": 0.2, "agreement": 90.0, "gap": 1.4, "test": 1.0}
 PAIR |= {"kl_forget": 0.25}
@@ -124,7 +129,7 @@ def test_the_csv_file_has_a_label_for_every_row_and_what_is_derived_last():
 
 def test_table_1_has_every_method_beside_the_papers_and_its_cf_by_its_own_formula():
     table = tables.table_1(E, RUNS, SPEEDS)
-    assert list(table.method) == [results.shown(method) for method in (*CONTROLS, *METHODS)]
+    assert list(table.method) == [results.shown(method) for method in (*tables.WITH_FLOORS, *METHODS)]
     ours = row(table, method="HF-KCU, corrected")
     told = {name: ours[name] for name in (*tables.TRUTH, "images behind it", "passes", "MB")}
     assert told == {
@@ -153,14 +158,16 @@ def test_table_1_has_every_method_beside_the_papers_and_its_cf_by_its_own_formul
 
 def test_table_2_has_eight_rows_per_setting_and_the_papers_where_it_has_the_net():
     table = tables.table_2(E, RUNS, SPEEDS)
-    assert list(table.method) == [results.shown(m) for m in ("Original", AGAIN, DESTROYED, *FORMS, *BESIDE)] * 3
+    beside_retrain = ("Original", AGAIN, SAME_START, DESTROYED, *FORMS, *BESIDE)
+    elsewhere = [results.shown(m) for m in beside_retrain if m != SAME_START]
+    assert list(table.method) == [results.shown(m) for m in beside_retrain] + elsewhere * 2
     beside = table[table["paper: ×"].notna()]
     assert set(beside.method) == {"HF-KCU, as printed"}
     printed = published("hf_kcu", "table_2")
     place = printed[(printed.dataset == "MNIST") & (printed.model == "SimpleCNN")].iloc[0]
     ours = beside[beside["data / net"] == "MNIST, Dirichlet 0.5, SimpleCNN"].iloc[0]
     assert ours["paper: acc. after"] == place.acc_after_pct
-    assert list(table.runs) == [2] * 16 + [1] * 8
+    assert list(table.runs) == [2] * 17 + [1] * 8
 
 
 def test_table_3_tells_relative_reductions():
@@ -173,17 +180,17 @@ def test_table_3_tells_relative_reductions():
 
 def test_the_ablations_stand_below_the_controls_with_the_papers_gap():
     table = tables.table_4(E, RUNS)
-    assert list(table.variant) == [*map(results.shown, CONTROLS), *ABLATIONS]
+    assert list(table.variant) == [*map(results.shown, tables.WITH_FLOORS), *ABLATIONS]
     printed = published("hf_kcu", "table_4").set_index("variant")
     ours = row(table, variant="w/o causal weighting")
     assert ours["paper: gap"] == printed.parameter_gap["w/o causal weighting"]
     assert ours["CG residual"] == "0.12"
-    assert list(tables.choices_table(E, RUNS).variant) == [*map(results.shown, CONTROLS), *CHOICES, *LENGTHS]
+    assert list(tables.choices_table(E, RUNS).variant) == [*map(results.shown, tables.WITH_FLOORS), *CHOICES, *LENGTHS]
 
 
 def test_table_5_gives_the_papers_fraction_in_percent():
     table = tables.table_5(E, RUNS, SPEEDS)
-    assert len(table) == 4 + 2 * len(E.dampings)
+    assert len(table) == len(tables.WITH_FLOORS) + 2 * len(E.dampings)
     printed = published("hf_kcu", "table_5").set_index("lambda")
     ours = row(table, damping="0.01", method="HF-KCU, as printed")
     assert ours["paper: acc. %"] == pytest.approx(100 * printed.accuracy_fraction[0.01])
@@ -410,7 +417,8 @@ def test_the_tuning_table_tells_the_best_of_each_method_and_what_diverged():
 
 def test_tuned_methods_stand_below_the_controls():
     table = further_tables.tuned_table(E, RUNS)
-    assert list(table.method) == [results.shown(m) for m in (*CONTROLS, *TUNED)]
+    tuned = (*TUNED, LAST_LAYER, TRUST_REGION, STORED)  # of which the last has nothing to choose
+    assert list(table.method) == [results.shown(m) for m in (*tables.WITH_FLOORS, *tuned)]
     assert row(table, method=results.shown("HF-KCU"))["passes"] == "1.1e+03"
 
 
@@ -425,13 +433,31 @@ def test_a_price_is_compared_with_the_best_of_naturals_rounds_that_cost_no_more(
     ours = row(table, method=results.shown("HF-KCU"))
     assert (ours["Natural, rounds"], ours["its KL"]) == ("1", "0.250 ± 0.000")
     assert ours[further_tables.COMPARED].startswith("0.125 ")
-    assert ours["floor"] == "0.250"
-    assert row(table, method=results.shown("Original"))["KL on the forgotten"] == "0.375 ± 0.000"
+    kl = table.set_index("method")["KL on the forgotten"]
+    assert kl[results.shown("Original")] == "0.375 ± 0.000"
+    assert kl[FLOOR] == "0.250 ± 0.000"  # from other weights
+    assert kl[results.shown(SAME_START)] == "0.125 ± 0.000"
+    peers = {results.shown(LAST_LAYER), f"{results.shown(LAST_LAYER)}, tuned", results.shown(STORED)}
+    assert peers < set(table.method)
+    assert f"{results.shown(STORED)}, tuned" not in set(table.method)
     uphill = row(table, method=results.shown(ASCENT))  # five passes: not even one round
     assert (uphill["Natural, rounds"], uphill[further_tables.COMPARED][:6]) == ("1 (dearer)", "0.125 ")
     runs.loc[runs.method == "HF-KCU", "passes"] = 8500.0  # what 300 rounds cost, within a tenth
     dear = row(further_tables.price_table(E, runs, PASSES), method=results.shown("HF-KCU"))
     assert (dear["Natural, rounds"], dear[further_tables.COMPARED][:6]) == ("300", "0.275 ")
+
+
+def test_both_floors_are_rows_where_they_have_been_run():
+    """Of the same weights on the main setting alone; and none where nobody has retrained from them."""
+    same = results.shown(SAME_START)
+    nine = tables.table_9(E, RUNS).set_index("metric")
+    assert nine[same]["KL on the forgotten"] == "0.125 ± 0.000"
+    assert nine[FLOOR]["KL on the forgotten"] == "0.250 ± 0.000"
+    assert list(tables.table_2(E, RUNS, SPEEDS).method).count(same) == 1
+    without = RUNS[RUNS.method != SAME_START]
+    for table in (tables.table_1(E, without, SPEEDS), further_tables.price_table(E, without, PASSES)):
+        assert same not in set(table.method)
+    assert same not in tables.table_9(E, without)
 
 
 def test_what_has_diverged_enters_no_mean_and_no_figure():

@@ -14,12 +14,17 @@ from fu_papers.hf_kcu.grid import (
     BESIDE,
     CHOICES,
     FORMS,
+    LAST_LAYER,
     LENGTHS,
     MATCHED,
     METHODS,
     OPTIONS,
+    PEERS,
     REQUEST,
     ROUND,
+    SAME_START,
+    STORED,
+    TRUST_REGION,
     TUNED,
     shards_without_target,
 )
@@ -62,7 +67,7 @@ def test_the_trainings_are_those_of_the_cells_and_none_comes_twice():
     assert len(set(trained)) == len(trained)
     needed = set()
     for config in E.runs().values():
-        own = {key: config[key] for key in runs.TRAINING_KEYS}
+        own = runs.training_of(config)
         needed.add(config_key(own | {"request": "none"}))
         needed.add(config_key(own | {"request": "client-0", "poison": 0.0, "trigger": [], "history": 0}))
     shards = set(trained) - needed
@@ -149,6 +154,44 @@ def test_a_second_retraining_is_the_retrain_run_of_the_next_seed_where_there_is_
     }
 
 
+def test_a_retraining_from_the_same_weights_has_the_batches_of_the_next_seed_and_nothing_else_of_it():
+    found = E.same_start()
+    for seed, other in ((0, 1), (1, 0)):
+        config = found[Cell("methods", MAIN, seed, REQUEST, SAME_START)]
+        needs = runs.needs(config)
+        assert needs["retrained"][1] == E.training(MAIN, seed, REQUEST)
+        assert needs["other batches"] == (runs.train, {**E.training(MAIN, other, REQUEST), "init": seed})
+    assert {(c.setting, c.method) for c in found} == {(MAIN, SAME_START)}
+
+
+def test_peers_are_run_on_the_main_setting_and_stored_vectors_where_sweeps_are():
+    e = E.changed(sweep_seeds=[1])
+    cells = {cell for cell in e.runs() if cell.group == "peers"}
+    assert {cell.method for cell in cells} == set(PEERS)
+    assert {cell.seed for cell in cells if cell.method == STORED} == {1}
+    assert {cell.seed for cell in cells if cell.method == TRUST_REGION} == {0, 1}
+    stored = e.runs()[Cell("peers", MAIN, 1, REQUEST, STORED)]
+    fn, config = runs.needs(stored)["vectors"]
+    assert fn is runs.vectors
+    assert config == {**E.training(MAIN, 1), "history": 0, "leaving": REQUEST}
+    assert not [cell for cell in E.changed(peers=[]).runs() if cell.method in PEERS]
+
+
+def test_prices_are_counted_for_the_first_five_clients_of_every_setting():
+    prices = E.prices()
+    assert set(prices) == {MAIN, OTHER, NET}
+    net = prices.pop(NET)
+    assert (net["rounds"], net["schedule_rounds"], net["schedule_epochs"]) == (2, 20, 5.0)
+    assert net["variants"]["HF-KCU"]["options"]["curvature_samples"] == 10
+    for setting, config in prices.items():
+        assert config["requests"] == [f"client-{i}" for i in range(5)]
+        assert config["variants"] == {method: E.timed(method) for method in FORMS}
+        assert runs.the_original(config) == {"original": (runs.train, E.training(setting, 0))}
+    assert E.changed(clients=4, shards=2, tuning_trials=1).prices()[MAIN]["requests"] == [
+        f"client-{i}" for i in range(4)
+    ]
+
+
 def test_with_a_single_seed_the_second_retraining_is_one_more():
     e = E.changed(seeds=[4], sweep_seeds=[4])
     assert {config["seed"] for cell, config in e.controls().items() if cell.method == AGAIN} == {5}
@@ -177,8 +220,8 @@ def test_no_training_of_a_control_is_asked_of_the_stage_of_trainings():
     """So that a profile whose records are older can still be drawn."""
     of_runs = {config_key(need) for config in E.runs().values() for _, need in runs.needs(config).values()}
     assert {config_key(config) for config in TRAININGS} <= of_runs
-    assert stages.STAGES[-3].name == "controls"
-    assert stages.STAGES[-3].optional
+    assert stages.STAGES[-5].name == "controls"
+    assert all(stage.optional for stage in stages.STAGES[-5:-2])
 
 
 def test_every_ablation_and_choice_changes_what_it_says():
@@ -235,7 +278,7 @@ TRIED = E.changed(tuning_trials=3, held_out=20, natural_rounds=[2, 4], longest_s
 
 
 def test_every_method_has_as_many_trials_and_the_first_is_the_method_as_it_stands():
-    for method in TUNED:
+    for method in TRIED.all_tuned:
         tried = TRIED.tried(method)
         assert len(tried) == 3
         assert tried[0] == TRIED.options(method)
@@ -249,13 +292,14 @@ def test_every_method_has_as_many_trials_and_the_first_is_the_method_as_it_stand
 
 def test_trials_are_of_a_client_and_a_seed_that_nobody_judges():
     trials = TRIED.tuning()
-    assert len(trials) == 3 * len(TUNED)
+    assert set(TRIED.all_tuned) == {*TUNED, LAST_LAYER, TRUST_REGION}  # stored vectors have nothing to choose
+    assert len(trials) == 3 * len(TRIED.all_tuned)
     assert {config["seed"] for config in trials.values()} == {100}
     assert {config["request"] for config in trials.values()} == {"client-1"}
     judged = {(config["seed"], config["request"]) for config in TRIED.runs().values()}
     assert (100, "client-1") not in judged
     tuned = [config for cell, config in TRIED.runs().items() if cell.group == "tuned"]
-    assert len(tuned) == len(TUNED) * len(E.seeds)
+    assert len(tuned) == len(TRIED.all_tuned) * len(E.seeds)
     known = {config_key(config) for config in trials.values()}
     for config in tuned:
         needed = [need for name, (_, need) in runs.needs(config).items() if name.startswith("trial ")]
@@ -270,6 +314,7 @@ def test_trials_are_of_a_client_and_a_seed_that_nobody_judges():
         ({"tuning_client": 6}, "tuning_client"),
         ({"held_out": 60}, "held_out"),
         ({"longest_sequence": 5}, "longest_sequence"),
+        ({"peers": ["Last layre"]}, "peers must be one of .*did you mean 'Last layer'"),
     ],
 )
 def test_what_cannot_be_tuned_or_left_is_named(change, named):

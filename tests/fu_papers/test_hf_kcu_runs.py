@@ -14,13 +14,24 @@ from fu_core.streams import stream_seed
 from fu_core.unlearning.baselines.fed_eraser import FedEraser, fed_eraser
 from fu_core.unlearning.baselines.naive_ga import NaiveGA, naive_ga
 from fu_core.unlearning.baselines.sisa import shard_clients, sisa, sisa_unlearn
+from fu_core.unlearning.baselines.stored_vectors import trained_with_vectors
 from fu_core.unlearning.hf_kcu import HFKCU
 from fu_core.unlearning.hf_kcu import hf_kcu as library_hf_kcu
 from fu_core.unlearning.memory import UpdateHistory
-from fu_core.unlearning.method import Trained
+from fu_core.unlearning.method import Trained, unlearn
 from fu_papers.controls import AGAIN, DESTROYED, REFERENCES
 from fu_papers.hf_kcu import claims, results, runs, theory
-from fu_papers.hf_kcu.grid import ASCENT, MATCHED, REQUEST, TARGET, trials_of
+from fu_papers.hf_kcu.grid import (
+    ASCENT,
+    LAST_LAYER,
+    MATCHED,
+    REQUEST,
+    SAME_START,
+    STORED,
+    TARGET,
+    TRUST_REGION,
+    trials_of,
+)
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.store import RecordStore
 from fu_papers.lab.task import single_threaded
@@ -39,7 +50,8 @@ TINY = experiment(
     nets_rounds=1, nets_epochs=1.0, nets_curvature_samples=8,
 )  # fmt: skip
 TRIED = TINY.changed(tuning_trials=3, held_out=20)
-RUN = ("settings", "training", "CG residuals", "shadow models", "unlearning", "controls", "noise floor", "timing")
+RUN = ("settings", "training", "CG residuals", "shadow models", "unlearning", "controls", "same start", "prices",
+       "noise floor", "timing")  # fmt: skip
 
 
 def run(store, function, config):
@@ -52,7 +64,7 @@ def tiny(tmp_path_factory):
     study = Study(TINY, RecordStore(tmp_path_factory.mktemp("hf_kcu")), jobs=1)
     with single_threaded():
         found = {name: study.run(name) for name in RUN}
-    unlearnings = found["unlearning"] | found["controls"]
+    unlearnings = found["unlearning"] | found["controls"] | found["same start"]
     frame = wide(results.of_runs(unlearnings, found["noise floor"]))
     return SimpleNamespace(store=study.store, found=found, unlearnings=unlearnings, runs=frame)
 
@@ -181,6 +193,58 @@ def test_the_row_of_a_second_retraining_has_what_two_retrainings_differ_by(tiny)
         assert again.delta_test == pytest.approx(pair.metrics["test"])
         assert again.test == r.loc["Retrain", other].test
         assert np.isnan(again.step)
+
+
+def test_the_floor_from_the_same_weights_is_a_retraining_with_the_batches_of_another_seed(tiny):
+    place = Cell("methods", MAIN, 0, REQUEST, SAME_START)
+    record, config = tiny.unlearnings[place], TINY.training(MAIN, 1)
+    p, f, deletion = asked(config)
+    with single_threaded():
+        w = fedavg(f.after(deletion), p.model.init(stream_seed(0, "init")), TINY.rounds)
+    assert record.metrics["test"] == accuracy(p.model, w, *p.test)
+    assert record.metrics["gap"] == pytest.approx(gap_to_retrain(tiny, w), rel=1e-5)
+    assert record.metrics["kl_forget"] > 0
+    (pair,) = tiny.found["noise floor"].values()
+    assert 0 < record.metrics["gap"] < pair.metrics["gap"]  # other weights are farther
+
+
+def test_stored_vectors_are_carried_along_with_the_training_and_cost_nothing_when_somebody_leaves(tiny):
+    record = cell(tiny, STORED, "peers")
+    _, f, deletion = asked(record.config)
+    w_0 = f.model.init(stream_seed(0, "init"))
+    with single_threaded():
+        w, vectors = trained_with_vectors(f, w_0, TINY.rounds)
+    assert record.metrics["gap"] == pytest.approx(gap_to_retrain(tiny, w + vectors[TARGET]), rel=1e-4)
+    assert record.metrics["passes"] == 0
+    assert record.metrics["passes_ahead"] == 2 * TINY.rounds * 2 * deletion.n  # a product of every batch, two epochs
+    assert not [c for c in tiny.unlearnings if c.method == STORED and c.seed == 1]
+
+
+@pytest.mark.parametrize("method", [LAST_LAYER, TRUST_REGION])
+def test_a_peer_is_the_librarys(tiny, method):
+    record = cell(tiny, method, "peers")
+    _, f, _ = asked(record.config)
+    with single_threaded():
+        found = unlearn(method, Trained(f, weights(tiny), TINY.rounds), REQUEST, **record.config["options"])
+    assert record.metrics["gap"] == pytest.approx(gap_to_retrain(tiny, found.model), rel=1e-4)
+    assert record.metrics["passes"] == found.cost.gradient_passes > 0
+    assert record.metrics["agreement"] > 50  # of predictions, which no note may take the name of
+    assert record.config["options"].get("curvature_samples", 20) == 20
+
+
+def test_a_price_is_that_of_the_unlearning_run_and_the_printed_one_grows_with_its_client(tiny):
+    passes = tiny.found["prices"][MAIN].metrics["passes"]
+    assert set(passes) == {f"client-{i}" for i in range(4)}
+    p = problem(TINY.training(MAIN, 0))
+    for i, (_, y) in enumerate(p.clients):
+        counted = passes[f"client-{i}"]
+        assert counted["HF-KCU printed"] == len(y) * (1 + 2 * 10)  # a gradient, and ten products
+        assert counted["retrain"] == 4 * 2 * (80 - len(y))
+    for method in ("HF-KCU", "HF-KCU printed"):
+        assert passes["client-0"][method] == cell(tiny, method).metrics["passes"]
+    assert tiny.found["prices"][NET].metrics["passes"]["client-1"]["retrain"] == 4 * 2 * (
+        40 - len(problem(TINY.for_nets().training(NET, 0)).clients[1][1])
+    )
 
 
 @pytest.mark.parametrize("method", ["HF-KCU", "HF-KCU printed"])
@@ -412,7 +476,7 @@ def test_all_fifteen_claims_are_judged_from_named_records(tiny):
         )
     }
     floor = list(tiny.found["noise floor"].values())
-    found = claims.verdicts(TINY, tiny.runs, tiny.found["timing"], floor, checks)
+    found = claims.verdicts(TINY, tiny.runs, tiny.found["timing"], floor, checks, tiny.found["prices"])
     assert [result.id for result in found] == [f"H{number}" for number in range(1, 16)]
     assert all(result.verdict in VERDICTS[:4] and result.records and result.ours for result in found)
     verdicts = {result.id: result.verdict for result in found}

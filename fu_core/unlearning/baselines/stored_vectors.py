@@ -19,14 +19,14 @@ radius at one point, bounds nothing, and is left out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 from torch.func import grad, jvp, vmap
 
-from fu_core.errors import InvalidRequest, MissingHistory, UnsupportedTask, check_count
+from fu_core.errors import InvalidRequest, MissingHistory, UnsupportedTask, check_choice, check_count
 from fu_core.federation.federation import Federation
 from fu_core.federation.horizontal import fedavg
 from fu_core.federation.local import visits
@@ -46,22 +46,27 @@ class StoredVectors:
 
 
 def trained_with_vectors(
-    f: Federation, w_0: Tensor, rounds: int, *, first_round: int = 1
+    f: Federation, w_0: Tensor, rounds: int, *, first_round: int = 1, of: Collection[int] | None = None
 ) -> tuple[Tensor, dict[int, Tensor]]:
     """FedAvg from `w_0` (d,), to the model w (d,) that it always gives, and a_u (d,) of every client.
 
+    of: the clients whose vectors are carried along; None: everybody, since nobody knows who will leave. N of them take
     N + 1 times the work of training and more: a curvature product of every batch along all N vectors. Random: batches,
     from the streams of training. Raises UnsupportedTask for what is not linear in the gradients or random in another
-    way (adaptive optimisers, augmentation, a share of the clients), InvalidRequest for a client alone.
+    way (adaptive optimisers, augmentation, a share of the clients), InvalidRequest for a client alone, and for one of
+    `of` that holds nothing.
     """
     check_count("rounds", rounds, least=0)
     _check(f)
     ids = [i for i in f.ids if len(f.clients[i][1])]
+    carried = ids if of is None else sorted(of)
+    for u in carried:
+        check_choice("of", u, ids, InvalidRequest)
     p = f.sizes(ids) / f.sizes(ids).sum()
-    a = torch.zeros(len(ids), len(w_0), dtype=torch.float64, device=w_0.device)  # (N, d)
-    w, eye = w_0, torch.eye(len(ids), dtype=torch.float64)
-    # p'_k of every u: (N, N), a row for each u, 0 for itself
-    without = (1 - eye) * p / (1 - p)[:, None]
+    a = torch.zeros(len(carried), len(w_0), dtype=torch.float64, device=w_0.device)  # (U, d), U <= N
+    itself = torch.tensor([[u == k for k in ids] for u in carried]).double()  # (U, N)
+    # p'_k of every u: (U, N), a row for each u, 0 for itself
+    w, without = w_0, (1 - itself) * p / (1 - itself @ p)[:, None]
     for t in range(first_round, first_round + rounds):
         moved = torch.zeros_like(a)  # sum_{k != u} p'_k J_k a_u
         updates = []
@@ -72,13 +77,13 @@ def trained_with_vectors(
         deltas = torch.stack(updates)
         a = moved + without @ deltas - p @ deltas
         w = fedavg(f, w, 1, first_round=t)
-    vectors = {i: a[row].to(w.dtype) for row, i in enumerate(ids)}
+    vectors = {u: a[row].to(w.dtype) for row, u in enumerate(carried)}
     f.meter.keep("a vector per client", *vectors.values())
     return w, vectors
 
 
 def _linearised(f: Federation, w: Tensor, directions: Tensor, client: int, round: int) -> tuple[Tensor, Tensor]:
-    """A client's update Delta (d,), and J v (N, d) for each of the directions v: the same steps, differentiated."""
+    """A client's update Delta (d,), and J v (U, d) for each of the directions v: the same steps, differentiated."""
     x, y = f.clients[client]
     here, along = w.detach().clone(), directions.clone()
     steps, changes = f.local.fresh(round), f.local.fresh(round)  # linear in (w, g), so that one serves for both

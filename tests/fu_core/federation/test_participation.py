@@ -27,6 +27,7 @@ EXACT = {"rtol": 1e-10, "atol": 1e-12}
 SERVED = {name: m for name, m in methods().items() if "server" in m.exchanges}
 NEEDS_ALL = {
     "PGA", "FedEraser", "HF-KCU", "HF-KCU held-out", "Stored vectors", "FedORA horizontal", "FedORA horizontal reverse",
+    "Trust-region Newton", "Last layer",
 }  # fmt: skip
 GIVEN = {  # parameters without which a method serves nobody, of those that are trained
     "HF-KCU held-out": lambda before: {"held_out": joined(before.horizontal.clients)},

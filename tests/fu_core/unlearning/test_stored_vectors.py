@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fu_core.errors import InvalidRequest, MissingHistory, UnsupportedTask
-from fu_core.federation import ClientOpt, Federation, fedavg
+from fu_core.federation import ClientOpt, Federation, Meter, fedavg
 from fu_core.federation.server import FedOpt
 from fu_core.models.flat import FlatModel
 from fu_core.models.linear import mlp
@@ -77,6 +77,20 @@ def test_on_a_net_only_the_second_order_is_missing(size):
     w, vectors = trained_with_vectors(f, w_0, 5)
     rest = fedavg(f.having(clients={i: f.clients[i] for i in (1, 2, 3)}), w_0, 5)
     assert (delete(w, vectors, [0]) - rest).norm() < 0.05 * (w - rest).norm()
+
+
+def test_a_vector_of_one_client_is_the_one_that_everybodys_would_be():
+    """At less work: products along one direction instead of four."""
+    f, w_0 = ridge(ClientOpt(lr=0.1, epochs=3, batch_size=4)), torch.ones(3, dtype=torch.float64)
+    everybody, alone = f.having(meter=Meter()), f.having(meter=Meter())
+    w, vectors = trained_with_vectors(everybody, w_0, ROUNDS)
+    same, only = trained_with_vectors(alone, w_0, ROUNDS, of=[2])
+    assert torch.equal(w, same)
+    assert list(only) == [2]
+    torch.testing.assert_close(only[2], vectors[2], rtol=1e-12, atol=0)
+    assert 4 * alone.meter.products == everybody.meter.products > 0
+    with pytest.raises(InvalidRequest, match=r"^of must be one of 0, 1, 2, 3, got 7"):
+        trained_with_vectors(f, w_0, 1, of=[7])
 
 
 def test_what_is_not_linear_is_refused():
