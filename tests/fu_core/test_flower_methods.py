@@ -34,7 +34,8 @@ SERVED = {
 REFUSED = {
     **dict.fromkeys(
         ("Ascent", "Bad teacher", "FedAU", "FedORA horizontal", "FedORA horizontal reverse", "HF-KCU", "HF-KCU printed",
-         "HF-KCU held-out", "MoDe", "NaiveGA", "PGA", "Random labels", "SCRUB", "SCRUB+R"), SAMPLES),
+         "HF-KCU held-out", "Last layer", "MoDe", "NaiveGA", "PGA", "Random labels", "SCRUB", "SCRUB+R",
+         "Trust-region Newton"), SAMPLES),
     **dict.fromkeys(("CVFU", "FedORA", "FedORA calibrated", "FedORA reverse", "FedORA vector", "Few-shot", "GA", "ICO"),
                     VERTICAL),
     **dict.fromkeys(("DU", "DU printed", "PDUDT"), PEERS),
