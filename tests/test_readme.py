@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from fu_papers.lab.committed import CLOCK, RECORDS
 from fu_papers.lab.paths import NOTEBOOKS, ROOT
 from fu_papers.lab.store import CommittedStore
 from fu_papers.verdicts import tally_markdown
@@ -113,8 +114,10 @@ def test_the_citation_file_names_the_four_papers():
 @pytest.mark.parametrize("profile", [folder.name for folder in PROFILES])
 def test_committed_figures_have_their_records(profile):
     for paper in (folder for folder in (ROOT / "figures" / profile).iterdir() if folder.is_dir()):
-        assert list(paper.glob("*.png"))
-        assert list(paper.glob("*.csv"))
+        begun = {path.name for path in paper.iterdir()} == {RECORDS, CLOCK}  # to be gone on with, and drawn then
+        assert not begun or profile == "workstation"
+        assert begun or list(paper.glob("*.png"))
+        assert begun or list(paper.glob("*.csv"))
         records = list(CommittedStore(paper).everything())
         assert records
         assert [record.key for record in records if not record.provenance] == []  # each has its line in clock.jsonl
