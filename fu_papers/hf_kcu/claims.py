@@ -93,16 +93,21 @@ def _draws(price: Record | None, method: str) -> list[float]:
     return [counted["retrain"] / counted[method] for counted in price.metrics["passes"].values()]
 
 
-def _fast_enough(e: Experiment, gains: Sequence[float]) -> Part:
-    """Whether counted gains, a client's each, are the paper's. One client does not tell, nor do clients who disagree;
-    and smaller ones on a schedule shorter than the paper's do not."""
-    if len(gains) < 2:
+def _fast_enough(e: Experiment, price: Record | None, method: str) -> Part:
+    """Whether counted gains, a client's each, are the paper's. One client does not tell, nor do clients who disagree,
+    nor a few of many; and smaller ones on a schedule shorter than the paper's do not."""
+    gains = _draws(price, method)
+    if price is None or len(gains) < 2:
         return unknown("the passes that other leaving clients take would tell")
     met = [gain >= FASTER for gain in gains]
     if not all(met) and e.rounds * e.epochs < PAPER_EPOCHS:
         return unknown(f"retraining of {PAPER_EPOCHS} epochs, as in the paper, would tell")
     if any(met) and not all(met):
         return unknown(f"{sum(met)} of {len(met)} leaving clients take so few: which one leaves decides")
+    if len(gains) < price.config["clients"]:
+        return unknown(
+            f"only {len(gains)} of {price.config['clients']} clients were counted: the others' passes would tell"
+        )
     return exact(all(met))
 
 
@@ -118,7 +123,7 @@ def _faster(e: Experiment, record: Record, price: Record | None) -> ClaimResult:
         f"{shown(m)} {gain:.1f}x fewer passes ({taken:.1f}x in time){_range(draws[m])}"
         for m, (gain, taken) in gains.items()
     )
-    printed, corrected = ({"passes": _fast_enough(e, draws[m])} for m in FORMS)
+    printed, corrected = ({"passes": _fast_enough(e, price, m)} for m in FORMS)
     reason = (
         f"passes ratio >= {FASTER}, counted, for every leaving client: the printed form's grow with what its client "
         f"holds; {e.rounds} rounds x {e.epochs:g} epochs, the corrected form's curvature from "
@@ -399,12 +404,12 @@ def _carries_over(e: Experiment, runs: pd.DataFrame, speeds: Speeds, prices: Pri
         keys += [record.key, *([prices[setting].key] if setting in prices else [])]
         for method in FORMS:
             r = on_setting(e, runs, setting, method)
-            (gain, taken), gap, draws = _gains(record, method), r.delta_test, _draws(prices.get(setting), method)
-            found = all_of(_fast_enough(e, draws), lowered_by(nothing, at_most(gap, POINTS)))
+            price, (gain, taken), gap = prices.get(setting), _gains(record, method), r.delta_test
+            found = all_of(_fast_enough(e, price, method), lowered_by(nothing, at_most(gap, POINTS)))
             short = setting in e.nets and _shortened(e)
             parts[method][where] = unknown("trainings as long as the main setting's would tell") if short else found
             keys += list(r.record)
-            times = f"{gain:.0f}x ({taken:.0f}x in time){_range(draws)}"
+            times = f"{gain:.0f}x ({taken:.0f}x in time){_range(_draws(price, method))}"
             shown_here.append(f"{where}, {shown(method)}: {times}, {gap.mean():.2f} points")
     short_of = f"nets on {e.nets_rounds} round(s) of {e.nets_epochs:g} epoch(s), {e.nets_n_train} images"
     reason = f"passes ratio >= {FASTER} for every leaving client, and gap <= {POINTS:.2f}; {short_of}"

@@ -30,7 +30,7 @@ def where_it_lands(records: Sequence[Record]) -> HTML:
     because += (
         f"clip, {third:.2g} times by Eq. (3); the corrected step {corrected:.2g}. The printed step goes *away* from "
     )
-    because += "the retrained model, whatever the data: the sign is wrong, not the size."
+    because += "the retrained model: the sign comes first, though not alone, as exactness shows."
     return reveal(letter(printed, (0.5, 1.0)), because)
 
 

@@ -47,7 +47,8 @@ def who_falls(e: Experiment, unlearnings: Unlearnings) -> HTML:
     because = (
         f"Test accuracy before any recovery, {title(setting)}: {told}. How deep a method falls says nothing yet of "
     )
-    because += "how well it forgets: *random weights* fall deepest. What counts is where it stands when it is back."
+    because += "how well it forgets: *random weights* have fallen nearly as deep, and are of no use. "
+    because += "What counts is where it stands when it is back."
     return reveal(lowest, because)
 
 
