@@ -26,11 +26,9 @@ def printed_step(distances: Mapping[str, float]) -> HTML:
     printed, corrected = distances["printed"] / nothing, distances["corrected"] / nothing
     because = (
         f"{printed:.2g} times as far as doing nothing; the corrected step {corrected:.1g}. Client 3 keeps 20 of its "
-    )
-    because += (
         "100 rows, so its own curvature and gradients are a poor picture of the network's: *whose curvature?* is "
+        "as much of the method as the step."
     )
-    because += "as much of the method as the step."
     return reveal(letter(printed, (0.5, 1.0)), because)
 
 
@@ -39,9 +37,9 @@ def steps_to_mix(clients: int = 10, left: float = 0.01) -> HTML:
     steps = {name: _steps(graphs.topology(name, clients), left) for name in ("ring", "complete")}
     because = (
         f"{steps['ring']} steps on a ring of {clients}; {steps['complete']} where all are linked. News crosses half of "
+        f"the ring in {clients // 2} steps, but to be *heard* is not to be *mixed*: every step averages three "
+        "neighbours, and the second eigenvalue says how slowly what is uneven dies out."
     )
-    because += f"the ring in {clients // 2} steps, but to be *heard* is not to be *mixed*: every step averages three "
-    because += "neighbours, and the second eigenvalue says how slowly what is uneven dies out."
     return reveal(letter(steps["ring"], (10, 30)), because)
 
 
@@ -68,9 +66,9 @@ def price_of_a_promise(certificates: Certificates, epsilon: float = 1.0) -> HTML
     mean = float(lost.mean())
     because = (
         f"{mean:.1f} points on average, at most {lost.max():.1f}, in {len(lost)} releases at epsilon = {asked:g}. "
+        "The noise covers a distance that Newton's steps have made small *before* anything is released; the "
+        "printed noise covers what a bound allows, and buries the model."
     )
-    because += "The noise covers a distance that Newton's steps have made small *before* anything is released; the "
-    because += "printed noise covers what a bound allows, and buries the model."
     return reveal(letter(mean, (2, 10)), because)
 
 
@@ -88,11 +86,11 @@ def refuted(records: Sequence[Record]) -> HTML:
     broken = {form: sum(outcome == "refuted" for outcome in found) for form, found in outcomes.items()}
     of = {form: len(found) for form, found in outcomes.items()}
     right = "a" if broken["printed"] == 0 else "c" if broken["printed"] == of["printed"] else "b"
-    because = f"{broken['printed']} of {of['printed']} promises of printed releases are refuted, and "
-    because += f"{broken['corrected']} of "
-    because += f"{of['corrected']} of corrected ones. A printed promise stands where its noise is that of worst-case "
-    because += (
+    because = (
+        f"{broken['printed']} of {of['printed']} promises of printed releases are refuted, and "
+        f"{broken['corrected']} of "
+        f"{of['corrected']} of corrected ones. A printed promise stands where its noise is that of worst-case "
         "constants, which leaves little of the model's accuracy. And an audit can only *refute*: what it does not "
+        "refute it has not proved."
     )
-    because += "refute it has not proved."
     return reveal(right, because)

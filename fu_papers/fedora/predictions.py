@@ -41,11 +41,9 @@ def is_it_allowed(records: Sequence[Record]) -> HTML:
     met = [level for level in asked if min(record.metrics["retrained"]["entropy"] for record in records) >= level]
     because = (
         f"{100 * mean:.0f} % of the largest entropy on average ({100 * min(shares):.0f} to {100 * max(shares):.0f} by "
-    )
-    because += (
         f"request). Of the {len(asked)} thresholds in the figure it meets {len(met)} at every request. A constraint "
+        "that it does not meet *forbids retraining*, and pushes the model away from it."
     )
-    because += "that it does not meet *forbids retraining*, and pushes the model away from it."
     return reveal(letter(mean, (0.25, 0.5)), because)
 
 
@@ -59,6 +57,8 @@ def already_known(e: Experiment, runs: pd.DataFrame) -> HTML:
         f"{dataset_title(str(setting))}: {mean:.0f} % ({which})"
         for (setting, mean), which in zip(means.items(), letters, strict=True)
     )
-    because = f"{told}. It has never seen them; others of their classes have taught it to read them. *Lower is not "
-    because += "better*: the star in the figure is this number, not zero."
+    because = (
+        f"{told}. It has never seen them; others of their classes have taught it to read them. *Lower is not "
+        "better*: the star in the figure is this number, not zero."
+    )
     return reveal(all_of(letters), because)

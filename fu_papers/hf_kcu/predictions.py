@@ -26,11 +26,9 @@ def where_it_lands(records: Sequence[Record]) -> HTML:
     printed, third, corrected = medians.values()
     because = (
         f"Medians over problems and seeds: {printed:.2g} times as far as doing nothing by Algorithm 1 without its "
-    )
-    because += (
         f"clip, {third:.2g} times by Eq. (3); the corrected step {corrected:.2g}. The printed step goes *away* from "
+        "the retrained model: the sign comes first, though not alone, as exactness shows."
     )
-    because += "the retrained model: the sign comes first, though not alone, as exactness shows."
     return reveal(letter(printed, (0.5, 1.0)), because)
 
 
@@ -38,11 +36,11 @@ def how_far_it_moves(e: Experiment, runs: pd.DataFrame) -> HTML:
     """The printed step's length on the net, of the model's: at most 0.005, 0.05, or more. runs: the wide frame."""
     r = main_runs(e, runs, "HF-KCU printed")
     step, to_retrain = float(r.step.mean()), float(r.gap.mean())
-    because = f"It moves by {step:.4f} of the model's length, and Retrain is {to_retrain:.3f} away. The clip allows "
-    because += (
+    because = (
+        f"It moves by {step:.4f} of the model's length, and Retrain is {to_retrain:.3f} away. The clip allows "
         f"beta = {e.beta:g}, and line 24 multiplies by the client's weight, about one in {e.clients}: *no data can "
+        "make it longer* (exercise hf_kcu-6)."
     )
-    because += "make it longer* (exercise hf_kcu-6)."
     return reveal(letter(step, (0.005, 0.05)), because)
 
 
@@ -58,9 +56,7 @@ def worth_its_solve(e: Experiment, runs: pd.DataFrame) -> HTML:
     right = "a" if high < 0 else "c" if low > 0 else "b"
     because = (
         f"Corrected HF-KCU's divergence from Retrain on the forgotten is {r.kl_forget.mean():.3f}, that of {best} "
-    )
-    because += (
         f"ordinary round(s) of those who stay {natural[best].kl_forget.mean():.3f}; difference {told(off, 3)}. An "
+        "interval that reaches to both sides of zero *ranks nobody*."
     )
-    because += "interval that reaches to both sides of zero *ranks nobody*."
     return reveal(right, because)

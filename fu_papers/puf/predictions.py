@@ -27,8 +27,10 @@ def something_to_forget(runs: pd.DataFrame) -> HTML:
         f"{title(str(setting))}: {row.delta_forget:.1f} points of {row.forget:.1f} % ({which})"
         for (setting, row), which in zip(found.iterrows(), letters, strict=True)
     )
-    because = f"{told}. Reading images that it has never seen is what a model is trained for. What separates the two "
-    because += "is memory, and what nobody else's data could teach: most where the target alone held a class."
+    because = (
+        f"{told}. Reading images that it has never seen is what a model is trained for. What separates the two "
+        "is memory, and what nobody else's data could teach: most where the target alone held a class."
+    )
     return reveal(all_of(letters), because)
 
 
@@ -46,9 +48,9 @@ def who_falls(e: Experiment, unlearnings: Unlearnings) -> HTML:
     )
     because = (
         f"Test accuracy before any recovery, {title(setting)}: {told}. How deep a method falls says nothing yet of "
+        "how well it forgets: *random weights* have fallen nearly as deep, and are of no use. "
+        "What counts is where it stands when it is back."
     )
-    because += "how well it forgets: *random weights* have fallen nearly as deep, and are of no use. "
-    because += "What counts is where it stands when it is back."
     return reveal(lowest, because)
 
 
@@ -63,7 +65,9 @@ def pushing_harder(e: Experiment, sweep: pd.DataFrame) -> HTML:
     steps = len(gaps) - 1
     right = "a" if smaller == steps else "c" if smaller == 0 else "b"
     told = ", ".join(f"{eta:g}: {gap:.1f}" for eta, gap in gaps.items())
-    because = f"Points of forget gap by eta_u, PUF-Special, one epoch, all runs: {told}. It shrinks at {smaller} "
-    because += f"of {steps} steps. The gap is a distance to Retrain, and *below* Retrain is as far off as above; and "
-    because += "recovery undoes a part."
+    because = (
+        f"Points of forget gap by eta_u, PUF-Special, one epoch, all runs: {told}. It shrinks at {smaller} "
+        f"of {steps} steps. The gap is a distance to Retrain, and *below* Retrain is as far off as above; and "
+        "recovery undoes a part."
+    )
     return reveal(right, because)
