@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fu_papers.controls import AGAIN, REFERENCES
-from fu_papers.hf_kcu.grid import ASCENT, FORMS, MATCHED, METHODS, ROUND, Experiment
+from fu_papers.hf_kcu.grid import ASCENT, FORMS, MATCHED, METHODS, ROUND, SAME_START, Experiment
 from fu_papers.hf_kcu.results import Speeds, main_runs, rows_of, shown
 from fu_papers.hf_kcu.tables import DIVERGED
 from fu_papers.lab.record import Record
@@ -116,8 +116,9 @@ def _powers_of_ten(ax: Axes, free: float, ends: Sequence[float]) -> None:
 def price_figure(e: Experiment, runs: pd.DataFrame, passes: Mapping[str, float]) -> Figure:
     """What a price buys: KL to Retrain on the forgotten against passes over Retrain's, a dot per seed.
 
-    Natural is a line over its rounds, joined at the means. Dashed: doing nothing; the band: below what two retrainings
-    differ by, the floor. passes: of retraining, as "retrain". What has diverged is left out, and named below.
+    Natural is a line over its rounds, joined at the means. Dashed: doing nothing; dotted: what two retrainings from the
+    same weights differ by, as every method starts, the floor to reach; the band: below what two from other weights do.
+    passes: of retraining, as "retrain". What has diverged is left out, and named below.
     """
     fig, (ax,) = axes_row(1, height=4.4, width=7.4)
     whole = passes["retrain"]
@@ -136,10 +137,12 @@ def price_figure(e: Experiment, runs: pd.DataFrame, passes: Mapping[str, float])
             continue
         look: dict[str, Any] = {"color": colour(method), "marker": marker(method), "s": 50}
         ax.scatter(r.passes / whole, r.kl_forget, label=shown(method), **look)
-    nothing, floor = (main_runs(e, runs, method).kl_forget.mean() for method in ("Original", AGAIN))
+    nothing, floor, same = (main_runs(e, runs, method).kl_forget.mean() for method in ("Original", AGAIN, SAME_START))
     ax.axhline(nothing, color=colour("Original"), linestyle="--", linewidth=1, label="do nothing")
+    if same == same:  # where it was run
+        ax.axhline(same, color=colour("Retrain"), linestyle=":", linewidth=1.5, label="two retrainings, same weights")
     if floor == floor:  # two seeds at least
-        ax.axhspan(0, floor, color=colour("Retrain"), alpha=0.12, linewidth=0, label="below two retrainings' KL")
+        ax.axhspan(0, floor, color=colour("Retrain"), alpha=0.12, linewidth=0, label="below two from other weights")
     own: dict[str, Any] = {"color": colour("Retrain"), "marker": marker("Retrain"), "label": "Retrain"}
     ax.plot([1], [0], markersize=11, linestyle="none", clip_on=False, **own)
     note = f"\n(diverged, left out: {', '.join(gone)})" if gone else ""

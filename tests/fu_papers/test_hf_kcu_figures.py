@@ -486,6 +486,17 @@ def test_the_price_figure_has_a_dot_per_seed_at_its_price():
     assert list(line.get_xdata()) == [0.005, 0.005]  # one and 300 rounds, planted alike
 
 
+def test_the_price_figure_has_the_floor_from_the_same_weights_where_it_was_run():
+    name = "two retrainings, same weights"
+    other = RUNS[RUNS.method == "Retrain"].assign(method=SAME_START, kl_forget=0.25)
+    with style():
+        (without,) = figures.price_figure(E, RUNS[RUNS.method != SAME_START], PASSES).axes
+        (ax,) = figures.price_figure(E, pd.concat([RUNS[RUNS.method != SAME_START], other]), PASSES).axes
+    assert name not in [line.get_label() for line in without.lines]
+    (floor,) = (line for line in ax.lines if line.get_label() == name)
+    assert list(floor.get_ydata()) == [0.25, 0.25]
+
+
 def test_requests_in_turn_stand_beside_the_same_at_once():
     table = further_tables.sequence_table(E, RUNS)
     of = table[table.method == results.shown("HF-KCU")]
