@@ -8,6 +8,7 @@ there. `nets` are further models on a shorter schedule.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -37,7 +38,6 @@ TUNED = ("NaiveGA", "FedEraser", *FORMS, *BESIDE)  # who has something to choose
 LAST_LAYER, TRUST_REGION, STORED = "Last layer", "Trust-region Newton", "Stored vectors"
 PEERS = (LAST_LAYER, TRUST_REGION, STORED)  # other ways to solve, or not to solve, for an absence
 SAME_START = "Retrain, other batches"  # from the same weights: what a difference to Retrain is worth to a method
-DRAWS = 5  # leaving clients whose price is counted: that of the printed form grows with what its client holds
 IN_TURN = (*FORMS, MATCHED, ROUND)  # whom one request after the other is shown of
 ELSEWHERE = ("NaiveGA", *FORMS, *BESIDE)  # on the other data sets
 OF_THE_CORRECTED = {name: name for name in ("iters", "beta", "matrix", "curvature_samples")}
@@ -367,16 +367,25 @@ class Experiment(HfKcuParameters):
         }
 
     def prices(self) -> dict[str, dict[str, Any]]:
-        """The configs of the `prices` runs by setting or net: what both forms pay, whichever of several clients leaves,
-        beside retraining on the main schedule."""
+        """The configs of the `prices` runs by setting or net: what both forms pay, whichever client leaves, beside
+        retraining on the main schedule. The printed form's price grows with what its client holds.
+
+        Not of nets that train for less than the main setting, whose price no verdict rests on.
+        """
         whole = {"schedule_rounds": self.rounds, "schedule_epochs": float(self.epochs)}
-        asked = {"requests": [f"client-{i}" for i in range(min(DRAWS, self.clients))], **whole}
+        asked = {"requests": [f"client-{i}" for i in range(self.clients)], **whole}
         found = {}
-        for e, settings in ((self, self.settings), (self.for_nets(), self.nets)):
+        for e, settings in ((self, self.settings), (self.for_nets(), [] if self.nets_shortened else self.nets)):
             variants = {method: e.timed(method) for method in FORMS}
             for setting in settings:
                 found[setting] = {**e.training(setting, self.sweep_seeds[0]), **asked, "variants": variants}
         return found
+
+    @property
+    def nets_shortened(self) -> bool:
+        """Whether the further nets train for less than the main setting does: what they know then says little."""
+        whole = self.n_train or math.inf
+        return self.nets_rounds * self.nets_epochs < self.rounds * self.epochs or self.nets_n_train < whole
 
     def timed(self, method: str, **change: Any) -> dict[str, Any]:
         """What a `speed` run is told of a method."""

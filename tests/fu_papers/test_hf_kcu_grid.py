@@ -177,19 +177,23 @@ def test_peers_are_run_on_the_main_setting_and_stored_vectors_where_sweeps_are()
     assert not [cell for cell in E.changed(peers=[]).runs() if cell.method in PEERS]
 
 
-def test_prices_are_counted_for_the_first_five_clients_of_every_setting():
+def test_prices_are_counted_for_every_client_of_every_setting():
     prices = E.prices()
-    assert set(prices) == {MAIN, OTHER, NET}
-    net = prices.pop(NET)
-    assert (net["rounds"], net["schedule_rounds"], net["schedule_epochs"]) == (2, 20, 5.0)
-    assert net["variants"]["HF-KCU"]["options"]["curvature_samples"] == 10
+    assert set(prices) == {MAIN, OTHER}
     for setting, config in prices.items():
-        assert config["requests"] == [f"client-{i}" for i in range(5)]
+        assert config["requests"] == [f"client-{i}" for i in range(E.clients)]
         assert config["variants"] == {method: E.timed(method) for method in FORMS}
         assert runs.the_original(config) == {"original": (runs.train, E.training(setting, 0))}
-    assert E.changed(clients=4, shards=2, tuning_trials=1).prices()[MAIN]["requests"] == [
-        f"client-{i}" for i in range(4)
-    ]
+
+
+def test_prices_of_nets_are_counted_where_nets_train_as_long_as_the_main_setting():
+    whole = E.changed(nets_rounds=E.rounds, nets_epochs=E.epochs, n_train=400, nets_n_train=400)
+    net = whole.prices()[NET]
+    assert (net["rounds"], net["schedule_rounds"], net["schedule_epochs"]) == (20, 20, 5.0)
+    assert net["variants"]["HF-KCU"]["options"]["curvature_samples"] == 10
+    for less in ({"nets_rounds": 19}, {"nets_epochs": 4}, {"nets_n_train": 399}):
+        assert whole.changed(**less).nets_shortened
+        assert NET not in whole.changed(**less).prices()
 
 
 def test_with_a_single_seed_the_second_retraining_is_one_more():

@@ -242,9 +242,6 @@ def test_a_price_is_that_of_the_unlearning_run_and_the_printed_one_grows_with_it
         assert counted["retrain"] == 4 * 2 * (80 - len(y))
     for method in ("HF-KCU", "HF-KCU printed"):
         assert passes["client-0"][method] == cell(tiny, method).metrics["passes"]
-    assert tiny.found["prices"][NET].metrics["passes"]["client-1"]["retrain"] == 4 * 2 * (
-        40 - len(problem(TINY.for_nets().training(NET, 0)).clients[1][1])
-    )
 
 
 @pytest.mark.parametrize("method", ["HF-KCU", "HF-KCU printed"])
