@@ -271,15 +271,16 @@ class Experiment(HfKcuParameters):
         return found | again
 
     def same_start(self) -> dict[Cell, dict[str, Any]]:
-        """The `unlearn` runs of the main setting's floor like for like: a retraining from the weights of Retrain, and
-        so of the original, with the batches of the next seed."""
+        """The `unlearn` runs of the floor like for like, in every setting and net: a retraining from the weights of
+        Retrain, and so of the original, with the batches of the next seed."""
         return {
-            Cell("methods", self.main, seed, REQUEST, SAME_START): {
-                **self.unlearning(self.main, seed, "Retrain"),
+            cell._replace(method=SAME_START): {
+                **self._schedule(cell).unlearning(cell.setting, cell.seed, "Retrain"),
                 "method": SAME_START,
-                "batches": other_seed(seed, self.seeds),
+                "batches": other_seed(cell.seed, seeds, self.seeds),
             }
-            for seed in self.seeds
+            for cell, seeds, _ in self._trained()
+            if cell.group in ("methods", "nets")
         }
 
     def _schedule(self, cell: Cell) -> Experiment:

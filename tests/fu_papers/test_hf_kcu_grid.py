@@ -161,7 +161,10 @@ def test_a_retraining_from_the_same_weights_has_the_batches_of_the_next_seed_and
         needs = runs.needs(config)
         assert needs["retrained"][1] == E.training(MAIN, seed, REQUEST)
         assert needs["other batches"] == (runs.train, {**E.training(MAIN, other, REQUEST), "init": seed})
-    assert {(c.setting, c.method) for c in found} == {(MAIN, SAME_START)}
+    assert {(c.group, c.setting) for c in found} == {("methods", MAIN), ("methods", OTHER), ("nets", NET)}
+    net = found[Cell("nets", NET, 0, REQUEST, SAME_START, "tiny_cnn")]
+    assert net["rounds"] == E.nets_rounds  # the schedule of what it is the floor of
+    assert net["batches"] == 1  # the sweep's one seed has the next of all
 
 
 def test_peers_are_run_on_the_main_setting_and_stored_vectors_where_sweeps_are():
