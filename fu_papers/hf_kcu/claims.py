@@ -9,13 +9,23 @@ every machine, with the seconds beside.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
 
 from fu_papers.controls import AGAIN
+from fu_papers.hf_kcu.claims_speed import (
+    FASTER,
+    Prices,
+    fast_enough,
+    faster,
+    more_clients,
+    of_each_client,
+    range_of,
+    small_damping,
+    times_less,
+)
 from fu_papers.hf_kcu.grid import FORMS, SAME_START, Experiment
 from fu_papers.hf_kcu.results import Speeds, asr_reduction, main_runs, on_setting, rows_of, shown
 from fu_papers.hf_kcu.theory_figures import slope_of
@@ -41,12 +51,9 @@ from fu_papers.problem_figures import spread, title
 from fu_papers.problems import Setting
 from fu_papers.verdicts import ClaimResult, Theory
 
-FASTER = 47.75
-PAPER_EPOCHS = 20 * 5  # of retraining: with fewer, unlearning saves less
 POINTS = 0.60
 PRINTED, CORRECTED = "HF-KCU printed", "HF-KCU"
 UNCLIPPED = "w/o adaptive scaling"
-Prices = Mapping[str, Record]  # setting -> what is paid whichever client leaves
 NONE_COUNTED: Prices = MappingProxyType({})
 
 
@@ -62,15 +69,15 @@ def verdicts(
     noise floor is from; prices: by setting, what is paid whichever client leaves, without which H1 and H15 rest on one
     draw, and are undetermined."""
     return [
-        _faster(e, speeds["main"], prices.get(e.main)),
+        faster(e, speeds["main"], prices.get(e.main)),
         _accurate(e, runs),
         _private(e, runs),
         _causal_weighting(runs),
         _adaptive_scaling(runs),
         _cg_rate(theory),
-        _more_clients(e, speeds),
+        more_clients(e, speeds),
         _backdoor(runs, speeds["main"]),
-        _small_damping(e, speeds["main"]),
+        small_damping(e, speeds["main"]),
         _heterogeneity(e, runs),
         _equivalent(e, runs, floor),
         _direction(e, runs, theory),
@@ -78,59 +85,6 @@ def verdicts(
         _perturbation(theory),
         _carries_over(e, runs, speeds, prices),
     ]
-
-
-def _gains(record: Record, name: str) -> tuple[float, float]:
-    """How many times fewer gradient passes than retraining, and seconds."""
-    passes, seconds = (record.metrics[kind]["retrain"] / record.metrics[kind][name] for kind in ("passes", "seconds"))
-    return passes, seconds
-
-
-def _draws(price: Record | None, method: str) -> list[float]:
-    """How many times fewer passes than retraining, for every client whose leaving was counted."""
-    if price is None:
-        return []
-    return [counted["retrain"] / counted[method] for counted in price.metrics["passes"].values()]
-
-
-def _fast_enough(e: Experiment, price: Record | None, method: str) -> Part:
-    """Whether counted gains, a client's each, are the paper's. One client does not tell, nor do clients who disagree,
-    nor a few of many; and smaller ones on a schedule shorter than the paper's do not."""
-    gains = _draws(price, method)
-    if price is None or len(gains) < 2:
-        return unknown("the passes that other leaving clients take would tell")
-    met = [gain >= FASTER for gain in gains]
-    if not all(met) and e.rounds * e.epochs < PAPER_EPOCHS:
-        return unknown(f"retraining of {PAPER_EPOCHS} epochs, as in the paper, would tell")
-    if any(met) and not all(met):
-        return unknown(f"{sum(met)} of {len(met)} leaving clients take so few: which one leaves decides")
-    if len(gains) < price.config["clients"]:
-        return unknown(
-            f"only {len(gains)} of {price.config['clients']} clients were counted: the others' passes would tell"
-        )
-    return exact(all(met))
-
-
-def _range(gains: Sequence[float]) -> str:
-    """`", 20x to 90x over 5 leaving clients"`; nothing where none was counted."""
-    return f", {min(gains):.3g}x to {max(gains):.3g}x over {len(gains)} leaving clients" if gains else ""
-
-
-def _faster(e: Experiment, record: Record, price: Record | None) -> ClaimResult:
-    """H1: unlearning takes at most a 47.75th of retraining's gradient passes, whoever leaves."""
-    gains, draws = {m: _gains(record, m) for m in FORMS}, {m: _draws(price, m) for m in FORMS}
-    ours = "; ".join(
-        f"{shown(m)} {gain:.1f}x fewer passes ({taken:.1f}x in time){_range(draws[m])}"
-        for m, (gain, taken) in gains.items()
-    )
-    printed, corrected = ({"passes": _fast_enough(e, price, m)} for m in FORMS)
-    reason = (
-        f"passes ratio >= {FASTER}, counted, for every leaving client: the printed form's grow with what its client "
-        f"holds; {e.rounds} rounds x {e.epochs:g} epochs, the corrected form's curvature from "
-        f"{e.curvature_samples or 'all'} images; a price alone, what it buys is judged in H2, H3 and H11"
-    )
-    keys = [record.key, *([price.key] if price else [])]
-    return judged("H1", printed, ours, "time: one process, median of 5", keys, reason, corrected)
 
 
 def _accurate(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
@@ -277,24 +231,6 @@ def _nearness(ratios: pd.Series) -> str:
     return f"{ratios.mean():.4f}x, away in {int((ratios > 1).sum())} of {len(ratios)}"
 
 
-def _more_clients(e: Experiment, speeds: Speeds) -> ClaimResult:
-    """H7: the speed-up grows from 10 to 100 clients. Undetermined: each number of clients is one draw of who leaves."""
-    counts = [count for count in sorted(e.client_counts) if count <= 100]
-    records = [speeds[f"clients {count}"] for count in counts]
-    shown_here = []
-    for method in FORMS:
-        gains, times = zip(*(_gains(record, method) for record in records), strict=True)
-        passes, taken = (", ".join(f"{value:.0f}x" for value in values) for values in (gains, times))
-        shown_here.append(f"{shown(method)} {passes} fewer passes ({taken} in time)")
-    tells = "several draws of who holds what at each of at least four numbers of clients up to 100 would tell"
-    reason = (
-        f"passes ratio at {', '.join(map(str, counts))} clients, one draw each: printed passes grow with what the "
-        "leaving client holds, so the draw decides as much as the number of clients"
-    )
-    parts = {"growth": unknown(tells)}
-    return judged("H7", parts, "; ".join(shown_here), "one seed", [r.key for r in records], reason, parts)
-
-
 def _backdoor(runs: pd.DataFrame, record: Record) -> ClaimResult:
     """H8: attack success falls by at least 10 % and clean accuracy by at most 0.5 points; its speed is told beside."""
     parts, reductions, shown_here, keys = [], {}, [], []
@@ -308,30 +244,13 @@ def _backdoor(runs: pd.DataFrame, record: Record) -> ClaimResult:
         )
         keys += list(r.record)
     shown_here.append(f"Retrain {r.asr_retrain.mean():.1f}")
-    gains = ", ".join(f"{shown(m)} {_gains(record, m)[0]:.0f}x" for m in FORMS)
+    gains = ", ".join(f"{shown(m)} {times_less(record, m)[0]:.0f}x" for m in FORMS)
     shown_here.append(f"times fewer passes than retraining: {gains} (paper: 430x in time)")
     keys.append(record.key)
     reason = "ASR over images of other classes; reduction >= 10 % and clean drop <= 0.5"
     printed, corrected = parts
     spread_of = f"reduction: {_intervals(reductions, 1)}"
     return judged("H8", printed, "; ".join(shown_here), spread_of, keys, reason, corrected)
-
-
-def _small_damping(e: Experiment, record: Record) -> ClaimResult:
-    """H9: the smaller the damping, the faster."""
-    dampings = sorted(e.dampings, reverse=True)
-    parts, shown_here = [], []
-    for method in FORMS:
-        found = [_gains(record, f"{method}, damping {damping:g}") for damping in dampings]
-        gains, times = zip(*found, strict=True)
-        grows = exact(all(a < b for a, b in pairwise(gains)))
-        parts.append({"growth": grows if len(gains) > 1 else unknown("a second damping would tell")})
-        passes, taken = (", ".join(f"{value:.1f}x" for value in values) for values in (gains, times))
-        shown_here.append(f"{shown(method)} {passes} fewer passes ({taken} in time)")
-    reason = f"passes ratio monotone over damping {', '.join(f'{d:g}' for d in dampings)}, counted; k is fixed"
-    spread_of = "time: one process, median of 5"
-    printed, corrected = parts
-    return judged("H9", printed, "; ".join(shown_here), spread_of, [record.key], reason, corrected)
 
 
 def _heterogeneity(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
@@ -404,12 +323,12 @@ def _carries_over(e: Experiment, runs: pd.DataFrame, speeds: Speeds, prices: Pri
         keys += [record.key, *([prices[setting].key] if setting in prices else [])]
         for method in FORMS:
             r = on_setting(e, runs, setting, method)
-            price, (gain, taken), gap = prices.get(setting), _gains(record, method), r.delta_test
-            found = all_of(_fast_enough(e, price, method), lowered_by(nothing, at_most(gap, POINTS)))
+            price, (gain, taken), gap = prices.get(setting), times_less(record, method), r.delta_test
+            found = all_of(fast_enough(e, price, method), lowered_by(nothing, at_most(gap, POINTS)))
             short = setting in e.nets and _shortened(e)
             parts[method][where] = unknown("trainings as long as the main setting's would tell") if short else found
             keys += list(r.record)
-            times = f"{gain:.0f}x ({taken:.0f}x in time){_range(_draws(price, method))}"
+            times = f"{gain:.0f}x ({taken:.0f}x in time){range_of(of_each_client(price, method))}"
             shown_here.append(f"{where}, {shown(method)}: {times}, {gap.mean():.2f} points")
     short_of = f"nets on {e.nets_rounds} round(s) of {e.nets_epochs:g} epoch(s), {e.nets_n_train} images"
     reason = f"passes ratio >= {FASTER} for every leaving client, and gap <= {POINTS:.2f}; {short_of}"

@@ -13,9 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fu_papers.controls import AGAIN, REFERENCES
+from fu_papers.hf_kcu.cells import DIVERGED
 from fu_papers.hf_kcu.grid import ASCENT, FORMS, MATCHED, METHODS, ROUND, SAME_START, Experiment
 from fu_papers.hf_kcu.results import Speeds, main_runs, rows_of, shown
-from fu_papers.hf_kcu.tables import DIVERGED
 from fu_papers.lab.record import Record
 from fu_papers.look import colour, linestyle, marker, say_below
 from fu_papers.problem_figures import axes_row, counted, title

@@ -12,10 +12,10 @@ import pandas as pd
 
 from fu_core.unlearning.method import method as registered
 from fu_papers.controls import AGAIN, CONTROLS
+from fu_papers.hf_kcu.cells import distances, floors_of
 from fu_papers.hf_kcu.grid import ASCENT, BESIDE, FORMS, IN_TURN, ROUND, SAME_START, Experiment
 from fu_papers.hf_kcu.results import Unlearnings, main_runs, rows_of, shown
 from fu_papers.hf_kcu.runs import best_trial
-from fu_papers.hf_kcu.tables import distances, floors_of
 from fu_papers.lab.record import Record
 from fu_papers.over_seeds import difference, told
 from fu_papers.problem_figures import spread_or_dash

@@ -8,8 +8,9 @@ from typing import Any
 
 from fu_core.federation import Federation, Meter, fedavg
 from fu_core.request import Request
-from fu_papers.hf_kcu.runs import federation, groups_of, model_of, the_original, trained_with
-from fu_papers.hf_kcu.runs import served as serve
+from fu_papers.hf_kcu.case import federation, groups_of, model_of, trained_with
+from fu_papers.hf_kcu.case import served as serve
+from fu_papers.hf_kcu.runs import the_original
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.record import Config, run_function
 from fu_papers.lab.timing import REPEATS, Stopwatch

@@ -11,17 +11,24 @@ from typing import Any
 import pandas as pd
 
 from fu_papers.controls import AGAIN, CONTROLS, DESTROYED, REFERENCES, Standing, warned, wrong_controls
+from fu_papers.hf_kcu.cells import (
+    NETS,
+    beside_retrain,
+    distances,
+    faithfulness,
+    floors_of,
+    gain,
+    gains,
+    paper_faithfulness,
+    step_length,
+)
 from fu_papers.hf_kcu.grid import BESIDE, FORMS, METHODS, SAME_START, Experiment
-from fu_papers.hf_kcu.metrics import causal_faithfulness
 from fu_papers.hf_kcu.results import Speeds, asr_reduction, main_runs, on_setting, rows_of, shown, timed
-from fu_papers.look import published, published_row
+from fu_papers.look import published_row
 from fu_papers.problem_figures import spread_or_dash, title
 from fu_papers.problems import Setting
 
 PAPER_NAMES = {"Original": "FedAvg (trained)", "Retrain": "Retrained", "HF-KCU printed": "HF-KCU"}
-NETS = {"simple_cnn": "SimpleCNN", "vit_lite": "ViT-Lite", "resnet18": "ResNet-18", "vit_tiny": "small ViT",
-        "small_resnet": "small ResNet"}  # fmt: skip
-WITH_FLOORS = ("Original", "Retrain", AGAIN, SAME_START, DESTROYED)  # controls of the main setting: both floors
 BESIDE_RETRAIN = (
     "Original",
     AGAIN,
@@ -30,15 +37,6 @@ BESIDE_RETRAIN = (
     *FORMS,
     *BESIDE,
 )  # rows of tables that have a column for Retrain
-TRUTH = {  # columns of every table: heading -> metric and digits
-    "distance (do nothing = 1)": ("distance", 3),
-    "KL on the forgotten": ("kl_forget", 3),
-    "same prediction %": ("agreement", 1),
-    "step / |Retrain - Original|": ("travelled", 2),
-    "CG residual": ("residual", 2),
-    "|grad L| / right side": ("stationarity", 2),
-}
-DIVERGED = 100.0  # nats to Retrain: a net that still knows anything is never so far away
 DATASETS = {"mnist": "MNIST", "fashion_mnist": "FMNIST", "cifar10": "CIFAR-10"}
 # the paper's column under our heading; which table has which
 ACCURACY = {"paper: acc. %": "acc_pct"}
@@ -56,18 +54,18 @@ def table_1(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
             "test acc. %": spread_or_dash(r.test),
             "forget acc. %": spread_or_dash(r.forget),
             "Δ forget": "–" if method == "Retrain" else spread_or_dash(r.delta_forget),
-            "CF": _cf(r),
+            "CF": faithfulness(r),
             "MIA": spread_or_dash(r.mia, 3),
             "Δ MIA": "–" if method == "Retrain" else spread_or_dash(r.delta_mia, 3),
-            "step / |w|": _step(r),
-            **_gains(timed(e, speeds, e.main), method),
+            "step / |w|": step_length(r),
+            **gains(timed(e, speeds, e.main), method),
             **distances(r),
         }
         # the paper has the printed form, and no such controls
         if method not in ("HF-KCU", *BESIDE, AGAIN, SAME_START, DESTROYED):
             where = {"method": PAPER_NAMES.get(method, method)}
             row |= published_row("hf_kcu", "table_1", where, ACCURACY | {"paper: CF": "cf"})
-            row["CF by its formula"] = _paper_cf(row["paper: acc. %"], method)
+            row["CF by its formula"] = paper_faithfulness(row["paper: acc. %"], method)
             row |= published_row("hf_kcu", "table_1", where, {"paper: MIA": "mia"} | FASTER)
         rows.append(row)
     return pd.DataFrame(rows)
@@ -86,9 +84,9 @@ def table_2(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
             row: dict[str, Any] = {
                 "data / net": f"{title(setting)}, {NETS.get(s.model, s.model)}",
                 "method": shown(method),
-                **_accuracies(r),
-                "CF": _cf(r),
-                **_gains(timed(e, speeds, setting), method),
+                **beside_retrain(r),
+                "CF": faithfulness(r),
+                **gains(timed(e, speeds, setting), method),
                 **distances(r),
                 "runs": len(r),
             }
@@ -114,7 +112,7 @@ def table_3(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
             "ASR % (other classes)": spread_or_dash(r.asr),
             "ASR reduction %": "–" if method == "Original" else spread_or_dash(asr_reduction(r)),
             "ASR % (all images)": spread_or_dash(r.asr_included),
-            **_gains(timed(e, speeds, e.main), method),
+            **gains(timed(e, speeds, e.main), method),
             **distances(r),
         }
         rows.append(row | published_row("hf_kcu", "table_3", {"method": names.get(method)}, beside))
@@ -152,7 +150,7 @@ def table_5(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
     for method in floors_of(e, runs):
         r = main_runs(e, runs, method)
         accuracies = {"test acc. %": spread_or_dash(r.test), "forget acc. %": spread_or_dash(r.forget)}
-        rows.append({"damping": "–", "method": shown(method), **accuracies, "CF": _cf(r)})
+        rows.append({"damping": "–", "method": shown(method), **accuracies, "CF": faithfulness(r)})
     for damping in e.dampings:
         for method in FORMS:
             r = rows_of(runs, "damping", method, f"{damping:g}")
@@ -161,10 +159,10 @@ def table_5(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
                 "method": shown(method),
                 "test acc. %": spread_or_dash(r.test),
                 "forget acc. %": spread_or_dash(r.forget),
-                "CF": _cf(r),
+                "CF": faithfulness(r),
                 **distances(r),
                 "steps with negative curvature": str(int(r.negative.sum())),
-                "× faster": _gain(seconds["retrain"], seconds[f"{method}, damping {damping:g}"]),
+                "× faster": gain(seconds["retrain"], seconds[f"{method}, damping {damping:g}"]),
             }
             if method == "HF-KCU printed":
                 beside = {"paper: acc. %": "accuracy_fraction", "paper: CF": "cf", **FASTER}
@@ -199,8 +197,8 @@ def _sweep_table(
             row: dict[str, Any] = {
                 group: label,
                 "method": shown(method),
-                **_accuracies(r),
-                **_gains(speeds[f"{group} {label}"].metrics, method),
+                **beside_retrain(r),
+                **gains(speeds[f"{group} {label}"].metrics, method),
                 **distances(r),
                 "runs": len(r),
             }
@@ -226,14 +224,14 @@ def table_8(e: Experiment, speeds: Speeds, parameters: Mapping[str, int]) -> pd.
             else f"projected from {measured['timed_rounds']} round(s)",
             "HF-KCU corrected, s": seconds["HF-KCU"],
             "HF-KCU printed, s": seconds["HF-KCU printed"],
-            "corrected, ×": _gain(seconds["retrain"], seconds["HF-KCU"]),
-            "printed, ×": _gain(seconds["retrain"], seconds["HF-KCU printed"]),
+            "corrected, ×": gain(seconds["retrain"], seconds["HF-KCU"]),
+            "printed, ×": gain(seconds["retrain"], seconds["HF-KCU printed"]),
         }
         beside = {"paper: HF-KCU, s": "hf_kcu_s", "paper: Retrain, s": "retrain_s"}
         if printed := published_row("hf_kcu", "table_8", {"model": model}, beside):
             retrain_s = float(str(printed["paper: Retrain, s"]).replace(",", ""))
             row |= {**printed, "paper: Retrain, s": retrain_s}
-            row["paper: ×"] = _gain(retrain_s, float(printed["paper: HF-KCU, s"]))
+            row["paper: ×"] = gain(retrain_s, float(printed["paper: HF-KCU, s"]))
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -294,7 +292,7 @@ def _wrong(of: Mapping[str, pd.DataFrame], forgetting: str = "forget", what: str
     return wrong_controls({method: Standing.of(r, forgetting) for method, r in of.items()}, what)
 
 
-# --- cells and rows --------------------------------------------------------------------------------------------------
+# --- rows -------------------------------------------------------------------------------------------------------------
 
 
 def _variant_row(label: str, r: pd.DataFrame) -> dict[str, Any]:
@@ -305,7 +303,7 @@ def _variant_row(label: str, r: pd.DataFrame) -> dict[str, Any]:
         "parameter gap": spread_or_dash(r.gap, 3),
         "MIA": spread_or_dash(r.mia, 3),
         "KL": spread_or_dash(r.kl, 3),
-        "step / |w|": _step(r),
+        "step / |w|": step_length(r),
         **distances(r),
     }
     return row
@@ -313,92 +311,3 @@ def _variant_row(label: str, r: pd.DataFrame) -> dict[str, Any]:
 
 def _control_rows(e: Experiment, runs: pd.DataFrame) -> list[dict[str, Any]]:
     return [_variant_row(shown(method), main_runs(e, runs, method)) for method in floors_of(e, runs)]
-
-
-def floors_of(e: Experiment, runs: pd.DataFrame) -> list[str]:
-    """The controls of the main setting's tables; that from the same weights where it has been run."""
-    return [method for method in WITH_FLOORS if method != SAME_START or len(main_runs(e, runs, method))]
-
-
-def distances(r: pd.DataFrame) -> dict[str, Any]:
-    """How near to Retrain in every respect, how well it was solved for, and the price: what accuracies do not tell.
-
-    Means; a dash where it was not measured, and where a run has diverged, which enters no mean. A step longer than
-    Retrain is away is marked: it has gone too far whatever the direction.
-    """
-    lost = int((r.kl > DIVERGED).sum()) if "kl" in r else 0
-    found = {heading: _mean(r, name, digits) for heading, (name, digits) in TRUTH.items()}
-    if lost:
-        found = {**dict.fromkeys(TRUTH, "–"), "KL on the forgotten": f"diverged ({lost} of {len(r)})"}
-    elif "travelled" in r and r.travelled.mean() > 1:
-        found["step / |Retrain - Original|"] += " (!)"
-    served = "passes" in r and bool((r.passes > 0).all()) and len(r) > 0
-    found["images behind it"] = _behind(r) if served else "–"
-    found["passes"] = f"{r.passes.mean():.3g}" if served else "–"
-    found["MB"] = f"{r.bytes.mean() / 1e6:.3g}" if served else "–"
-    return found
-
-
-def _mean(r: pd.DataFrame, name: str, digits: int) -> str:
-    if name not in r or r[name].isna().all():
-        return "–"
-    return f"{r[name].mean():.{digits}f}"
-
-
-def _behind(r: pd.DataFrame) -> str:
-    """Images in each curvature product, where there are any."""
-    if "cg_steps" not in r or not (r.cg_steps > 0).all():
-        return "–"
-    return f"{(r.products / r.cg_steps).mean():.0f}"
-
-
-def _step(r: pd.DataFrame) -> str:
-    """A dash where no vector was changed into another: of an ensemble, a second retraining, random weights."""
-    return "–" if r.empty or r.step.isna().any() else f"{r.step.mean():.2g}"
-
-
-def _accuracies(r: pd.DataFrame) -> dict[str, Any]:
-    """What the runs `r` keep of the test data and of what is to be forgotten, beside Retrain's."""
-    return {
-        "test acc. %": spread_or_dash(r.test),
-        "Retrain's": spread_or_dash(r.test_retrain),
-        "Δ test": spread_or_dash(r.delta_test),
-        "forget acc. %": spread_or_dash(r.forget),
-        "Retrain's forget": spread_or_dash(r.forget_retrain),
-    }
-
-
-def _cf(r: pd.DataFrame) -> str:
-    """Mean causal faithfulness over the seeds where it is defined, and how many those are."""
-    if r.empty:
-        return "–"
-    known = r.cf[r.cf_defined.astype(bool)]
-    if not len(known):
-        return "undefined"
-    return f"{known.mean():.2f}" + (f" ({len(known)} of {len(r)})" if len(known) < len(r) else "")
-
-
-def _paper_cf(accuracy: float, method: str) -> float | None:
-    """CF by its own formula from the paper's accuracies: what the CF column should say (errata H3)."""
-    if method in REFERENCES:
-        return None
-    paper = published("hf_kcu", "table_1").set_index("method").acc_pct
-    found = causal_faithfulness(accuracy, paper["Retrained"], paper["FedAvg (trained)"], n_test=10_000)
-    return round(found.value, 3)
-
-
-def _gains(measured: Mapping[str, Any], method: str) -> dict[str, str]:
-    """Seconds and gradient passes against retraining; nothing for the other controls."""
-    name = "retrain" if method == "Retrain" else method
-    seconds, passes = measured["seconds"], measured["passes"]
-    if name not in seconds:  # the other controls: nothing was done, or nothing that has a price of its own
-        return {"× faster": "–", "× fewer passes": "–"}
-    return {
-        "× faster": _gain(seconds["retrain"], seconds[name]),
-        "× fewer passes": _gain(passes["retrain"], passes[name]),
-    }
-
-
-def _gain(retrain: float, taken: float) -> str:
-    """How many times less. FedEraser's first stored round is replayed as it is, without one gradient pass."""
-    return f"{retrain / taken:.3g}" if taken else "∞"

@@ -8,7 +8,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from fu_papers.controls import AGAIN, CONTROLS, DESTROYED, FLOOR
-from fu_papers.hf_kcu import figures, further_tables, results, stages, tables
+from fu_papers.hf_kcu import cells, figures, further_tables, results, stages, tables
 from fu_papers.hf_kcu.grid import (
     ABLATIONS,
     ASCENT,
@@ -129,9 +129,9 @@ def test_the_csv_file_has_a_label_for_every_row_and_what_is_derived_last():
 
 def test_table_1_has_every_method_beside_the_papers_and_its_cf_by_its_own_formula():
     table = tables.table_1(E, RUNS, SPEEDS)
-    assert list(table.method) == [results.shown(method) for method in (*tables.WITH_FLOORS, *METHODS)]
+    assert list(table.method) == [results.shown(method) for method in (*cells.WITH_FLOORS, *METHODS)]
     ours = row(table, method="HF-KCU, corrected")
-    told = {name: ours[name] for name in (*tables.TRUTH, "images behind it", "passes", "MB")}
+    told = {name: ours[name] for name in (*cells.TRUTH, "images behind it", "passes", "MB")}
     assert told == {
         "distance (do nothing = 1)": "0.900",
         "KL on the forgotten": "0.375",
@@ -180,17 +180,17 @@ def test_table_3_tells_relative_reductions():
 
 def test_the_ablations_stand_below_the_controls_with_the_papers_gap():
     table = tables.table_4(E, RUNS)
-    assert list(table.variant) == [*map(results.shown, tables.WITH_FLOORS), *ABLATIONS]
+    assert list(table.variant) == [*map(results.shown, cells.WITH_FLOORS), *ABLATIONS]
     printed = published("hf_kcu", "table_4").set_index("variant")
     ours = row(table, variant="w/o causal weighting")
     assert ours["paper: gap"] == printed.parameter_gap["w/o causal weighting"]
     assert ours["CG residual"] == "0.12"
-    assert list(tables.choices_table(E, RUNS).variant) == [*map(results.shown, tables.WITH_FLOORS), *CHOICES, *LENGTHS]
+    assert list(tables.choices_table(E, RUNS).variant) == [*map(results.shown, cells.WITH_FLOORS), *CHOICES, *LENGTHS]
 
 
 def test_table_5_gives_the_papers_fraction_in_percent():
     table = tables.table_5(E, RUNS, SPEEDS)
-    assert len(table) == len(tables.WITH_FLOORS) + 2 * len(E.dampings)
+    assert len(table) == len(cells.WITH_FLOORS) + 2 * len(E.dampings)
     printed = published("hf_kcu", "table_5").set_index("lambda")
     ours = row(table, damping="0.01", method="HF-KCU, as printed")
     assert ours["paper: acc. %"] == pytest.approx(100 * printed.accuracy_fraction[0.01])
@@ -418,7 +418,7 @@ def test_the_tuning_table_tells_the_best_of_each_method_and_what_diverged():
 def test_tuned_methods_stand_below_the_controls():
     table = further_tables.tuned_table(E, RUNS)
     tuned = (*TUNED, LAST_LAYER, TRUST_REGION, STORED)  # of which the last has nothing to choose
-    assert list(table.method) == [results.shown(m) for m in (*tables.WITH_FLOORS, *tuned)]
+    assert list(table.method) == [results.shown(m) for m in (*cells.WITH_FLOORS, *tuned)]
     assert row(table, method=results.shown("HF-KCU"))["passes"] == "1.1e+03"
 
 

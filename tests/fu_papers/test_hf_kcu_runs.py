@@ -20,7 +20,7 @@ from fu_core.unlearning.hf_kcu import hf_kcu as library_hf_kcu
 from fu_core.unlearning.memory import UpdateHistory
 from fu_core.unlearning.method import Trained, unlearn
 from fu_papers.controls import AGAIN, DESTROYED, REFERENCES
-from fu_papers.hf_kcu import claims, results, runs, theory
+from fu_papers.hf_kcu import case, claims, results, runs, theory
 from fu_papers.hf_kcu.grid import (
     ASCENT,
     LAST_LAYER,
@@ -122,7 +122,7 @@ def test_the_poisoned_training_differs_and_is_judged_on_clean_images(tiny):
     w = tiny.store.tensors(key, ["w"])["w"]
     assert not torch.equal(w, weights(tiny))
     assert cell(tiny, "Original", "backdoor").metrics["forget"] == accuracy(p.model, w, *p.clients[TARGET])
-    clients = runs.federation(TINY.training(MAIN, 0, **TINY.poisoned()), p).clients
+    clients = case.federation(TINY.training(MAIN, 0, **TINY.poisoned()), p).clients
     changed = (clients[TARGET][0] != p.clients[TARGET][0]).flatten(1).any(dim=1)
     assert 0 < int(changed.sum()) <= round(0.5 * len(changed))
     others = [i for i in clients if i != TARGET]
@@ -319,12 +319,12 @@ def test_in_turn_every_step_begins_where_the_last_one_ended():
     f = Federation(ridge.model, dict(enumerate(ridge.clients)))
     w, w_r = ridge.worlds({0: torch.arange(20), 2: torch.arange(30)}, "samples")
     unseen, both = ridge.clients[0], Deletion.of(f.clients, [0, 2])
-    found = runs.served_in_turn("HF-KCU", Trained(f, w), both, {"tol": 1e-10}, unseen)
+    found = case.served_in_turn("HF-KCU", Trained(f, w), both, {"tol": 1e-10}, unseen)
     assert torch.allclose(found.model, w_r, atol=1e-6)
-    first = runs.served("HF-KCU", Trained(f, w), Deletion.of(f.clients, [0]), {"tol": 1e-10}, unseen)
+    first = case.served("HF-KCU", Trained(f, w), Deletion.of(f.clients, [0]), {"tol": 1e-10}, unseen)
     assert not torch.allclose(first.model, w_r, atol=1e-2)
     rest = f.after(Deletion.of(f.clients, [0]))
-    second = runs.served("HF-KCU", Trained(rest, first.model), Deletion.of(rest.clients, [2]), {"tol": 1e-10}, unseen)
+    second = case.served("HF-KCU", Trained(rest, first.model), Deletion.of(rest.clients, [2]), {"tol": 1e-10}, unseen)
     assert found.cost.products == first.cost.products + second.cost.products
     assert found.cost.bytes == first.cost.bytes + second.cost.bytes
 
@@ -334,7 +334,7 @@ def test_rounds_in_turn_do_not_see_the_same_batches_twice(tiny):
     record = cell(tiny, "Original")
     p, f, _ = asked(record.config)
     w, both = weights(tiny), Deletion.of(f.clients, [0, 1])
-    found = runs.served_in_turn("Fine-tune", Trained(f, w, 4), both, {"rounds": 1}, p.validation)
+    found = case.served_in_turn("Fine-tune", Trained(f, w, 4), both, {"rounds": 1}, p.validation)
     after_one = f.after(Deletion.of(f.clients, [0]))
     after_both = after_one.after(Deletion.of(after_one.clients, [1]))
     by_hand = fedavg(after_both, fedavg(after_one, w, 1, first_round=5), 1, first_round=6)
@@ -367,7 +367,7 @@ def test_sisa_is_the_librarys_ensemble_bit_for_bit(tiny):
     with single_threaded():
         ensemble = sisa(f, w_0, TINY.rounds, groups)
         after = sisa_unlearn(f, ensemble, deletion, w_0, TINY.rounds)
-        ours = runs.Case.of(record.config, context).served(record.config, context)
+        ours = case.Case.of(record.config, context).served(record.config, context)
     assert list(ours.model.shards) == list(after.shards)
     assert all(torch.equal(ours.model.shards[ids], after.shards[ids]) for ids in after.shards)
     stay = next(group for group in groups if TARGET in group)
