@@ -259,9 +259,11 @@ def three_digits(value: float) -> float:
     return float(f"{value:.3g}")
 
 
-def save_table(frame: pd.DataFrame, path: Path, source: str) -> Path:
+def save_table(frame: pd.DataFrame, path: Path, source: str, caption: str = "") -> Path:
     """Write `frame` as CSV (UTF-8, LF, six digits) whose first line says where the data comes from.
 
+    The second is the caption, if any: what stands above the table in a notebook, warnings of its controls included,
+    shall not be lost to whoever reads the file alone.
     `pandas.read_csv(path, comment="#")` reads it back. A named index becomes the first columns.
     """
     path = _with_suffix(path, ".csv")
@@ -269,7 +271,8 @@ def save_table(frame: pd.DataFrame, path: Path, source: str) -> Path:
     if "#" in text:
         text = csv_text(_without_index(frame), quoting=csv.QUOTE_NONNUMERIC)  # a bare # would start a comment
     with written_atomically(path) as part:
-        part.write_bytes(f"# source: {one_line(source)}\n{text}".encode())
+        above = f"# {one_line(caption)}\n" if caption else ""
+        part.write_bytes(f"# source: {one_line(source)}\n{above}{text}".encode())
     return path
 
 
@@ -309,7 +312,7 @@ def _table(frame: pd.DataFrame, source: str, caption: str) -> str:
 
 def keep_table(path: Path, source: str, frame: pd.DataFrame, caption: str = "") -> HTML:
     """`save_table` and `show_table`."""
-    save_table(frame, path, source)
+    save_table(frame, path, source, caption)
     return show_table(frame, source, caption)
 
 

@@ -18,7 +18,7 @@ from fu_papers.controls import AGAIN
 from fu_papers.hf_kcu.claims_speed import (
     FASTER,
     Prices,
-    fast_enough,
+    fast_enough_for_all,
     faster,
     more_clients,
     of_each_client,
@@ -324,8 +324,8 @@ def _carries_over(e: Experiment, runs: pd.DataFrame, speeds: Speeds, prices: Pri
         for method in FORMS:
             r = on_setting(e, runs, setting, method)
             price, (gain, taken), gap = prices.get(setting), times_less(record, method), r.delta_test
-            found = all_of(fast_enough(e, price, method), lowered_by(nothing, at_most(gap, POINTS)))
-            short = setting in e.nets and _shortened(e)
+            found = all_of(fast_enough_for_all(e, price, method), lowered_by(nothing, at_most(gap, POINTS)))
+            short = setting in e.nets and e.nets_shortened
             parts[method][where] = unknown("trainings as long as the main setting's would tell") if short else found
             keys += list(r.record)
             times = f"{gain:.0f}x ({taken:.0f}x in time){range_of(of_each_client(price, method))}"
@@ -336,8 +336,3 @@ def _carries_over(e: Experiment, runs: pd.DataFrame, speeds: Speeds, prices: Pri
     return judged(
         "H15", printed, "; ".join(shown_here), of_each(len(printed), "setting", len(e.seeds)), keys, reason, corrected
     )
-
-
-def _shortened(e: Experiment) -> bool:
-    """Whether the further nets train for less than the main setting does: what they know then says little."""
-    return e.nets_rounds * e.nets_epochs < e.rounds * e.epochs or e.nets_n_train < (e.n_train or np.inf)

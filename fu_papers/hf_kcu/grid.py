@@ -22,6 +22,7 @@ from fu_core.unlearning.method import method as registered
 from fu_core.unlearning.tuning import trials
 from fu_papers.controls import AGAIN, DESTROYED, REFERENCES, other_seed
 from fu_papers.hf_kcu.parameters import HfKcuParameters
+from fu_papers.hf_kcu.variants import ABLATIONS, CHOICES, LENGTHS
 from fu_papers.lab.record import config_key
 from fu_papers.problems import Setting, client_opt, plain_fields
 from fu_papers.study import Cell
@@ -54,36 +55,6 @@ OPTIONS = {  # method -> its hyper-parameters that parameters of ours set; the o
 FIXED: dict[str, dict[str, Any]] = {  # what stands for a method in this paper
     "NaiveGA": {"until_explosion": True},  # a collapsed model is a row of Table 1
     "FedEraser": {"norm_scope": "layer"},  # as in its own paper
-}
-
-# Table 4: the change each row makes to Algorithm 1. "Influence decay" and "uniform influence" are not defined in the
-# paper; both rows are our reading, and Algorithm 1 itself has no decay (errata H5).
-ABLATIONS: dict[str, dict[str, Any]] = {
-    "full, with decay 0.9 (our reading)": {"decay": 0.9},
-    "w/o influence decay (= Algorithm 1)": {},
-    "w/o causal weighting": {"influence": "broadcast"},
-    "w/o adaptive scaling": {"scaling": False},
-    "uniform influence (our reading)": {"influence": "uniform"},
-}
-# The corrected form, one choice changed at a time. Sampled curvature and Gauss-Newton are what `corrected` says.
-CHOICES: dict[str, dict[str, Any]] = {
-    "corrected": {},
-    "with adaptive scaling": {"scaling": True},
-    "minus sign": {"sign": -1},
-    "curvature from all retained samples": {"curvature_samples": None},
-    "Hessian instead of Gauss-Newton": {"matrix": "hessian"},
-    "empirical Fisher instead of Gauss-Newton": {"matrix": "fisher"},
-    "client's own curvature": {"curvature": "local", "curvature_samples": None, "damping": 0.1},
-    "everybody's curvature": {"curvature": "global"},
-    "gradient of the retained loss": {"gradient": "retained"},
-    "gradient of the forgotten alone": {"gradient": "forgotten"},
-    "Jacobi preconditioner": {"preconditioner": "jacobi", "damping": 0.1},
-    "several steps, and two rounds of recovery": {"steps": 3, "recovery": 2},
-}
-# The corrected form where held-out images choose its length
-LENGTHS: dict[str, dict[str, Any]] = {
-    "held-out length": {},
-    "held-out length, several steps, and two rounds of recovery": {"steps": 3, "recovery": 2},
 }
 
 

@@ -22,21 +22,15 @@ from fu_papers.hf_kcu.cells import (
     paper_faithfulness,
     step_length,
 )
-from fu_papers.hf_kcu.grid import BESIDE, FORMS, METHODS, SAME_START, Experiment
+from fu_papers.hf_kcu.grid import BESIDE, FORMS, METHODS, ROUND, SAME_START, Experiment
 from fu_papers.hf_kcu.results import Speeds, asr_reduction, main_runs, on_setting, rows_of, shown, timed
 from fu_papers.look import published_row
 from fu_papers.problem_figures import spread_or_dash, title
 from fu_papers.problems import Setting
 
 PAPER_NAMES = {"Original": "FedAvg (trained)", "Retrain": "Retrained", "HF-KCU printed": "HF-KCU"}
-BESIDE_RETRAIN = (
-    "Original",
-    AGAIN,
-    SAME_START,
-    DESTROYED,
-    *FORMS,
-    *BESIDE,
-)  # rows of tables that have a column for Retrain
+# Rows of tables that have a column for Retrain
+BESIDE_RETRAIN = ("Original", AGAIN, SAME_START, DESTROYED, *FORMS, *BESIDE)
 DATASETS = {"mnist": "MNIST", "fashion_mnist": "FMNIST", "cifar10": "CIFAR-10"}
 # the paper's column under our heading; which table has which
 ACCURACY = {"paper: acc. %": "acc_pct"}
@@ -147,10 +141,9 @@ def table_5(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
     """Table 5: damping. With k fixed it cannot change the time; negative curvature may end CG early."""
     seconds = timed(e, speeds, e.main)["seconds"]
     rows: list[dict[str, Any]] = []
-    for method in floors_of(e, runs):
-        r = main_runs(e, runs, method)
+    for name, r in _beside(e, runs):
         accuracies = {"test acc. %": spread_or_dash(r.test), "forget acc. %": spread_or_dash(r.forget)}
-        rows.append({"damping": "–", "method": shown(method), **accuracies, "CF": faithfulness(r)})
+        rows.append({"damping": "–", "method": name, **accuracies, "CF": faithfulness(r), **distances(r)})
     for damping in e.dampings:
         for method in FORMS:
             r = rows_of(runs, "damping", method, f"{damping:g}")
@@ -310,4 +303,12 @@ def _variant_row(label: str, r: pd.DataFrame) -> dict[str, Any]:
 
 
 def _control_rows(e: Experiment, runs: pd.DataFrame) -> list[dict[str, Any]]:
-    return [_variant_row(shown(method), main_runs(e, runs, method)) for method in floors_of(e, runs)]
+    return [_variant_row(name, r) for name, r in _beside(e, runs)]
+
+
+def _beside(e: Experiment, runs: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """What every variant is read against: the controls, and Natural in several numbers of rounds, so that one of them
+    costs about the same passes."""
+    natural = [(f"Natural, {count} round{'s' * (count != 1)}", str(count)) for count in sorted(e.natural_rounds)]
+    found = [(name, rows_of(runs, "price", ROUND, label)) for name, label in natural]
+    return [(shown(method), main_runs(e, runs, method)) for method in floors_of(e, runs)] + found

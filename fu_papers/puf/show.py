@@ -8,7 +8,7 @@ import pandas as pd
 from IPython.display import display
 
 from fu_papers.controls import warning
-from fu_papers.look import save_table, show_table
+from fu_papers.look import keep_table, save_table, show_table
 from fu_papers.problem_figures import source, title
 from fu_papers.puf import printed_tables, results, tables
 from fu_papers.puf.figures import Curve, References
@@ -78,10 +78,9 @@ def tuning_tables(study: Study, out: Path, data: str) -> None:
         print("This profile takes all methods as published.")
         return
     chosen = tables.tuning_table(tuning, study.run("unlearning and recovery"))
-    save_table(chosen, out / "tuning.csv", data)
     save_table(tables.trials_table(experiment, tuning), out / "tuning_trials.csv", data)
     caption = "What was chosen; objective: forget gap + shortfall of validation accuracy, in points"
-    display(show_table(chosen, data, caption))
+    display(keep_table(out / "tuning.csv", data, chosen, caption))
 
 
 def save_printed_tables(study: Study, runs: pd.DataFrame, out: Path, data: str) -> None:

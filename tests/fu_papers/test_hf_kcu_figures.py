@@ -10,13 +10,10 @@ from matplotlib.figure import Figure
 from fu_papers.controls import AGAIN, CONTROLS, DESTROYED, FLOOR
 from fu_papers.hf_kcu import cells, figures, further_tables, results, stages, tables
 from fu_papers.hf_kcu.grid import (
-    ABLATIONS,
     ASCENT,
     BESIDE,
-    CHOICES,
     FORMS,
     LAST_LAYER,
-    LENGTHS,
     MATCHED,
     METHODS,
     REQUEST,
@@ -26,6 +23,7 @@ from fu_papers.hf_kcu.grid import (
     TRUST_REGION,
     TUNED,
 )
+from fu_papers.hf_kcu.variants import ABLATIONS, CHOICES, LENGTHS
 from fu_papers.lab.record import Record
 from fu_papers.look import colour, published, style
 from fu_papers.study import Cell, wide
@@ -156,18 +154,17 @@ def test_table_1_has_every_method_beside_the_papers_and_its_cf_by_its_own_formul
     assert row(table, method="HF-KCU, as printed")["paper: MIA"] == printed.mia["HF-KCU"]
 
 
-def test_table_2_has_eight_rows_per_setting_and_the_papers_where_it_has_the_net():
+def test_table_2_has_nine_rows_per_setting_and_the_papers_where_it_has_the_net():
     table = tables.table_2(E, RUNS, SPEEDS)
     beside_retrain = ("Original", AGAIN, SAME_START, DESTROYED, *FORMS, *BESIDE)
-    elsewhere = [results.shown(m) for m in beside_retrain if m != SAME_START]
-    assert list(table.method) == [results.shown(m) for m in beside_retrain] + elsewhere * 2
+    assert list(table.method) == [results.shown(m) for m in beside_retrain] * 3
     beside = table[table["paper: ×"].notna()]
     assert set(beside.method) == {"HF-KCU, as printed"}
     printed = published("hf_kcu", "table_2")
     place = printed[(printed.dataset == "MNIST") & (printed.model == "SimpleCNN")].iloc[0]
     ours = beside[beside["data / net"] == "MNIST, Dirichlet 0.5, SimpleCNN"].iloc[0]
     assert ours["paper: acc. after"] == place.acc_after_pct
-    assert list(table.runs) == [2] * 17 + [1] * 8
+    assert list(table.runs) == [2] * 18 + [1] * 9
 
 
 def test_table_3_tells_relative_reductions():
@@ -178,19 +175,30 @@ def test_table_3_tells_relative_reductions():
     assert row(table, model="poisoned (do nothing)")["ASR reduction %"] == "–"
 
 
-def test_the_ablations_stand_below_the_controls_with_the_papers_gap():
+READ_AGAINST = [*map(results.shown, cells.WITH_FLOORS), "Natural, 1 round", "Natural, 300 rounds"]
+
+
+def test_the_ablations_stand_below_the_controls_and_natural_with_the_papers_gap():
     table = tables.table_4(E, RUNS)
-    assert list(table.variant) == [*map(results.shown, cells.WITH_FLOORS), *ABLATIONS]
+    assert list(table.variant) == [*READ_AGAINST, *ABLATIONS]
     printed = published("hf_kcu", "table_4").set_index("variant")
     ours = row(table, variant="w/o causal weighting")
     assert ours["paper: gap"] == printed.parameter_gap["w/o causal weighting"]
     assert ours["CG residual"] == "0.12"
-    assert list(tables.choices_table(E, RUNS).variant) == [*map(results.shown, cells.WITH_FLOORS), *CHOICES, *LENGTHS]
+    assert list(tables.choices_table(E, RUNS).variant) == [*READ_AGAINST, *CHOICES, *LENGTHS]
+
+
+def test_natural_is_read_against_in_as_many_rounds_as_were_run():
+    runs = RUNS.copy()
+    runs.loc[(runs.group == "price") & (runs.label == "300"), "passes"] = 8000.0
+    for table, name in ((tables.table_4(E, runs), "variant"), (tables.table_5(E, runs, SPEEDS), "method")):
+        assert row(table, **{name: "Natural, 300 rounds"})["passes"] == "8e+03"
+        assert row(table, **{name: "Natural, 1 round"})["passes"] == "5"
 
 
 def test_table_5_gives_the_papers_fraction_in_percent():
     table = tables.table_5(E, RUNS, SPEEDS)
-    assert len(table) == len(cells.WITH_FLOORS) + 2 * len(E.dampings)
+    assert len(table) == len(READ_AGAINST) + 2 * len(E.dampings)
     printed = published("hf_kcu", "table_5").set_index("lambda")
     ours = row(table, damping="0.01", method="HF-KCU, as printed")
     assert ours["paper: acc. %"] == pytest.approx(100 * printed.accuracy_fraction[0.01])
@@ -448,12 +456,12 @@ def test_a_price_is_compared_with_the_best_of_naturals_rounds_that_cost_no_more(
 
 
 def test_both_floors_are_rows_where_they_have_been_run():
-    """Of the same weights on the main setting alone; and none where nobody has retrained from them."""
+    """And none where nobody has retrained from the same weights."""
     same = results.shown(SAME_START)
     nine = tables.table_9(E, RUNS).set_index("metric")
     assert nine[same]["KL on the forgotten"] == "0.125 ± 0.000"
     assert nine[FLOOR]["KL on the forgotten"] == "0.250 ± 0.000"
-    assert list(tables.table_2(E, RUNS, SPEEDS).method).count(same) == 1
+    assert list(tables.table_2(E, RUNS, SPEEDS).method).count(same) == 3
     without = RUNS[RUNS.method != SAME_START]
     for table in (tables.table_1(E, without, SPEEDS), further_tables.price_table(E, without, PASSES)):
         assert same not in set(table.method)

@@ -9,13 +9,10 @@ from fu_core.unlearning.method import method as registered
 from fu_papers.controls import AGAIN, DESTROYED, REFERENCES
 from fu_papers.hf_kcu import runs, stages
 from fu_papers.hf_kcu.grid import (
-    ABLATIONS,
     ASCENT,
     BESIDE,
-    CHOICES,
     FORMS,
     LAST_LAYER,
-    LENGTHS,
     MATCHED,
     METHODS,
     OPTIONS,
@@ -28,6 +25,7 @@ from fu_papers.hf_kcu.grid import (
     TUNED,
     shards_without_target,
 )
+from fu_papers.hf_kcu.variants import ABLATIONS, CHOICES, LENGTHS
 from fu_papers.lab.record import config_key
 from fu_papers.problems import Setting
 from fu_papers.study import Cell

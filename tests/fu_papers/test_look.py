@@ -214,6 +214,14 @@ def test_plain_table_is_plain_and_keeps_a_named_index(tmp_path):
     assert path.read_text() == "# source: s\nwho,x\na,1\nb,0.333333\n"
 
 
+def test_a_kept_table_takes_its_caption_along_with_the_warning_in_it(tmp_path):
+    caption = "Table 2.\nTwo seeds. Do nothing passes: read no row"
+    report.keep_table(tmp_path / "t.csv", "s", pd.DataFrame({"x": [1]}), caption)
+    text = (tmp_path / "t.csv").read_text()
+    assert text == "# source: s\n# Table 2. Two seeds. Do nothing passes: read no row\nx\n1\n"
+    assert pd.read_csv(tmp_path / "t.csv", comment="#").x.tolist() == [1]
+
+
 def test_shown_table_has_caption_source_and_no_index():
     frame = pd.DataFrame({"method": ["<b>"], "acc": [1 / 3], "none": [float("nan")]})
     shown = report.show_table(frame, "digits & more", "Table <1>").data
