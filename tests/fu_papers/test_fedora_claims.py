@@ -45,7 +45,8 @@ RULES = {
     ),
     "F5": (
         "counted, in every setting, among methods that forgot comparably, by a model at most one point of test acc. "
-        "below Retrain: at most half of Retrain's, and fewer than ICO and CVFU"
+        "below Retrain: at most half of Retrain's, and fewer than ICO and CVFU; where doing nothing is not within a "
+        "point of Retrain on both accuracies"
     ),
     "F6": "each effect has the printed direction, 95% intervals over seeds of the paired differences",
     "F7": (
@@ -316,6 +317,14 @@ def test_f5_asks_for_half_of_retrains_samples_and_for_fewer_than_ico_and_cvfu(ch
     assert {TABLE, CIFAR} < set(result.records)
     assert "0.1x to 0.1x in time" in result.ours
     assert verdict_on("F5", main=everywhere(where=change)).verdict == (HOLDS if verdict == HOLDS else PART)
+
+
+@pytest.mark.parametrize(
+    ("nothing", "verdict"),
+    [({"delta_forget": 1.0}, NOT), ({"delta_forget": 1.01}, HOLDS), ({"delta_forget": 1.0, "test": 70.0}, HOLDS)],
+)
+def test_f5_does_not_hold_where_doing_nothing_is_as_good_and_cheaper(nothing, verdict):
+    assert verdict_on("F5", main=everywhere({NOTHING: nothing})).verdict == verdict
 
 
 # --- F6 to F8: ablations and sweeps ----------------------------------------------------------------------------------
