@@ -48,7 +48,7 @@ figures: $(READY) ## Draw them again from the committed records, computing nothi
 
 # One thread each: the test processes share the cores, and sums keep their order. What takes longest begins (tests/conftest.py).
 # Papers' notebooks are drawn from the committed records; that notebooks compute from nothing is tested in tests/notebooks.
-TEST := OMP_NUM_THREADS=1 FU_FIGURES="$(CURDIR)/runs/test-figures" $(PY) -m pytest -n $(or $(JOBS),auto) --dist loadscope --no-loadscope-reorder
+TEST := OMP_NUM_THREADS=1 FU_FIGURES="$(CURDIR)/runs/test-figures" $(PY) -m pytest --durations=25 -n $(or $(JOBS),auto) --dist loadscope --no-loadscope-reorder
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 OF_PAPERS := $(wildcard notebooks/0[1-9]_*.ipynb)
 
