@@ -1,4 +1,4 @@
-"""Seconds, memory and start-up of federated rounds: ours, a plain PyTorch loop, Flower and pfl-research.
+"""Seconds, memory and start-up of federated rounds: ours, a plain PyTorch loop, Flower, pfl-research and BlazeFL.
 
     make bench                                          # writes benchmarks/rounds.csv
     python benchmarks/bench_rounds.py --quick           # fewer repetitions
@@ -17,6 +17,9 @@ peak MiB            resident memory of all its processes during a round, see `Te
 accuracy            on the test set after all rounds, in percent
 difference          the largest difference of its model from the plain loop's after the first round: rounding, which
                     training lets grow later. With the accuracy, the proof of equal work
+same bits           of three starts with the same seed, how many end their first round in the same model, bit by bit
+
+BlazeFL needs Python 3.12 or later: FU_BLAZEFL names an interpreter that has it and torch; else it is left out.
 
 It takes about 10 GB of memory, since everybody's processes wait for their turns beside each other.
 """
@@ -33,6 +36,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
+import torch
 from teams import PLAIN, Contestant, Team, contestants, version
 from torch import Tensor
 from workloads import WORKLOADS, Workload, load_or_generate, prepare
@@ -47,17 +51,19 @@ from fu_papers.lab.provenance import MIB, machine
 OUT = Path(__file__).resolve().parent / "rounds.csv"
 REPETITIONS, QUICK = 7, 3
 WARM_UP = 2  # rounds before the repetitions: one ends the start, memory is sampled during the other
-OPTIONAL = ("flower", "pfl")
+OPTIONAL = ("flower", "pfl", "blazefl")
+STARTS = 3  # of everybody with the same seed
 STARTUP = 3.0  # seconds
 SHOWN = [  # on the screen; the file has the rest
     "workload", "implementation", "seconds per round", "ms per local step", "faster than plain, x",
-    "fu_core faster, x", "start-up, s", "peak MiB", "accuracy, %", "difference", "note",
+    "fu_core faster, x", "start-up, s", "peak MiB", "accuracy, %", "difference", "same bits", "note",
 ]  # fmt: skip
 TARGETS = {  # workload, framework: how many times faster we want to be, on as many cores
     ("small CNN", "flower"): 2.0,
     ("small CNN", "pfl"): 1.2,
     ("softmax regression", "flower"): 10.0,
     ("softmax regression", "pfl"): 10.0,
+    ("LeNet, 100 clients", "blazefl"): 1.0,
     **{(workload.name, "plain"): 1.0 for workload in WORKLOADS.values()},
 }
 
@@ -71,6 +77,7 @@ class Result:
     peak: float  # MiB
     seconds: list[float] = field(default_factory=list)  # per round, for each repetition
     models: list[Tensor] = field(default_factory=list)  # after all rounds
+    same: int = 1  # of `STARTS`, how many ended their first round in the same models, bit by bit
 
 
 def run(workload: Workload, entered: Sequence[Contestant], repetitions: int, folder: Path) -> dict[str, Result]:
@@ -89,7 +96,20 @@ def run(workload: Workload, entered: Sequence[Contestant], repetitions: int, fol
             print(f"{workload.name}: repetition {repetition + 1} of {repetitions}", flush=True)
         for team in teams:
             results[team.contestant.name].models = team.models()
+    for contestant in entered:
+        result = results[contestant.name]
+        for _ in range(STARTS - 1):
+            again = first_models(contestant, folder)
+            result.same += all(torch.equal(a, b) for a, b in zip(again, result.first_models, strict=True))
+        print(f"{workload.name}: {contestant.name}: {result.same} of {STARTS} starts gave the same bits", flush=True)
     return results
+
+
+def first_models(contestant: Contestant, folder: Path) -> list[Tensor]:
+    """The models (d,) of a contestant's trainings after their first round, from a fresh start."""
+    with Team(contestant, folder) as team:
+        team.first_round()
+        return team.models()
 
 
 def tabulate(
@@ -120,6 +140,7 @@ def tabulate(
                 "peak MiB": result.peak,
                 "accuracy, %": accuracy(model, result.models[0], data.x_test, data.y_test),
                 "difference": float((result.first_models[0] - plain.first_models[0]).abs().max()),
+                "same bits": f"{result.same} of {STARTS}",
             }
         row["note"] = f"not installed: {', '.join(contestant.missing)}" if contestant.missing else ""
         rows.append(row)
@@ -179,7 +200,7 @@ def provenance(sources: Sequence[str], repetitions: int) -> str:
     """The comment above the table."""
     here = machine()
     versions = {"Python": here["python"], "torch": here["torch"]}
-    versions |= {package: version(package) or "not installed" for package in ("flwr", "ray", "pfl")}
+    versions |= {package: version(package) or "not installed" for package in ("flwr", "ray", "pfl", "blazefl")}
     listed = ", ".join(f"{name} {number}" for name, number in versions.items())
     told = f"{here['cpu']}; threads as listed; median of {repetitions} repetitions; {listed}"
     return "".join(f"# {line}\n" for line in (told, *sources))

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -27,13 +28,28 @@ from fu_papers.lab.provenance import MIB
 
 HERE = Path(__file__).resolve().parent
 PACKAGES = HERE / ".packages"  # pfl and what it needs, see requirements.txt: only its own process looks there
+BLAZEFL = "FU_BLAZEFL"  # environment variable: an interpreter that has torch and blazefl
 SAMPLE_SECONDS = 0.05
 PATIENCE = 60  # seconds until a process that was told to end is killed
 
 
 def version(package: str) -> str | None:
-    """Of an installed package, ours or pfl's; None if it is missing."""
+    """Of an installed package, ours, pfl's or in BlazeFL's interpreter; None if it is missing."""
+    if package == "blazefl":
+        return blazefl_version()
     return next((found.version for found in distributions(name=package, path=[str(PACKAGES), *sys.path])), None)
+
+
+@cache
+def blazefl_version() -> str | None:
+    """In the interpreter that FU_BLAZEFL names, with that interpreter's own: BlazeFL needs Python 3.12 or later."""
+    if not (python := os.environ.get(BLAZEFL)):
+        return None
+    asked = (
+        "import platform, importlib.metadata as m; print(m.version('blazefl'), 'in Python', platform.python_version())"
+    )
+    answer = subprocess.run([python, "-c", asked], capture_output=True, text=True)
+    return answer.stdout.strip() if answer.returncode == 0 else None
 
 
 @dataclass(frozen=True)
@@ -53,9 +69,14 @@ class Contestant:
         """Its packages that are not installed."""
         return [package for package in self.packages if version(package) is None]
 
+    @property
+    def python(self) -> str:
+        """The interpreter of its processes."""
+        return os.environ[BLAZEFL] if self.framework == "blazefl" else sys.executable
+
     def command(self, folder: Path, seed: int) -> list[str]:
         """What starts one of its trainings."""
-        return [sys.executable, str(HERE / f"{self.framework}_rounds.py"), str(folder), str(seed), *self.arguments]
+        return [self.python, str(HERE / f"{self.framework}_rounds.py"), str(folder), str(seed), *self.arguments]
 
     def environment(self) -> dict[str, str]:
         """Fixed threads, the CPU alone, nothing sent to anybody, and for pfl its packages."""
@@ -67,7 +88,9 @@ class Contestant:
             "FLWR_TELEMETRY_ENABLED": "0",
             "RAY_USAGE_STATS_ENABLED": "0",
         }
-        return os.environ | fixed | ({"PYTHONPATH": str(PACKAGES)} if self.framework == "pfl" else {})
+        elsewhere = {"pfl": PACKAGES, "blazefl": HERE.parent}  # whose modules its interpreter does not have
+        found = elsewhere.get(self.framework)
+        return os.environ | fixed | ({"PYTHONPATH": str(found)} if found else {})
 
 
 PLAIN = Contestant("plain PyTorch loop", "plain")
@@ -79,13 +102,14 @@ def contestants(cores: int) -> list[Contestant]:
     One training uses two cores by torch's threads, or in Flower by two clients at a time. Two independent trainings
     are what JOBS=2 makes of a grid of runs: half of them in each of two processes, with a thread each.
     """
-    pfl, flower = ("pfl",), ("flwr", "ray")
+    pfl, flower, blazefl = ("pfl",), ("flwr", "ray"), ("blazefl",)
     on_one = [
         PLAIN,
         Contestant("fu_core loop", "fu_core", ("loop",)),
         Contestant("fu_core vmap", "fu_core", ("vmap",)),
         Contestant("fu_core auto", "fu_core", ("auto",)),
         Contestant("pfl", "pfl", packages=pfl),
+        Contestant("BlazeFL, one thread", "blazefl", ("single",), packages=blazefl),
     ]
     if cores == 1:
         return [*on_one, Contestant("Flower", "flower", ("1", "1"), packages=flower)]
@@ -97,6 +121,8 @@ def contestants(cores: int) -> list[Contestant]:
         Contestant("pfl, 2 threads", "pfl", threads=2, cores=2, packages=pfl),
         Contestant("Flower, 1 client at a time, 2 threads", "flower", ("2", "1"), threads=2, cores=2, packages=flower),
         Contestant("Flower, 2 clients at a time", "flower", ("2", "2"), cores=2, packages=flower),
+        Contestant("BlazeFL, 2 threads", "blazefl", ("threads",), cores=2, packages=blazefl),
+        Contestant("BlazeFL, 2 processes", "blazefl", ("processes",), cores=2, packages=blazefl),
     ]
 
 

@@ -40,6 +40,8 @@ WORKLOADS = {
     "softmax": Workload("softmax regression", "mnist", "softmax_regression", 1000, 60, 10, 10, block=20),
     "cnn": Workload("small CNN", "mnist", "simple_cnn", 10, 600, 10, 32, block=1),
     "resnet": Workload("GroupNorm ResNet", "cifar10", "small_resnet", 10, 320, 10, 32, block=1),
+    # of the size of BlazeFL's own benchmark, which does five such epochs a round
+    "lenet": Workload("LeNet, 100 clients", "cifar10", "lenet", 100, 500, 100, 50, block=1),
 }
 
 

@@ -21,7 +21,7 @@ import bench_certified
 import bench_rounds
 import bench_unlearning
 import workloads
-from teams import PLAIN, Contestant, Team, contestants
+from teams import BLAZEFL, PLAIN, Contestant, Team, blazefl_version, contestants
 from turns import Task
 from workloads import Workload, prepare
 
@@ -40,7 +40,9 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def results(folder):
-    return bench_rounds.run(TINY, [PLAIN, *OURS], REPETITIONS, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bench_rounds, "STARTS", 2)
+        return bench_rounds.run(TINY, [PLAIN, *OURS], REPETITIONS, folder)
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +56,32 @@ def test_everybody_trains_the_same_model(table):
     assert plain["accuracy, %"] > 30  # 10 % by chance: something was trained
     assert {row["accuracy, %"] for row in ours} == {plain["accuracy, %"]}
     assert all(0 <= row["difference"] < 1e-6 for row in ours)
+
+
+def test_the_same_seed_gives_the_same_bits(results):
+    assert [result.same for result in results.values()] == [2, 2, 2]
+
+
+def test_other_bits_are_counted_as_such(folder, monkeypatch):
+    drawn = iter(range(10))
+    models = bench_rounds.first_models
+    monkeypatch.setattr(
+        bench_rounds, "first_models", lambda c, place: [w + (next(drawn) == 0) for w in models(c, place)]
+    )
+    assert bench_rounds.run(TINY, [PLAIN], 1, folder)[PLAIN.name].same == 2  # of three: the first and the last
+
+
+def test_blazefl_takes_part_with_an_interpreter_of_its_own(folder, monkeypatch):
+    (rival,) = (c for c in contestants(cores=1) if c.framework == "blazefl")
+    blazefl_version.cache_clear()
+    monkeypatch.delenv(BLAZEFL, raising=False)
+    assert rival.missing == ["blazefl"]
+    blazefl_version.cache_clear()
+    monkeypatch.setenv(BLAZEFL, sys.executable)  # which has none
+    assert rival.missing == ["blazefl"]
+    blazefl_version.cache_clear()
+    assert rival.command(folder, 0)[0] == sys.executable
+    assert rival.environment()["PYTHONPATH"] == str(ROOT)
 
 
 def test_two_trainings_at_the_same_time_are_independent(results):
@@ -103,7 +131,7 @@ def test_the_file_is_the_table_under_comments(table, tmp_path, monkeypatch, caps
 
     out = tmp_path / "rounds.csv"
     monkeypatch.setattr(bench_rounds, "measure", measured)
-    bench_rounds.main(["--quick", "--only", "cnn", "--without", "flower", "pfl", "--out", str(out)])
+    bench_rounds.main(["--quick", "--only", "cnn", "--without", "flower", "pfl", "blazefl", "--out", str(out)])
     [(workload, everybody, repetitions)] = called
     assert (workload.name, repetitions) == ("small CNN", bench_rounds.QUICK)
     assert {contestant.framework for contestant in everybody} == {"plain", "fu_core"}
@@ -122,7 +150,7 @@ def test_an_unknown_workload_is_one_clear_error(capsys):
         bench_rounds.main(["--only", "resnets"])
     message = capsys.readouterr().err
     assert message.count("error:") == 1
-    assert "--only must be one of 'softmax', 'cnn', 'resnet', got 'resnets'; did you mean 'resnet'?" in message
+    assert "--only must be one of 'softmax', 'cnn', 'resnet', 'lenet', got 'resnets'; did you mean 'resnet'?" in message
 
 
 def test_trainings_at_the_same_time_share_the_seconds_of_the_slower_one(tmp_path, monkeypatch):
