@@ -23,12 +23,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import flwr
+from flwr.serverapp import Grid
 
 from fu_core import partition
 from fu_core.data import load
 from fu_core.federation import ClientOpt, Federation, fedavg
 from fu_core.federation.elsewhere import as_server
-from fu_core.flower import Grid, UnlearningStrategy, client_app, simulate, to_arrays, to_vector
+from fu_core.flower import UnlearningStrategy, client_app, simulate, to_arrays, to_vector
 from fu_core.models import build
 from fu_core.request import Request
 from fu_core.unlearning.memory import Memory, UpdateHistory

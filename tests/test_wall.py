@@ -1,4 +1,7 @@
-"""The wall between the houses: fu_core knows nothing of the companion, by its source and by what it loads."""
+"""The wall between the houses: fu_core knows nothing of the companion, by its source and by what it loads.
+
+And what keeps both of them readable: no long modules, no functions with many parameters.
+"""
 
 import ast
 import re
@@ -8,6 +11,7 @@ import tomllib
 from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 
 import fu_papers
@@ -20,7 +24,8 @@ COMPANION = {
     "fu_papers", "pandas", "matplotlib", "seaborn", "papermill", "nbclient", "nbformat", "joblib", "IPython",
     "ipywidgets", "safetensors", "psutil", "pydantic",
 }  # fmt: skip
-# Modules on a package that the library can do without: fu_core.lazy reaches them, or whoever has that package does.
+# Modules, with all that is in them, on a package that the library can do without: fu_core.lazy reaches them, or whoever
+# has that package does.
 LATE = {
     "fu_core.flower": "flwr",
     "fu_core.models.res_unet": "torchvision",
@@ -29,6 +34,8 @@ LATE = {
 }
 SLOW = {"sklearn", "torchvision", "transformers", "medmnist", "nibabel", "flwr"}
 SECONDS = 0.3  # on top of torch, which takes 1 to 2
+LINES = 400  # of a module, with its docstrings and comments
+PARAMETERS = 8  # of a function; a constructor's are fields, which have names and defaults of their own
 
 
 def imported(source):
@@ -117,11 +124,52 @@ def test_the_companion_declares_what_it_imports_and_asks_for_what_its_extra_brin
     assert sorted(distribution_of[package][0] for package in fu_papers.NEEDS) == sorted(declared("papers") - declared())
 
 
+# --- how long, how wide ---
+
+
+def parameters(function):
+    """The names of a function's parameters, but for the object or class that a method belongs to."""
+    of = function.args
+    names = [arg.arg for arg in (*of.posonlyargs, *of.args, *of.kwonlyargs, of.vararg, of.kwarg) if arg is not None]
+    return names[1:] if names[:1] in (["self"], ["cls"]) else names
+
+
+def too_wide(source):
+    """The functions of a module with more than PARAMETERS parameters: `name: how many`."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
+    counts = [(node.name, len(parameters(node))) for node in functions if node.name not in ("__init__", "__new__")]
+    return [f"{name}: {count}" for name, count in counts if count > PARAMETERS]
+
+
+def test_parameters_are_counted_however_they_are_given():
+    source = """
+class C:
+    def __init__(self, a, b, c, d, e, f, g, h, i): ...
+    def method(self, a, b, /, c, d, *, e, f, g, h): ...
+    def wide(self, a, b, /, c, d, *rest, e, f, g, **more): ...
+def outer(a, b, c, d, e, f, g, h):
+    def inner(a, b, c, d, e, f, g, h, i=None): ...
+"""
+    assert too_wide(source) == ["wide: 9", "inner: 9"]
+
+
+@pytest.mark.parametrize("house", sorted(HOUSES))
+def test_no_module_is_longer_than_a_reader_can_hold(house):
+    counts = {name: len(source.splitlines()) for name, source in modules(house).items()}
+    assert {name: count for name, count in counts.items() if count > LINES} == {}
+
+
+@pytest.mark.parametrize("house", sorted(HOUSES))
+def test_no_function_has_more_parameters_than_a_call_can_show(house):
+    assert {name: found for name, source in modules(house).items() if (found := too_wide(source))} == {}
+
+
 # --- by what it loads ---
 
 
 def test_importing_its_modules_loads_nothing_slow_and_nothing_of_the_companion():
-    found = loaded_by(*(name for name in modules() if name not in LATE))
+    found = loaded_by(*(name for name in modules() if not any(f"{name}.".startswith(f"{late}.") for late in LATE)))
     assert {"fu_core", "torch", "networkx"} <= found
     assert found & (COMPANION | SLOW) == set()
 

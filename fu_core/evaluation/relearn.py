@@ -11,7 +11,7 @@ T is at least the cap, and it has to be counted apart.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from torch import Tensor
@@ -25,6 +25,21 @@ from fu_core.streams import stream_seed
 MEASURES = ("accuracy", "loss")
 
 
+@dataclass(frozen=True)
+class Level:
+    """How well a model knows some samples: `by` accuracy, in percent (Dice for segmentation), or by its mean loss."""
+
+    value: float
+    by: str = "accuracy"
+
+    def __post_init__(self) -> None:
+        check_choice("by", self.by, MEASURES)
+
+    def reaches(self, target: Level) -> bool:
+        """At least that accuracy, or at most that loss."""
+        return self.value <= target.value if self.by == "loss" else self.value >= target.value
+
+
 class Relearned(NamedTuple):
     """Passes until the target was reached, in shares of a pass; the cap where it was not."""
 
@@ -32,17 +47,17 @@ class Relearned(NamedTuple):
     reached: bool
 
 
-def level(model: FlatModel, w: Tensor, forget: Client, *, by: str = "accuracy") -> float:
-    """What is to be reached again: the accuracy in percent (Dice for segmentation) or the mean loss on `forget`.
+def level(model: FlatModel, w: Tensor, forget: Client, *, by: str = "accuracy") -> Level:
+    """What is to be reached again: the accuracy or the mean loss on `forget`.
 
     Raises `UnsupportedTask` for the accuracy of a regression.
     """
     check_choice("by", by, MEASURES)
     if by == "loss":
-        return float(model.predict_losses(w, *forget).double().mean())
+        return Level(float(model.predict_losses(w, *forget).double().mean()), by)
     if model.task == "regression":
         raise UnsupportedTask("a regression has no accuracy: measure it by its loss")
-    return accuracy(model, w, *forget)
+    return Level(accuracy(model, w, *forget), by)
 
 
 def relearn_passes(
@@ -51,18 +66,17 @@ def relearn_passes(
     forget: Client,
     local: ClientOpt,
     *,
-    target: float,
+    target: Level,
     cap: float,
     seed: int,
     per_pass: int = 10,
-    by: str = "accuracy",
 ) -> Relearned:
     """Train from `w` (d,), which is left untouched, on the forgotten samples until `level` is back at `target`.
 
     forget: x (n, ...), y (n,); local: the optimiser and batches of a client, of which rate, momentum, decay of weights
-    and batch size count, never its augmentation or the rate's decay over rounds. target: the original model's `level`;
-    at least this accuracy, or at most this loss. It is looked at before the first step, so that the original needs
-    none, then at `per_pass` places of every pass, evenly, or after every batch where there are fewer, and at the end.
+    and batch size count, never its augmentation or the rate's decay over rounds. target: the original model's `level`.
+    It is looked at before the first step, so that the original needs none, then at `per_pass` places of every pass,
+    evenly, or after every batch where there are fewer, and at the end.
 
     Random: the batches, from streams of (seed, "relearn"), the same for every model. Raises `InvalidRequest` for no
     samples at all, `NumericalFailure` on divergence, and as `level`.
@@ -76,8 +90,7 @@ def relearn_passes(
     looks = {math.ceil(k * per_epoch / per_pass) % per_epoch for k in range(1, per_pass + 1)}
 
     def is_back() -> bool:
-        now = level(model, v, forget, by=by)
-        return now <= target if by == "loss" else now >= target
+        return level(model, v, forget, by=target.by).reaches(target)
 
     v, optimiser = w.detach().clone(), opt.fresh(round=1)
     if is_back():

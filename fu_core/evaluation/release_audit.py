@@ -3,7 +3,7 @@
     def release(world, k):                       # the k-th independent release: data in, noisy models (K, d) out
         return du_release(federation, world, deletion, config, privacy).models
 
-    found = audit_release(release, trained, retrained, claimed=1.0, delta=1e-5)
+    found = audit_release(release, (trained, retrained), claimed=1.0, delta=1e-5)
     found.proved, found.refuted, found.expected
 
 Nothing but the published models is looked at. Too little noise, a sensitivity that was underestimated, noise that
@@ -21,7 +21,7 @@ With D = mean of world A's releases less mean of world B's, (K, d), a release X 
 For one published model, K = 1, the first and the last. The guess changes half-way between the worlds' means, or, for
 the change, where half of the changes say. Several scores are as many audits of one certificate: each is at
 alpha / (number of scores), so that the largest of their bounds is right with probability 1 - alpha. So do several
-certificates that are judged together share alpha (`audits`); unlike with Holm's steps, what is left are bounds.
+certificates that are judged together share alpha in equal parts; unlike with Holm's steps, what is left are bounds.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from fu_core.evaluation.audit import AuditResult, epsilon_lower_bound, largest_p
 from fu_core.streams import numpy_stream
 from fu_core.unlearning.gaussian_mechanism import check_probability, gdp_mu
 
+ALPHA = 0.05
 World = TypeVar("World")
 
 
@@ -62,30 +63,29 @@ class ReleaseAudit(NamedTuple):
 
 def audit_release(
     release: Callable[[World, int], Tensor],
-    world_a: World,
-    world_b: World,
+    worlds: tuple[World, World],
     *,
     claimed: float,
     delta: float,
     draws: int = 1000,
     score: Callable[[Tensor], float] | None = None,
-    alpha: float = 0.05,
-    audits: int = 1,
+    alpha: float = ALPHA,
     seed: int = 0,
 ) -> ReleaseAudit:
     """Audit the claim that releases of two worlds are (claimed, delta)-indistinguishable, thanks to Gaussian noise.
 
     release: of a world and k = 0, 1, ..., 2 draws - 1 to what is published, (K, d), with noise of its own for every k;
-    world_a, world_b: whatever it takes, e.g. models that are to forget, and models that never knew; draws: releases per
-    world, a multiple of 8; score: of what is published, a number, instead of those above; audits: how many are judged
-    together, this one included. Keeps two sums (K, d), and a number per release and score.
+    worlds: A and B, whatever it takes, e.g. models that are to forget, and models that never knew; draws: releases per
+    world, a multiple of 8; score: of what is published, a number, instead of those above; alpha: of the bound to be too
+    large; of several audits that are judged together each has its share. Keeps two sums (K, d), and a number per
+    release and score.
 
     Random: what `release` draws, and which k is of which world, from (seed, "audit release"), so that nothing else that
     changes with k is taken for the world.
 
     Raises ValueError for a `draws` that is not a positive multiple of 8, a `claimed` not above 0, a `delta` or `alpha`
-    outside (0, 1), an `audits` below 1, or releases that are not all of one shape (K, d); NumericalFailure if what is
-    published, or its score, is not finite.
+    outside (0, 1), or releases that are not all of one shape (K, d); NumericalFailure if what is published, or its
+    score, is not finite.
     """
     check_count("draws", draws, least=8)
     if draws % 8:
@@ -93,19 +93,18 @@ def audit_release(
     check_positive("claimed", claimed)
     check_probability("delta", delta)
     check_probability("alpha", alpha)
-    check_count("audits", audits)
     is_a = _worlds_in_order(draws, seed)
 
     shapes: set[torch.Size] = set()
 
     def published(k: int) -> Tensor:
-        models = release(world_a if is_a[k] else world_b, k)
+        models = release(worlds[0] if is_a[k] else worlds[1], k)
         shapes.add(models.shape)
         return _checked(models, shapes)
 
     read = _given(score, published, is_a[:draws]) if score else _linear(published, is_a[:draws])
 
-    level = alpha / audits / len(read.names)
+    level = alpha / len(read.names)
     scores = np.array([read.scores(published(k)) for k in range(draws, 2 * draws)])  # (draws, scores)
     if not np.isfinite(scores).all():
         raise NumericalFailure("score must be finite, but it gave NaN or infinity")

@@ -48,15 +48,15 @@ from fu_core.unlearning.fedora_score import (
     threshold_of_entropy,
     uncertainty_loss,
 )
-from fu_core.unlearning.fedora_steps import Answer, Ending, Iteration, VectorDual, adjustment, primal_dual
+from fu_core.unlearning.fedora_steps import Answer, AtLeast, Ending, Iteration, VectorDual, adjustment, primal_dual
 from fu_core.unlearning.method import Trained, register
 from fu_core.unlearning.needs import Needs
 from fu_core.unlearning.ranges import Choice, Range
 
 __all__ = [  # what the score's and the iteration's modules define is asked for here
-    "Calibrated", "Ending", "FedORA", "InfeasibleConstraint", "Iteration", "VectorDual", "adjustment", "entropies",
-    "entropy_share", "fedora", "largest_score", "primal_dual", "threshold_of_entropy", "threshold_of_unseen",
-    "uncertainty_loss",
+    "AtLeast", "Calibrated", "Ending", "FedORA", "InfeasibleConstraint", "Iteration", "VectorDual", "adjustment",
+    "entropies", "entropy_share", "fedora", "largest_score", "primal_dual", "threshold_of_entropy",
+    "threshold_of_unseen", "uncertainty_loss",
 ]  # fmt: skip
 
 DUALS = ("scalar", "vector")
@@ -255,30 +255,36 @@ def fedora(
             on_iteration(iteration)
 
     f.meter.keep("theta0 and the cached gradient", *f.parties.w, *f.parties.w)
-    theta = unlearned(
-        f.parties.w, score, retained, forget, retain, config,
-        classes=f.parties.active.classes, seed=f.seed, on_iteration=counted, notes=notes,
-    )  # fmt: skip
+    objective = Objective(score, retained, forget, retain, f.parties.active.classes)
+    theta = unlearned(f.parties.w, objective, config, seed=f.seed, on_iteration=counted, notes=notes)
     return f.parties.having(theta)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What (7) is about, whoever holds what of the samples: a low `retained` with as high a `score` as is asked for.
+
+    score, retained: L_u and L_r at some parameters on some samples, of which `forget` (n_u,) and `retain` (n_r,) are
+    the names: row numbers, say. classes: C, of what is predicted.
+    """
+
+    score: Callable[[Vectors, Tensor], Answer]
+    retained: Callable[[Vectors, Tensor], Answer]
+    forget: Tensor
+    retain: Tensor
+    classes: int
 
 
 def unlearned(
     theta0: Vectors,
-    score: Callable[[Vectors, Tensor], Answer],
-    retained: Callable[[Vectors, Tensor], Answer],
-    forget: Tensor,
-    retain: Tensor,
+    objective: Objective,
     config: FedORA,
     *,
-    classes: int,
     seed: int,
     on_iteration: Callable[[Iteration], None] | None = None,
     notes: dict[str, Any] | None = None,
 ) -> Vectors:
-    """The parameters, one vector per party, after (7) is solved from `theta0`, whoever holds what of the samples.
-
-    score, retained: L_u and L_r at some parameters on some samples, of which `forget` (n_u,) and `retain` (n_r,) are
-    the names: row numbers, say.
+    """The parameters, one vector per party, after (7) is solved from `theta0`.
 
     `on_iteration` gets the dual variable, the residual and the step sizes of each iteration, and after the end the
     score of the result; `notes` takes in how it ended (see `Ending`), and with `config.verify` the score of the result
@@ -289,14 +295,14 @@ def unlearned(
     Raises InfeasibleConstraint if no model can be so uncertain, NumericalFailure if parameters become NaN or infinite.
     """
     told = notes if notes is not None else {}
-    epsilon = config.epsilon(classes)
+    forget, retain = objective.forget, objective.retain
     u, substeps, iterations, _ = config.planned(len(forget), len(retain))
     asked = 0
 
     def forgetting(theta: Vectors) -> Answer:
         nonlocal asked
         asked += 1
-        return score(theta, forget if u == len(forget) else some(forget, u, seed=seed, draw=asked))
+        return objective.score(theta, forget if u == len(forget) else some(forget, u, seed=seed, draw=asked))
 
     passing = endless_batches(retain, config.batch_size, seed=seed, first=-1, step=-1)  # no epoch of training
     batches_of: dict[int, list[Tensor]] = {}
@@ -305,16 +311,17 @@ def unlearned(
         if t not in batches_of:
             batches_of.clear()
             batches_of[t] = [next(passing) for _ in range(substeps)]
-        return retained(theta, batches_of[t][j])
+        return objective.retained(theta, batches_of[t][j])
 
+    enough = AtLeast(forgetting, config.epsilon(objective.classes))
     theta = primal_dual(
-        theta0, forgetting, on_batch, replace(config, iterations=iterations), epsilon=epsilon, substeps=substeps,
-        uniform=math.log(classes), on_iteration=on_iteration, on_end=lambda end: told.update(end.notes),
+        theta0, enough, on_batch, replace(config, iterations=iterations), substeps=substeps,
+        uniform=math.log(objective.classes), on_iteration=on_iteration, on_end=lambda end: told.update(end.notes),
     )  # fmt: skip
     if iterations < config.iterations:
         told["why"] += f" ({config.iterations} without passes={config.passes:g})"
     if config.verify:
-        told["score_all"] = score(theta, forget).value
+        told["score_all"] = objective.score(theta, forget).value
     return theta
 
 

@@ -29,7 +29,16 @@ from fu_core.federation.local import Client
 from fu_core.federation.server import aggregate
 from fu_core.federation.vertical import Vectors
 from fu_core.request import Deletion
-from fu_core.unlearning.fedora import RANGES, REVERSE, REVERSE_RANGES, FedORA, Iteration, uncertainty_loss, unlearned
+from fu_core.unlearning.fedora import (
+    RANGES,
+    REVERSE,
+    REVERSE_RANGES,
+    FedORA,
+    Iteration,
+    Objective,
+    uncertainty_loss,
+    unlearned,
+)
 from fu_core.unlearning.method import Trained, register
 from fu_core.unlearning.needs import Needs
 
@@ -101,18 +110,14 @@ def fedora_horizontal(
         return uncertainty_loss(f.model.logits(w, x), weight=config.weight, score=config.score)
 
     f.meter.keep("global model and the cached gradient", w, w)
-    (model,) = unlearned(
-        [w],
+    objective = Objective(
         lambda theta, rows: Asked(f, theta[0], uncertainty, forget.of(rows)),
         lambda theta, rows: Asked(f, theta[0], f.model.loss, retain.of(rows)),
         forget.rows,
         retain.rows,
-        config,
-        classes=classes,
-        seed=f.seed,
-        on_iteration=on_iteration,
-        notes=notes,
+        classes,
     )
+    (model,) = unlearned([w], objective, config, seed=f.seed, on_iteration=on_iteration, notes=notes)
     return model
 
 

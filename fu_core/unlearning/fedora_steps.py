@@ -65,19 +65,25 @@ class Answer(Protocol):
         """Every party's gradient of `scale` times the loss."""
 
 
+class AtLeast(NamedTuple):
+    """The constraint: `loss(theta)`, L_u, is `epsilon` or more."""
+
+    loss: Callable[[Vectors], Answer]
+    epsilon: float
+
+
 def primal_dual(
     theta0: Vectors,
-    forgetting: Callable[[Vectors], Answer],
+    constraint: AtLeast,
     retained: Callable[[Vectors, int, int], Answer],
     s: FedORA,
     *,
-    epsilon: float,
     substeps: int,
     uniform: float = math.nan,
     on_iteration: Callable[[Iteration], None] | None = None,
     on_end: Callable[[Ending], None] | None = None,
 ) -> Vectors:
-    """Algorithms 1 and 2 for any two losses: `forgetting(theta)` is L_u, `retained(theta, t, j)` L_r on batch j.
+    """Algorithms 1 and 2 for any two losses: L_u of the constraint, and `retained(theta, t, j)`, L_r on batch j.
 
     No substep at all (ratio 0) is one step without retained data. Lists have one entry per party and are combined
     entry by entry; the price lambda travels inside the gradients that the active party sends, so it crosses no
@@ -85,8 +91,9 @@ def primal_dual(
 
     uniform: L_r of uniform predictions, log C, if known: what `s.room` is a share of, and what tells divergence.
     Where the stop rule or the step sizes need it, L_r(theta^0) is asked for on the first iteration's batches before
-    anything has moved. The stop rule looks at the score of what it returns: after `forgetting`, before a step.
+    anything has moved. The stop rule looks at the score of what it returns: after L_u was asked for, before a step.
     """
+    forgetting, epsilon = constraint
     theta = [w_k.clone() for w_k in theta0]
     dual: ScalarDual | VectorDual = ScalarDual(s) if s.dual == "scalar" else VectorDual(s, theta)
     tau, sigma = [s.tau] * len(theta), s.sigma

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fu_core.errors import ConfigError
 from fu_core.federation import Federation
-from fu_papers.arena.own import compare
+from fu_papers.arena.own import JUDGES, WITHOUT_RETRAINING, compare
 from fu_papers.arena.report import verdict, write_report
 from fu_papers.arena.results import ControlsFailed
 
@@ -21,13 +21,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         federation = loaded(options.federation)
         frame = compare(
-            federation,
+            federation.having(seed=options.seed),
             options.request,
             options.method or None,
+            WITHOUT_RETRAINING if options.no_retrain else tuple(JUDGES),
             rounds=options.rounds,
             models=options.models,
-            retrain=not options.no_retrain,
-            seed=options.seed,
             watch=lambda text: print(text, file=sys.stderr, flush=True),
         )
         for request in options.request if not options.no_retrain else ():

@@ -4,8 +4,8 @@
     results.ranking(frame)                            nearest to Retrain first
 
 Any `fu_core.Federation` with a server will do, with its own data and net. What it cannot afford is told: a method whose
-needs it does not meet is a row with the reason, and without retraining (`retrain=False`) a reference judge takes the
-place of the comparison with retrained models.
+needs it does not meet is a row with the reason, and where retraining is too dear a reference judge takes the place of
+the comparison with retrained models (`judges=WITHOUT_RETRAINING`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ JUDGES = {  # name -> its columns
 }
 NOISE = 0.1  # of the control Original with noise, in standard deviations of a model's parameters
 DELTA = 1e-5
-REFERENCE_JUDGE = "membership"  # where nobody was retrained
+REFERENCE_JUDGE = "membership"
+WITHOUT_RETRAINING = (REFERENCE_JUDGE,)  # the judges where nobody is retrained
 
 
 @dataclass(frozen=True)
@@ -86,21 +87,19 @@ def compare(
     rounds: int = 20,
     models: int = 16,
     test: Client | None = None,
-    retrain: bool = True,
-    seed: int = 0,
     watch: Callable[[str], None] | None = None,
 ) -> pd.DataFrame:
     """Every method on every request: a row each, with its price, its utility and what the judges say.
 
-    federation: with a server; its own seed is not used, but `models` trainings from `seed` on, `rounds` each; as many
-    retrained twins, and as many retrained with other seeds, are what everybody is compared with. methods: names; by
-    default all that are registered and work with a server. The controls take part in any case. judges: some of JUDGES.
-    test: samples nobody trains on; by default a fifth of each client's is put aside, from the stream (seed, "put
-    aside", client). watch: hears what is being done.
+    federation: with a server; `models` trainings from its seed on, `rounds` each; as many retrained twins, and as many
+    retrained with other seeds, are what everybody is compared with. methods: names; by default all that are registered
+    and work with a server. The controls take part in any case. judges: some of JUDGES, or
+    WITHOUT_RETRAINING. test: samples nobody trains on; by default a fifth of each client's is put aside, from the
+    stream (seed, "put aside", client). watch: hears what is being done.
 
-    retrain=False trains the originals only: `membership` is then the AUC of telling forgotten samples from unseen ones
-    by the margin of one model, mean over models, 0.5 is chance; columns of `judges` are not there. Recovery ends at the
-    original's accuracy then.
+    WITHOUT_RETRAINING trains the originals only: `membership` is then the AUC of telling forgotten samples from unseen
+    ones by the margin of one model, mean over models, 0.5 is chance; columns of JUDGES are not there. Recovery ends at
+    the original's accuracy then.
 
     Columns: setting ("own"), request, method, `reason` where there is no result, accuracies in percent, price (share of
     retraining's passes), bytes, storage, seconds, and those of JUDGES; `left`: percent of doing nothing's distance from
@@ -108,7 +107,8 @@ def compare(
     `frame.attrs["about"]` has seeds, versions, and the hash of every crowd of models. Raises ValueError for what is out
     of range, `InvalidRequest` for a request that names nobody, `UnsupportedTask` without a server.
     """
-    for name in judges:
+    seed, retrain = federation.seed, tuple(judges) != WITHOUT_RETRAINING
+    for name in judges if retrain else ():
         check_choice("judges", name, JUDGES)
     check_count("models", models, least=LEAST_MODELS)
     sizes = Sizes(rounds, models)

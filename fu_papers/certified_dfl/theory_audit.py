@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fu_core.evaluation.audit import model_direction, tuple_direction
-from fu_core.evaluation.release_audit import ReleaseAudit, audit_release
+from fu_core.evaluation.release_audit import ALPHA, ReleaseAudit, audit_release
 from fu_core.federation.decentralised import start
 from fu_core.federation.local import Client
 from fu_core.request import Deletion
@@ -198,12 +198,11 @@ def audited(claim: Claim, config: Mapping[str, Any]) -> dict[str, ReleaseAudit]:
         def of_output(seen: Callable[[Tensor], Tensor]) -> ReleaseAudit:
             return audit_release(
                 lambda world, k: seen(release(world, k)),
-                worlds.a,
-                worlds.b,
+                (worlds.a, worlds.b),
                 claimed=claim.epsilon,
                 delta=config["delta"],
                 draws=config["draws"],
-                audits=config["together"],
+                alpha=ALPHA / config["together"],
                 seed=config["seed"],
             )
 

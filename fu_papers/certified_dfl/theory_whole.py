@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from fu_core.errors import CertificateViolation, check_choice
-from fu_core.evaluation.release_audit import ReleaseAudit, audit_release
+from fu_core.evaluation.release_audit import ALPHA, ReleaseAudit, audit_release
 from fu_core.federation.decentralised import dpsgd, start
 from fu_core.federation.local import ClientOpt
 from fu_core.request import Deletion
@@ -340,12 +340,11 @@ def audited(releases: Releases, mechanism: Mechanism, output: str) -> ReleaseAud
     config, seen = releases.here.config, OUTPUTS[output]
     return audit_release(
         lambda knew, k: seen(releases.of(mechanism, knew, k)),
-        True,
-        False,
+        (True, False),
         claimed=mechanism.claimed,
         delta=config["delta"],
         draws=config["draws"],
-        audits=config["together"],
+        alpha=ALPHA / config["together"],
         seed=config["seed"],
     )
 

@@ -2,17 +2,15 @@
 
 `train` makes original and retrained vertical models, clean or with a backdoor in some samples; `trial` tries one
 choice of a method's hyper-parameters where nothing is judged; `unlearn` lets one method serve a request, with the best
-of its trials, and evaluates; `speed` times all methods in one process (Tables III and VII). Everything shown in tables
-and figures is read from their records.
+of its trials, and evaluates; `fu_papers.fedora.speed` times all methods in one process (Tables III and VII). Everything
+shown in tables and figures is read from their records.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 import torch
@@ -35,11 +33,9 @@ from fu_papers.fedora.problem import DATA_KEYS, LOCAL, VerticalProblem, data_has
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.device import device
 from fu_papers.lab.record import Needs, Record, run_function
-from fu_papers.lab.timing import Stopwatch
 
 TRAINING_KEYS = (*DATA_KEYS, "bottom", "dp_std", "dp_clip", "epochs", *LOCAL, "seed", "request", "poison")
 ENDING = ("outcome", "iterations", "score", "epsilon")  # of what FedORA notes about how it ended
-TIMED_EPOCHS = 2  # of retraining, from which all of them are projected
 
 
 @run_function("fedora.describe", data=data_hash)
@@ -340,63 +336,3 @@ def distance(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, 
     else:
         parties = served(p, p.federation(config, "unlearning", original), config["method"], {}).model
     return distances(p, parties, original, retrained), None
-
-
-# --- time (Tables III and VII) ---------------------------------------------------------------------------------------
-
-
-def speed_needs(config: Mapping[str, Any]) -> Needs:
-    """The model that everything is timed on, and the trials of every method that is timed."""
-    found = dict(references(config))
-    for label, how in config["methods"].items():
-        found |= trial_needs({**how, "tuned_on": config["tuned_on"]}, f"{label} trial")
-    return found
-
-
-@run_function("fedora.speed", data=data_hash, needs=speed_needs)
-def speed(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
-    """Seconds, images and bytes of every method in one process, one thread, in turn.
-
-    Retraining is projected from two of its epochs; everything else runs as it is, on the model of the training.
-    """
-    p = VerticalProblem.of(config)
-    original, watch = trained_parties(p, context, "original"), Stopwatch()
-
-    def retraining() -> Meter:
-        fresh = p.federation(config, "timing")
-        train_parties(fresh, p.retain, fresh.optimisers(), TIMED_EPOCHS)
-        return fresh.meter
-
-    def serving(label: str) -> Meter:
-        return served(
-            p, p.federation(config, "timing", original), config["methods"][label]["method"], options[label]
-        ).cost
-
-    options = {
-        label: chosen({**how, "tuned_on": config["tuned_on"]}, context, f"{label} trial").get("chosen", how["options"])
-        for label, how in config["methods"].items()
-    }
-    methods = {"Retrain": retraining} | {label: partial(serving, label) for label in config["methods"]}
-    meters = {}
-    for _ in range(config["repeats"]):
-        for label, work in methods.items():
-            with suppress(NumericalFailure):  # what diverges has no time
-                meters[label] = watch.time(label, work)
-    times = {name: config["epochs"] / TIMED_EPOCHS if name == "Retrain" else 1.0 for name in meters}
-    return {
-        "seconds": {name: times[name] * seconds for name, seconds in watch.medians().items()},
-        "costs": {
-            name: {
-                "images": times[name] * meter.images,
-                "up": times[name] * meter.bytes_up,
-                "down": times[name] * meter.bytes_down,
-            }
-            for name, meter in meters.items()
-        },
-        "options": options,
-        "n_forget": len(p.forget),
-        "n_retain": len(p.retain),
-        "parameters": original.d,
-        "embedding": original.active.model.sizes[0] // original.active.classes,
-        "classes": original.active.classes,
-    }, None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fu_papers.controls import NOT_RUN
 from fu_papers.fedora import leaks, runs, theory
 from fu_papers.fedora.grid import Experiment
+from fu_papers.fedora.speed import speed
 from fu_papers.lab.record import config_key
 from fu_papers.study import Config, Stage, theory_stages
 
@@ -34,5 +35,5 @@ STAGES = (
     Stage("controls", runs.unlearn, lambda e: e.controls(), needs=("training",), optional=NOT_RUN),
     Stage("noise floor", runs.distance, lambda e: e.distances(), needs=("training",), optional=NO_DISTANCE),
     Stage("leaks", leaks.leaks, lambda e: e.leaks(), needs=("training", "tuning"), optional=NO_LEAKS),
-    Stage("timing", runs.speed, lambda e: e.speeds(), needs=("training", "tuning"), alone=True),
+    Stage("timing", speed, lambda e: e.speeds(), needs=("training", "tuning"), alone=True),
 )

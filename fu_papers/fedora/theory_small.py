@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fu_core.data import load
 from fu_core.federation.vertical import Vectors
-from fu_core.unlearning.fedora import FedORA, Iteration, primal_dual
+from fu_core.unlearning.fedora import AtLeast, FedORA, Iteration, primal_dual
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.record import Config, run_function
 
@@ -96,7 +96,7 @@ def saddle_path(*, epsilon: float, weight: float, sigma: float, tau: float, mu: 
         away = thetas[-1] - RETRAINED
         return Known(float(0.5 * away.dot(away)), list(away.split(1)))
 
-    last = primal_dual(list(START.split(1)), forgetting, retained, settings, epsilon=epsilon, substeps=1,
+    last = primal_dual(list(START.split(1)), AtLeast(forgetting, epsilon), retained, settings, substeps=1,
                        on_iteration=seen.append)  # fmt: skip
     theta = torch.stack([*thetas, torch.cat(last)])
     dual = torch.tensor([0.0] + [i.dual for i in seen[:-1]], dtype=torch.float64)
@@ -161,7 +161,8 @@ def duality_gap(config: Mapping[str, Any], context: RunContext) -> tuple[dict[st
         return Known(0.5 * (thetas[-1] - a) ** 2, [theta[0] - a])
 
     settings = FedORA(tau=config["tau"], sigma=config["sigma"], iterations=config["iterations"], **PLAIN)
-    primal_dual([torch.tensor([a], dtype=torch.float64)], forgetting, retained, settings, epsilon=epsilon, substeps=1,
+    start = [torch.tensor([a], dtype=torch.float64)]
+    primal_dual(start, AtLeast(forgetting, epsilon), retained, settings, substeps=1,
                 on_iteration=lambda i: duals.append(i.dual))  # fmt: skip
     late = slice(-(config["iterations"] // 10), None)
     prices, shown = np.linspace(0, 30, 61), slice(0, None, 1000)
@@ -211,7 +212,7 @@ def steps(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
 
     settings = FedORA(tau=config["tau"], sigma=config["sigma"], iterations=config["iterations"],
                       **{**PLAIN, "adaptive": config["adaptive"]})  # fmt: skip
-    (last,) = primal_dual([torch.zeros(1, dtype=torch.float64)], forgetting, retained, settings, epsilon=K / 2,
+    (last,) = primal_dual([torch.zeros(1, dtype=torch.float64)], AtLeast(forgetting, K / 2), retained, settings,
                           substeps=1, on_iteration=lambda i: taus.append(i.tau[0]))  # fmt: skip
     return {
         "step_rule": config["tau"] * config["sigma"] * K**2,

@@ -17,7 +17,7 @@ from fu_core.errors import check_count
 from fu_core.federation.vertical import Vectors
 from fu_core.partition import vertical
 from fu_core.streams import stream
-from fu_core.unlearning.fedora import FedORA, primal_dual
+from fu_core.unlearning.fedora import AtLeast, FedORA, primal_dual
 from fu_papers.fedora.theory_small import PLAIN, Known, data_hash
 from fu_papers.fedora.theory_threshold import DELETED, mean_entropy, steepest, table, thinned
 from fu_papers.lab.context import RunContext
@@ -127,8 +127,8 @@ def fedora_path(problem: Ridge, config: Mapping[str, Any], seed: int) -> tuple[T
 
     threshold = config["threshold"]
     settings = FedORA(tau=config["eta"], sigma=config["sigma"], iterations=T, unlearn=threshold is not None, **PLAIN)
-    last = primal_dual(list(problem.original.split(sizes)), forgetting, retained, settings,
-                       epsilon=math.nan if threshold is None else threshold, substeps=1,
+    constraint = AtLeast(forgetting, math.nan if threshold is None else threshold)
+    last = primal_dual(list(problem.original.split(sizes)), constraint, retained, settings, substeps=1,
                        on_iteration=lambda i: duals.append(i.dual))  # fmt: skip
     return torch.stack([*models, torch.cat(last)]), max(duals)
 

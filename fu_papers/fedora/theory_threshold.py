@@ -25,7 +25,7 @@ from fu_core.federation.vertical import Vectors
 from fu_core.models.flat import FlatModel
 from fu_core.partition import vertical
 from fu_core.streams import stream
-from fu_core.unlearning.fedora import FedORA, primal_dual
+from fu_core.unlearning.fedora import AtLeast, FedORA, primal_dual
 from fu_papers.convex import OneLogit, optimum
 from fu_papers.fedora.theory_small import PLAIN, Known, condat_vu, data_hash
 from fu_papers.lab.context import RunContext
@@ -295,7 +295,7 @@ def iterated(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, 
         settings = FedORA(tau=tau, sigma=sigma, iterations=config["iterations"],
                           unlearn=config["dual"] == "scalar", **PLAIN)  # fmt: skip
         epsilon = config.get("threshold", math.nan)
-        theta = primal_dual(start, forgetting, retained, settings, epsilon=epsilon, substeps=1,
+        theta = primal_dual(start, AtLeast(forgetting, epsilon), retained, settings, substeps=1,
                             on_iteration=lambda i: told(i.score, i.dual))  # fmt: skip
     w = torch.cat(theta)
     distances.append(float((w - w_r).norm()))

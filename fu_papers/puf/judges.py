@@ -28,7 +28,7 @@ from fu_core.evaluation.membership import (
     threshold_attack,
     yeom,
 )
-from fu_core.evaluation.relearn import relearn_passes
+from fu_core.evaluation.relearn import level, relearn_passes
 from fu_core.federation import Federation
 from fu_core.request import Deletion, Request
 from fu_papers.problems import Problem
@@ -126,7 +126,7 @@ def _relearned(case: Judged, w: Tensor) -> dict[str, Any]:
     """Passes over the forgotten data until Original's accuracy on them is back."""
     if not case.relearn_cap:
         return {}
-    target = accuracy(case.p.model, case.original, *case.deletion.forget)
+    target = level(case.p.model, case.original, case.deletion.forget)
     try:
         found = relearn_passes(
             case.p.model,

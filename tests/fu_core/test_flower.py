@@ -25,12 +25,11 @@ from flwr.serverapp.strategy import FedAvg, strategy_utils
 from flwr.supercore.task_identity import TaskIdentity
 
 import fu_core
-from fu_core import flower
 from fu_core.errors import ConfigError, InvalidRequest, NumericalFailure, UnsupportedModel
 from fu_core.federation import ClientOpt, Federation
 from fu_core.federation.horizontal import fedavg
 from fu_core.federation.local import train_client
-from fu_core.flower import PufStrategy, client_app, client_nodes, simulate, to_arrays, to_vector
+from fu_core.flower import PufStrategy, client_app, client_nodes, simulate, simulation, to_arrays, to_vector
 from fu_core.models import build
 from fu_core.request import Deletion
 from fu_core.unlearning.puf import PUF, puf, puf_round
@@ -381,20 +380,20 @@ class Ray:
 
 def test_ray_is_started_again_if_it_does_not_start_in_time(monkeypatch):
     """It waits half a minute for its own processes, which a busy machine needs to start the first time."""
-    ray = Ray(at=flower.ATTEMPTS)
+    ray = Ray(at=simulation.ATTEMPTS)
     monkeypatch.setitem(sys.modules, "ray", ray)
-    flower._start_ray()
-    assert ray.attempts == flower.ATTEMPTS > 1
+    simulation._start_ray()
+    assert ray.attempts == simulation.ATTEMPTS > 1
     assert sys.path[-1] in ray.options["runtime_env"]["env_vars"]["PYTHONPATH"].split(os.pathsep)
-    flower._start_ray()
-    assert ray.attempts == flower.ATTEMPTS  # it runs already
+    simulation._start_ray()
+    assert ray.attempts == simulation.ATTEMPTS  # it runs already
 
 
 def test_a_ray_that_never_starts_is_one_error_before_anything_waits_for_it(monkeypatch):
     ray = Ray(at=10**6)
     monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.setattr(flower, "find_spec", lambda name: True)
-    monkeypatch.setattr(flower, "run_simulation", lambda *args, **rest: pytest.fail("Flower was asked"))
+    monkeypatch.setattr(simulation, "find_spec", lambda name: True)
+    monkeypatch.setattr(simulation, "run_simulation", lambda *args, **rest: pytest.fail("Flower was asked"))
     with pytest.raises(RuntimeError, match=r"ray did not start in 5 attempts: The current node timed out"):
         simulate(None, 4, None)
     assert ray.attempts == 5
@@ -404,8 +403,8 @@ def test_a_simulation_passes_on_what_the_server_raises_and_leaves_the_log_as_it_
     def in_this_process(server, app, clients, backend_config):
         server(Grid(app), Context(1, 0, UserConfig(), RecordDict(), UserConfig()))
 
-    monkeypatch.setattr(flower, "_start_ray", lambda: None)
-    monkeypatch.setattr(flower, "run_simulation", in_this_process)
+    monkeypatch.setattr(simulation, "_start_ray", lambda: None)
+    monkeypatch.setattr(simulation, "run_simulation", in_this_process)
     app, log = client_app(federation), logging.getLogger("flwr")
     before = log.level
     assert simulate(app, 4, lambda grid, nodes: (nodes, log.level)) == (NODES, logging.ERROR)

@@ -227,7 +227,7 @@ def test_a_node_that_is_nobodys_is_named(trained):
     ],
 )
 def test_a_client_refuses_what_it_does_not_know(trained, config, message):
-    from fu_core.flower import _as_asked
+    from fu_core.flower.clients import _as_asked
 
     with pytest.raises(ConfigError, match=message):
         _as_asked(trained.federation, config)

@@ -184,7 +184,7 @@ def test_fresh_noise_is_audited_as_rehearsed_noise_is():
     for name in ("corrected, one model", theory_whole.TENTH):
         made = mechanism(here, name)
         alpha = 0.05 if made.planted else 1e-6
-        found[name] = audit_release(lambda knew, k, made=made: releases.of(made, knew, k), True, False,
+        found[name] = audit_release(lambda knew, k, made=made: releases.of(made, knew, k), (True, False),
                                     claimed=5.0, delta=1e-5, draws=64, alpha=alpha)  # fmt: skip
     assert not found["corrected, one model"].refuted
     assert found[theory_whole.TENTH].refuted

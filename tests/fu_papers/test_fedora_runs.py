@@ -15,6 +15,7 @@ from fu_core.unlearning.fedora import FedORA, threshold_of_entropy
 from fu_papers.controls import AGAIN, DESTROYED, REFERENCES, other_seed
 from fu_papers.fedora import problem, stages
 from fu_papers.fedora import runs as fedora
+from fu_papers.fedora import speed as timing
 from fu_papers.fedora.grid import ABLATIONS, BASELINES, METHODS, Task
 from fu_papers.fedora.problem import VerticalProblem
 from fu_papers.lab.context import RunContext
@@ -543,7 +544,7 @@ def test_what_diverges_says_so_and_has_no_numbers(store):
 
 @pytest.fixture(scope="module")
 def speed(store):
-    return run(store, fedora.speed, TINY.speeds()[MAIN]).metrics
+    return run(store, timing.speed, TINY.speeds()[MAIN]).metrics
 
 
 def test_speed_times_every_method_and_counts_what_a_separate_run_counts(store, speed):
@@ -556,7 +557,7 @@ def test_speed_times_every_method_and_counts_what_a_separate_run_counts(store, s
 
 def test_retraining_is_projected_from_two_epochs_to_all_of_them(store):
     config = TINY.speeds()[MAIN] | {"epochs": 4, "repeats": 1}
-    costs = run(store, fedora.speed, config).metrics["costs"]["Retrain"]
+    costs = run(store, timing.speed, config).metrics["costs"]["Retrain"]
     training = run(store, fedora.train, TINY.training(MAIN, 0, MAIN.request) | {"epochs": 4})
     assert costs["up"] + costs["down"] == training.metrics["bytes"]
     assert costs["images"] == 4 * (200 - len(forgotten(MAIN.request)))

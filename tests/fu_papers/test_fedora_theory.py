@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from torch.func import grad, hessian
 
 from fu_core.errors import NumericalFailure
-from fu_core.unlearning.fedora import FedORA, InfeasibleConstraint, primal_dual, uncertainty_loss
+from fu_core.unlearning.fedora import AtLeast, FedORA, InfeasibleConstraint, primal_dual, uncertainty_loss
 from fu_papers.fedora import (
     breast_cancer_figures,
     show,
@@ -277,7 +277,7 @@ def vector_case(reading, iterations):
 def test_the_first_reading_is_the_vector_dual_of_the_package():
     start, forgetting, retained, mine = vector_case("times gradient, projected", 50)
     settings = FedORA(dual="vector", tau=0.1, sigma=0.5, iterations=50, **theory_small.PLAIN)
-    package = primal_dual(start, forgetting, retained, settings, epsilon=0.5, substeps=1)
+    package = primal_dual(start, AtLeast(forgetting, 0.5), retained, settings, substeps=1)
     torch.testing.assert_close(torch.cat(mine), torch.cat(package), rtol=0, atol=1e-12)
 
 

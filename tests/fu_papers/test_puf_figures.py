@@ -18,7 +18,7 @@ from matplotlib.colors import to_hex
 from fu_core.unlearning.method import method as registered
 from fu_papers.lab.record import Record
 from fu_papers.look import colour, published, show_table, style
-from fu_papers.puf import figures, printed_tables, results, show, stages, tables
+from fu_papers.puf import figures, printed_tables, recovery_figures, results, show, stages, tables
 from fu_papers.puf.grid import (
     AGAIN,
     CONTROLS,
@@ -626,7 +626,7 @@ def test_a_further_method_stands_last_in_every_table_and_figure():
         assert list(table.index) == [*REFERENCES, FLOOR, DESTROYED, *METHODS, further]
     assert printed(e=e).loc[further, "forget acc. % (Δ)"] == "65.0 (5.0 ± 0.0)"
     assert printed(e=e).loc[further, "comm. bytes (×)"] == "1.00e03 (100.0×)"
-    panels = [ax for ax in figures.recovery_curves(e, unlearnings, SKEWED).axes if ax.get_title()]
+    panels = [ax for ax in recovery_figures.recovery_curves(e, unlearnings, SKEWED).axes if ax.get_title()]
     assert panels[-1].get_title() == further
     assert colour(further) in {to_hex(line.get_color()) for line in panels[-1].lines}
     dots = figures.radar(e, runs, SKEWED).axes[0]
@@ -919,14 +919,14 @@ def ends_in(ax):
 
 def test_recovery_has_two_panels_for_everybody_who_can_serve_the_request():
     for scenario, setting in (("clients", EVEN), ("samples", SKEWED), ("pairs", SKEWED), ("segmentation", SITES)):
-        fig = figures.recovery_curves(E, planted(), setting, scenario)
+        fig = recovery_figures.recovery_curves(E, planted(), setting, scenario)
         able = [method for method in METHODS if method not in CANNOT.get(scenario, ())]
         assert list(panels(fig)) == able
         assert len(fig.axes) == 2 * len(able)
         told = [text.get_text() for text in fig.legends[0].get_texts()]
         assert told == ["came back", "gave up", "Retrain", "Original (do nothing)"]
     assert fig.axes[0].get_ylabel() == "test Dice\nless Retrain's"
-    assert list(panels(figures.recovery_curves(E, planted(), EVEN, methods=["NoT", "PGA"]))) == ["NoT", "PGA"]
+    assert list(panels(recovery_figures.recovery_curves(E, planted(), EVEN, methods=["NoT", "PGA"]))) == ["NoT", "PGA"]
 
 
 def test_a_run_is_a_line_of_differences_to_its_own_retrain_that_ends_in_a_dot_where_it_came_back():
@@ -936,7 +936,7 @@ def test_a_run_is_a_line_of_differences_to_its_own_retrain_that_ends_in_a_dot_wh
         ("clients", EVEN, "client-1", "NoT"): {"path": [(30.0, 2.0), (80.0, 6.0), (99.0, 99.0)], "rounds": 1},
         ("clients", EVEN, "client-1", "Retrain"): {"forget": 70.0},
     }
-    test, forget = panels(figures.recovery_curves(E, planted(changes=changes), EVEN, methods=["NoT"]))["NoT"]
+    test, forget = panels(recovery_figures.recovery_curves(E, planted(changes=changes), EVEN, methods=["NoT"]))["NoT"]
     assert [list(line) for line in runs_in(test)] == [[-70.0, -60.0, 0.0], [-50.0, 0.0]]  # ends are the stops' metrics
     assert [list(line) for line in runs_in(forget)] == [[-60.0, -56.0, 10.0], [-68.0, 0.0]]
     assert ends_in(test) == [(2, 0.0, colour("NoT")), (1, 0.0, colour("NoT"))]
@@ -950,7 +950,7 @@ def test_who_gave_up_ends_in_an_open_dot_at_the_cap_and_natural_in_none():
         ("clients", EVEN, "client-0", "NoT"): {"path": [(10.0, 0.0)] * 6, "reached": False, "rounds": 5},
         ("clients", EVEN, None, "Natural"): {"reached": False},
     }
-    found = panels(figures.recovery_curves(E, planted(changes=changes), EVEN, methods=["NoT", "Natural"]))
+    found = panels(recovery_figures.recovery_curves(E, planted(changes=changes), EVEN, methods=["NoT", "Natural"]))
     assert ends_in(found["NoT"][0]) == [(5, -70.0, "#ffffff"), (3, 0.0, colour("NoT"))]
     assert ends_in(found["Natural"][0]) == []
     assert [len(line) for line in runs_in(found["Natural"][0])] == [len(PATH)] * 2
@@ -959,7 +959,7 @@ def test_who_gave_up_ends_in_an_open_dot_at_the_cap_and_natural_in_none():
 def test_federaser_is_a_dot_at_its_end():
     replayed = {"path": [(77.0, 60.0)], "rounds": 0, "test": 77.0, "reached": False}
     changes = {("clients", None, None, "FedEraser"): replayed}
-    fig = figures.recovery_curves(E, planted(changes=changes), EVEN, methods=["FedEraser", "NoT"])
+    fig = recovery_figures.recovery_curves(E, planted(changes=changes), EVEN, methods=["FedEraser", "NoT"])
     test, _ = panels(fig)["FedEraser"]
     assert ends_in(test) == [(0, -3.0, colour("FedEraser"))] * 2
 
@@ -974,7 +974,7 @@ def test_utility_is_matched_against_retrain_of_the_same_request_round_by_round()
         ("clients", EVEN, "client-0", "NoT"): {"path": [(50.0, 10.0), (75.0, 64.0)]},
         ("clients", EVEN, "client-1", "NoT"): {"path": [(60.0, 40.0), (70.0, 48.0)]},
     }
-    (ax,) = figures.utility_matched(E, planted(changes=changes), EVEN, methods=["NoT"]).axes
+    (ax,) = recovery_figures.utility_matched(E, planted(changes=changes), EVEN, methods=["NoT"]).axes
     line = labelled(ax)["NoT"]
     assert (line.get_xdata().tolist(), line.get_ydata().tolist()) == ([20.0, 2.5], [30.0, 3.0])
     assert ends_in(ax) == [(2.5, 3.0, colour("NoT"))]
@@ -985,7 +985,7 @@ def test_utility_is_matched_against_retrain_of_the_same_request_round_by_round()
 
 
 def test_the_noise_floor_is_a_box_as_large_as_what_tells_two_retrainings_apart():
-    fig = figures.utility_matched(E, planted(), SKEWED)
+    fig = recovery_figures.utility_matched(E, planted(), SKEWED)
     assert [ax.get_title() for ax in fig.axes] == list(METHODS)
     for ax in fig.axes:
         (box,) = ax.patches
@@ -1003,7 +1003,7 @@ def test_runs_that_gave_up_are_drawn_to_the_cap_and_counted():
         ("clients", SKEWED, None, "Natural"): {"reached": False},
         ("clients", SKEWED, None, "FedEraser"): {"path": path[:1], "reached": False},
     }
-    fig = figures.utility_matched(E, planted(changes=changes), SKEWED)
+    fig = recovery_figures.utility_matched(E, planted(changes=changes), SKEWED)
     found = {ax.get_title(): ax for ax in fig.axes}
     assert {"Natural", "FedEraser"} <= set(found)  # neither can give up
     ax = found["NoT, gave up 1 of 2"]
@@ -1262,9 +1262,9 @@ def drawn():
     return {
         "training": figures.training_curves(E, trainings()),
         "forget gap": figures.forget_gap(E, unlearnings),
-        "recovery": figures.recovery_curves(E, unlearnings, SKEWED),
-        "recovery, hospitals": figures.recovery_curves(E, unlearnings, SITES, "segmentation"),
-        "utility": figures.utility_matched(E, unlearnings, SKEWED),
+        "recovery": recovery_figures.recovery_curves(E, unlearnings, SKEWED),
+        "recovery, hospitals": recovery_figures.recovery_curves(E, unlearnings, SITES, "segmentation"),
+        "utility": recovery_figures.utility_matched(E, unlearnings, SKEWED),
         "natural": figures.natural_curve(E, runs, unlearnings),
         "radar": figures.radar(E, runs, SKEWED),
         "modes": figures.operating_modes(),
@@ -1290,8 +1290,8 @@ def test_no_figure_of_runs_that_fell_deep_and_gave_up_loses_them():
     runs = frame_of(unlearnings)
     both = pd.concat([runs, frame_of(planted(changes=changes, runs="sweep"), unlearnings)])
     for fig in (
-        figures.recovery_curves(E, unlearnings, SKEWED),
-        figures.utility_matched(E, unlearnings, SKEWED),
+        recovery_figures.recovery_curves(E, unlearnings, SKEWED),
+        recovery_figures.utility_matched(E, unlearnings, SKEWED),
         figures.radar(E, runs, SKEWED),
         figures.sweep_scatter(E, both),
     ):

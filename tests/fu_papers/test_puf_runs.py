@@ -32,7 +32,7 @@ from fu_papers.lab.store import CommittedStore, RecordStore
 from fu_papers.lab.task import single_threaded
 from fu_papers.look import style
 from fu_papers.problems import problem
-from fu_papers.puf import figures, printed_tables, results, tables, trainings
+from fu_papers.puf import figures, printed_tables, recovery_figures, results, tables, trainings
 from fu_papers.puf import runs as puf
 from fu_papers.puf.cost_model import AppendixA, Workload, rounds_cost, unlearning_cost
 from fu_papers.puf.costs import cost_cells, mismatches
@@ -1002,7 +1002,7 @@ def test_all_that_the_notebook_shows_can_be_drawn_from_these_records(tiny):
                         printed_tables.judges_table(TINY, runs, setting, s.name, rule),
                     ):
                         assert not table.map(lambda entry: "nan" in str(entry)).any(axis=None)
-                curves = figures.recovery_curves(TINY, tiny.unlearnings, setting, s.name)
+                curves = recovery_figures.recovery_curves(TINY, tiny.unlearnings, setting, s.name)
                 panels = {ax.get_title() for ax in curves.axes} - {""}  # of who serves such requests
                 assert "PUF-Special" in panels
                 assert panels <= set(TINY.methods) & set(s.methods)

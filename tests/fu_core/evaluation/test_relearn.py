@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fu_core.errors import InvalidRequest, NumericalFailure, UnsupportedTask
-from fu_core.evaluation.relearn import Relearned, level, relearn_passes
+from fu_core.evaluation.relearn import Level, Relearned, level, relearn_passes
 from fu_core.federation.federation import Federation
 from fu_core.federation.horizontal import fedavg
 from fu_core.federation.local import ClientOpt, batches
@@ -28,7 +28,7 @@ def bowl(h, n=4):
 def relearned(w, target, *, h=0.5, lr=0.2, cap=1000, **options):
     local = ClientOpt(lr=lr, batch_size=options.pop("batch_size", 100))
     start = torch.tensor([w], dtype=torch.float64)
-    return relearn_passes(LINE, start, bowl(h), local, target=target, cap=cap, seed=0, by="loss", **options)
+    return relearn_passes(LINE, start, bowl(h), local, target=Level(target, "loss"), cap=cap, seed=0, **options)
 
 
 @pytest.mark.parametrize(("h", "lr", "w"), [(0.5, 0.2, 0.0), (1.0, 0.05, -4.0), (0.1, 1.0, 10.0)])
@@ -53,8 +53,8 @@ def test_shares_of_a_pass_are_seen_after_as_many_batches():
 def test_the_original_needs_nothing_and_who_comes_late_is_counted_apart():
     """At the target before the first step; at the cap without it, even if a step more would do."""
     original = level(LINE, torch.tensor([2.0], dtype=torch.float64), bowl(0.5), by="loss")
-    assert original == pytest.approx(0.25)
-    assert relearned(2.0, original) == Relearned(0.0, True)
+    assert original.value == pytest.approx(0.25)
+    assert relearned(2.0, original.value) == Relearned(0.0, True)
     passes = int(relearned(0.0, 1e-3).passes)
     assert relearned(0.0, 1e-3, cap=passes) == Relearned(passes, True)
     assert relearned(0.0, 1e-3, cap=passes - 1) == Relearned(passes - 1, False)
@@ -79,7 +79,7 @@ def test_who_has_forgotten_more_needs_longer():
     for by in ("accuracy", "loss"):
         target = level(model, original, clients[0], by=by)
         times = [
-            relearn_passes(model, w, clients[0], local, target=target, cap=200, seed=0, by=by)
+            relearn_passes(model, w, clients[0], local, target=target, cap=200, seed=0)
             for w in (original, original.lerp(retrained, 0.5), retrained)
         ]
         assert all(t.reached for t in times)
@@ -93,11 +93,11 @@ def test_the_walk_is_plain_training_on_its_own_streams():
     local = replace(local, momentum=0.9, weight_decay=1e-3, lr_decay=0.5, augmentation="none")
     w = model.init(0)
     before, v, optimiser = w.clone(), w.clone(), local.fresh(1)
-    target, steps = 70.0, 0
+    target, steps = Level(70.0), 0
     for b in batches(40, replace(local, epochs=50), seed=stream_seed(3, "relearn"), round=0, client=0):
         steps += 1
         optimiser.step(v, model.grad(v, forget[0][b], forget[1][b]))
-        if level(model, v, forget) >= target:
+        if level(model, v, forget).value >= target.value:
             break
     ours = relearn_passes(model, w, forget, local, target=target, cap=50, seed=3)
     assert ours == Relearned(steps / 5, True)
@@ -112,11 +112,12 @@ def test_what_cannot_be_is_named():
     with pytest.raises(NumericalFailure, match=r"relearning diverged in batch \d+; lower lr \(now 100.0\)"):
         relearned(0.0, 1e-9, lr=100.0)
     with pytest.raises(InvalidRequest, match="holds no samples"):
-        relearn_passes(model, model.init(0), (forget[0][:0], forget[1][:0]), local, target=1.0, cap=1, seed=0)
+        relearn_passes(model, model.init(0), (forget[0][:0], forget[1][:0]), local, target=Level(1.0), cap=1, seed=0)
     for wrong, message in (
         ({"cap": 0}, "cap must be"),
         ({"per_pass": 0}, "per_pass must be"),
-        ({"by": "los"}, "by must be one of .*did you mean 'loss'"),
     ):
         with pytest.raises(ValueError, match=message):
-            relearn_passes(model, model.init(0), forget, local, **{"target": 101.0, "cap": 1, "seed": 0, **wrong})
+            relearn_passes(model, model.init(0), forget, local, target=Level(101.0), seed=0, **{"cap": 1, **wrong})
+    with pytest.raises(ValueError, match=r"by must be one of .*did you mean 'loss'"):
+        Level(1.0, "los")

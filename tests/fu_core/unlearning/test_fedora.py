@@ -16,6 +16,7 @@ from fu_core.federation.vertical import Boundary, Optimisers, deal, epoch_batche
 from fu_core.unlearning import fedora as fedora_module
 from fu_core.unlearning import method as methods
 from fu_core.unlearning.fedora import (
+    AtLeast,
     Calibrated,
     FedORA,
     InfeasibleConstraint,
@@ -199,7 +200,7 @@ def solution(c, mu, epsilon):
 
 def solved(s, epsilon, c=C, start=START):
     log = []
-    theta = primal_dual(dealt(start), linear(c), quadratic, s, epsilon=epsilon, substeps=1, on_iteration=log.append)
+    theta = primal_dual(dealt(start), AtLeast(linear(c), epsilon), quadratic, s, substeps=1, on_iteration=log.append)
     assert [len(part) for part in theta] == PARTS
     return torch.cat(theta), log
 
@@ -247,8 +248,8 @@ def test_scalar_duals_by_hand():
     nothing = [torch.zeros(1)]
     s = FedORA(sigma=0.1, iterations=4, adaptive=False, patience=False)
     primal_dual(
-        nothing, lambda theta: Loss(next(scores), nothing), lambda *_: Loss(0.0, nothing), s,
-        epsilon=1.0, substeps=1, on_iteration=log.append,
+        nothing, AtLeast(lambda theta: Loss(next(scores), nothing), 1.0), lambda *_: Loss(0.0, nothing), s,
+        substeps=1, on_iteration=log.append,
     )  # fmt: skip
     assert [i.dual for i in log] == pytest.approx([0.1, 0.15, 0.05, 0.0, 0.0], abs=1e-15)
     assert [i.residual for i in log] == [1.0, 0.5, -1.0, -4.0, -6.0]
@@ -270,7 +271,7 @@ def test_substeps_are_equation_34(dual, refresh):
     def retained(theta, t, j):
         return Loss(0.0, dealt(torch.cat(theta) - (A + t + j)))
 
-    ours = primal_dual(dealt(START), concave, retained, s, epsilon=-1.0, substeps=4)
+    ours = primal_dual(dealt(START), AtLeast(concave, -1.0), retained, s, substeps=4)
     theta, lam = START.clone(), torch.zeros(6, dtype=torch.float64)
     for t in range(3):
         g_u = 2 - theta
@@ -285,8 +286,8 @@ def test_substeps_are_equation_34(dual, refresh):
 def test_cached_and_refreshed_gradients_differ_from_the_second_substep_on():
     for substeps, alike in ((0, True), (1, True), (2, False)):
         cached, anew = (
-            primal_dual(dealt(START), concave, quadratic, replace(FIXED, iterations=2, refresh=refresh),
-                        epsilon=0.0, substeps=substeps)
+            primal_dual(dealt(START), AtLeast(concave, 0.0), quadratic, replace(FIXED, iterations=2, refresh=refresh),
+                        substeps=substeps)
             for refresh in (False, True)
         )  # fmt: skip
         assert torch.equal(torch.cat(cached), torch.cat(anew)) == alike
@@ -294,7 +295,7 @@ def test_cached_and_refreshed_gradients_differ_from_the_second_substep_on():
 
 def test_parameters_given_stay():
     start = dealt(START)
-    primal_dual(start, linear(), quadratic, FIXED, epsilon=4.0, substeps=1)
+    primal_dual(start, AtLeast(linear(), 4.0), quadratic, FIXED, substeps=1)
     assert torch.equal(torch.cat(start), START)
 
 
@@ -317,8 +318,9 @@ def test_two_steps_of_the_vector_dual_by_hand():
 
     def after(iterations):
         return primal_dual(
-            theta, lambda _: Loss(0.0, c), lambda at, *_: Loss(0.0, [w - b for w, b in zip(at, a, strict=True)]),
-            replace(s, iterations=iterations), epsilon=1.0, substeps=1, on_iteration=log.append,
+            theta, AtLeast(lambda _: Loss(0.0, c), 1.0),
+            lambda at, *_: Loss(0.0, [w - b for w, b in zip(at, a, strict=True)]),
+            replace(s, iterations=iterations), substeps=1, on_iteration=log.append,
         )  # fmt: skip
 
     assert torch.cat(after(1)).tolist() == pytest.approx([0.525, -1.0, 1.15], abs=1e-15)
@@ -366,7 +368,8 @@ def scripted(s, passive, active):
         return Loss(1.0, [torch.tensor([passive[t]]), torch.tensor([active[t]])])
 
     enough = [torch.zeros(1), torch.zeros(1)]
-    primal_dual(enough, lambda _: Loss(9.0, enough), retained, s, epsilon=0.0, substeps=1, on_iteration=log.append)
+    scored = AtLeast(lambda _: Loss(9.0, enough), 0.0)
+    primal_dual(enough, scored, retained, s, substeps=1, on_iteration=log.append)
     return log
 
 
@@ -435,8 +438,9 @@ def test_the_step_rule_alone_does_not_bound_the_primal_step(tau, ends):
     """Errata F6: L_f = 10, K = 0.1, sigma = 0.1. tau sigma K^2 = 0.0002, and yet tau must be below 2 / L_f."""
     start, c = [torch.ones(1, dtype=torch.float64)], [torch.full((1,), 0.1, dtype=torch.float64)]
     theta = primal_dual(
-        start, lambda theta: Loss(0.1 * float(theta[0]), c), lambda theta, *_: Loss(0.0, [10 * theta[0]]),
-        replace(FIXED, tau=tau, sigma=0.1, step_rule=True), epsilon=-1e6, substeps=1,
+        start, AtLeast(lambda theta: Loss(0.1 * float(theta[0]), c), -1e6),
+        lambda theta, *_: Loss(0.0, [10 * theta[0]]),
+        replace(FIXED, tau=tau, sigma=0.1, step_rule=True), substeps=1,
     )  # fmt: skip
     assert (float(theta[0].abs()) < 1e-10) == ends
     assert (float(theta[0].abs()) > 1e10) != ends
@@ -455,8 +459,8 @@ def test_it_stops_once_the_score_suffices_and_what_is_retained_is_no_worse(setti
     scores, losses, log = [0.0, 0.5, 1.0, 2.0, 2.0, 2.0, 2.0], [1.0, 1.5, 1.02, 1.005, 1.0, 1.0], []
     nothing, asked = [torch.zeros(1)], iter(scores)
     primal_dual(
-        nothing, lambda _: Loss(next(asked), nothing), lambda _, t, j: Loss(losses[t], nothing),
-        FedORA(iterations=6, **settings), epsilon=1.0, substeps=substeps, on_iteration=log.append,
+        nothing, AtLeast(lambda _: Loss(next(asked), nothing), 1.0), lambda _, t, j: Loss(losses[t], nothing),
+        FedORA(iterations=6, **settings), substeps=substeps, on_iteration=log.append,
     )  # fmt: skip
     assert [i.t for i in log] == list(range(last + 2))
     assert math.isnan(log[-1].retained)
@@ -467,8 +471,8 @@ def test_it_stops_once_the_score_suffices_and_what_is_retained_is_no_worse(setti
 def test_the_retained_loss_is_a_mean_over_the_batches():
     nothing, log = [torch.zeros(1)], []
     primal_dual(
-        nothing, lambda _: Loss(0.0, nothing), lambda _, t, j: Loss(10.0 * t + j, nothing),
-        FedORA(iterations=2), epsilon=1.0, substeps=3, on_iteration=log.append,
+        nothing, AtLeast(lambda _: Loss(0.0, nothing), 1.0), lambda _, t, j: Loss(10.0 * t + j, nothing),
+        FedORA(iterations=2), substeps=3, on_iteration=log.append,
     )  # fmt: skip
     assert [i.retained for i in log[:-1]] == [1.0, 11.0]
 

@@ -12,7 +12,16 @@ from fu_core.data import load
 from fu_core.federation.local import ClientOpt
 from fu_core.federation.vertical import Boundary, deal, epoch_batches, forward, outputs, train
 from fu_core.unlearning import fedora as fedora_module
-from fu_core.unlearning.fedora import PART_OF_A_PASS, Ending, FedORA, adjustment, fedora, primal_dual, uncertainty_loss
+from fu_core.unlearning.fedora import (
+    PART_OF_A_PASS,
+    AtLeast,
+    Ending,
+    FedORA,
+    adjustment,
+    fedora,
+    primal_dual,
+    uncertainty_loss,
+)
 from fu_core.unlearning.method import Trained, method, unlearn
 from tests.fu_core.unlearning.test_fedora import FORGET, RETAIN, Loss, N, served
 from tests.verticals import CLASSES, federated, forgetting, same, tables
@@ -34,7 +43,7 @@ def scripted(s, changes, losses, *, scores=None, epsilon=0.0, uniform=LOG_10, re
 
     found = iter(scores or [9.0] * 99)
     theta = primal_dual(
-        start, lambda _: Loss(next(found), [torch.zeros(1)]), retained, s, epsilon=epsilon, substeps=1,
+        start, AtLeast(lambda _: Loss(next(found), [torch.zeros(1)]), epsilon), retained, s, substeps=1,
         uniform=uniform, on_iteration=log.append, on_end=ends.append,
     )  # fmt: skip
     return log, ends[0], theta

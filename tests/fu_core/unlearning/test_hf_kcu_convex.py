@@ -13,7 +13,8 @@ from torch import nn
 from fu_core.federation.federation import Federation
 from fu_core.models.flat import FlatModel
 from fu_core.request import Deletion
-from fu_core.unlearning.hf_kcu import HFKCU, has_minimiser, hf_kcu
+from fu_core.unlearning.hf_kcu import HFKCU, hf_kcu
+from fu_core.unlearning.hf_kcu_options import has_minimiser
 from fu_core.unlearning.method import Trained, unlearn
 
 CLIENTS = 5
