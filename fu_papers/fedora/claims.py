@@ -17,6 +17,7 @@ import pandas as pd
 from scipy.stats import spearmanr
 
 from fu_papers.controls import AGAIN, USEFUL
+from fu_papers.fedora.claims_theory import bounded, two_forces
 from fu_papers.fedora.grid import ABLATIONS, BASELINES, Experiment, Task
 from fu_papers.fedora.results import Speeds, dataset_title, forgot, kept_model, request_title, rows_of, shown
 from fu_papers.over_seeds import (
@@ -64,8 +65,8 @@ def judges(e: Experiment, runs: pd.DataFrame, speeds: Speeds, theory: Theory) ->
         "F9": lambda: _one_sample(e, runs),
         "F10": lambda: _private(e, runs),
         "F11": lambda: _accurate("F11", runs, "noisy", noisy),
-        "F12": lambda: _two_forces(theory),
-        "F13": lambda: _bounded(theory),
+        "F12": lambda: two_forces(theory),
+        "F13": lambda: bounded(theory),
     }
 
 
@@ -356,48 +357,3 @@ def _private(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
         f"unlearning acc. < Retrain's + 5 points at most {USEFUL:g} point of test acc. below Retrain, at every level"
     )
     return judged("F10", parts, ours, spread, keys, reason)
-
-
-def _two_forces(theory: Theory) -> ClaimResult:
-    """F12: the gradients of the two terms are not parallel, whichever way round the divergence is.
-
-    The text at hand has lost the formula: as its sentence is usually read, KL(p||U), the two terms are one,
-    H = log C - KL(p||U); with KL(U||p) they are not. Where the readings disagree, nothing is decided.
-    """
-    (record,) = theory["one_force"]
-    cosine = record.metrics["cosine"]
-    parallel = {term: value >= 1 - 1e-6 for term, value in cosine.items()}
-    ours = (
-        f"cosine of grad H and -grad KL(p||U) {cosine['-KL(p||U)']:.6f}; and -grad KL(U||p) {cosine['-KL(U||p)']:.3f}"
-    )
-    agree = len(set(parallel.values())) == 1
-    gradients = exact(not any(parallel.values())) if agree else unknown("the direction of the divergence")
-    return judged(
-        "F12",
-        {"gradients": gradients},
-        ours,
-        "one trained model, exact",
-        [record.key],
-        "the two gradients are not parallel, in both directions of a divergence whose formula the text has lost",
-    )
-
-
-def _bounded(theory: Theory) -> ClaimResult:
-    """F13: the distance to retraining never exceeds the recursion's bound."""
-    records = [r for r in theory["theorem_1"] if r.config["batch"]]  # without batches: a step beyond the theorem's
-    exceeded = sum(start["violated"]["printed"]["rms"] for r in records for start in r.metrics["starts"].values())
-    checked = sum(r.metrics["checked"]["rms"] * len(r.metrics["starts"]) for r in records)
-    loose = [
-        start["bounds"]["printed"][-1] / max(start["rms"][-1], 1e-12)
-        for r in records
-        for start in r.metrics["starts"].values()
-    ]
-    least = min(r.metrics["without"]["printed"] / r.metrics["limits"]["printed"] for r in records)
-    ours = (
-        f"above the bound at {exceeded} of {checked} steps; the bound is {min(loose):.1f} to {max(loose):.0f} times "
-        f"the distance in the end, and down to {least:.2f} of itself without unlearning"
-    )
-    reason = "root mean square of |theta^t - theta_R^t| over seeds <= bound (39) at every step, constants measured"
-    return judged(
-        "F13", {"bound": exact(exceeded == 0)}, ours, f"{len(records)} settings", [r.key for r in records], reason
-    )
