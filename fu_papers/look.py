@@ -42,6 +42,7 @@ DPI = 150
 SCREEN_DPI = 90  # pictures keep their print resolution and are shown at this one
 SOURCE_SIZE = 7.0  # points
 ROWS = 15  # a longer table is folded
+CLAIM, CLAIM_NAME = "id", re.compile(r"\b([HPFD])(\d+)\b")  # the column of claims' names, and such a name
 LINE = "#555555"  # of what belongs to no method: bounds, marks, notes
 MARKERS = ("o", "s", "^", "D", "v", "P", "<", "p", ">")
 RETRAIN = "X"  # the marker of what all others are compared with, and of nobody else
@@ -286,7 +287,7 @@ def sliders_wanted(interactive: bool | None) -> bool:
 def show_table(frame: pd.DataFrame, source: str, caption: str = "") -> HTML:
     """`frame` for a notebook: numbers in four digits, missing ones as –, caption above, data source below.
 
-    More than ROWS rows are folded behind their caption.
+    A column `id` holds names of claims, which become links. More than ROWS rows are folded behind their caption.
     """
     if len(frame) <= ROWS:
         return HTML(_table(frame, source, caption))
@@ -296,6 +297,8 @@ def show_table(frame: pd.DataFrame, source: str, caption: str = "") -> HTML:
 def _table(frame: pd.DataFrame, source: str, caption: str) -> str:
     columns = _without_index(frame)
     styler = columns.style.hide(axis="index").format(_cell, na_rep="–")
+    if CLAIM in columns:
+        styler = styler.format(lambda name: CLAIM_NAME.sub(_to_claim, html.escape(str(name))), subset=[CLAIM])
     text = [name for name in columns if not pd.api.types.is_numeric_dtype(columns[name])]
     styler = styler.set_properties(subset=text, **{"text-align": "left"})
     styler = styler.set_table_styles([{"selector": "th", "props": "text-align: left; vertical-align: bottom"}])
@@ -376,7 +379,7 @@ def folded(summary: str, content: str) -> str:
 def linked(text: str) -> str:
     """HTML in which every "erratum H1" and "claim H12" leads to errata.md or claims.md, as seen from a notebook."""
     text = re.sub(r"\b(?:erratum|errata) ([HPFD])(\d+)\b", _to_erratum, text)
-    return re.sub(r"\bclaim ([HPFD])(\d+)\b", _to_claim, text)
+    return re.sub(rf"\bclaim {CLAIM_NAME.pattern}", _to_claim, text)
 
 
 def _to_erratum(found: re.Match[str]) -> str:
