@@ -20,6 +20,7 @@ import nbformat
 
 from fu_papers.exercises import exercises
 from fu_papers.lab.notebooks import notebooks
+from fu_papers.look import CLAIM_NAME
 from fu_papers.places import anchor, linked, marks, places
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -149,7 +150,7 @@ def _errata_linked(text: str) -> str:
     papers = {title: paper for paper, title in PAPERS.items()} | {"DFL": "certified_dfl"}
     paper, lines = "", []
     for line in text.splitlines(keepends=True):
-        named = re.match(r"(?:## \d\. .*?|\| [A-Z]\d+ \| )(HF-KCU|PUF|FedORA|DFL)\b", line)
+        named = re.match(r"(?:## \d\. .*?|\| \[[A-Z]\d+\]\(#\w+\) \| )(HF-KCU|PUF|FedORA|DFL)\b", line)
         paper = papers[named[1]] if named else paper
         lines.append(linked(line, paper) if paper else line)
     return "".join(lines)
@@ -174,10 +175,12 @@ def claims_page() -> str:
         lines += ["", f"## {title}"]
         for claim in (claim for claim in claims if claim["paper"] == paper):
             id = claim["id"]
-            told = linked(f"{claim['claim']} ({claim['where']})", paper)
-            lines += ["", f'<a id="claim-{id.lower()}"></a>', f"**Claim {id}.** {told}"]
-            lines += ["", f"- The paper: {claim['paper_value']}", f"- Measured as: {claim['measured_as']}"]
-            lines += [f"- Holds if: {claim['holds_if']}"]
+            lines += ["", f'<a id="claim-{id.lower()}"></a>']
+            lines += [f"**Claim {id}.** " + linked(f"{claim['claim']} ({claim['where']})", paper), ""]
+            told = {"The paper": "paper_value", "Measured as": "measured_as", "Holds if": "holds_if"}
+            for what, column in told.items():  # "as P1" is about a claim of this page
+                by_others = CLAIM_NAME.sub(lambda name: f"[{name[0]}](#claim-{name[0].lower()})", claim[column])
+                lines += [f"- {what}: {linked(by_others, paper)}"]
     return "\n".join(lines) + "\n"
 
 

@@ -76,12 +76,14 @@ def test_every_claim_has_its_anchor_and_its_rule(pages):
     committed = (ROOT / "fu_papers" / "claims.md").read_text(encoding="utf-8")
     assert committed == make_book().claims_page(), "python docs/make_book.py --claims"
     page = (pages / "fu_papers" / "claims.md").read_text(encoding="utf-8")
+    without_links = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", page)
     with (ROOT / "fu_papers" / "claims.csv").open(encoding="utf-8", newline="") as file:
         claims = list(csv.DictReader(file))
     assert len(claims) == 55
     for claim in claims:
         assert f"(claim-{claim['id'].lower()})=" in page
-        assert claim["holds_if"] in page
+        assert claim["holds_if"] in without_links
+    assert "- Holds if: as [P1](#claim-p1), of PUF-Regular" in page
 
 
 def test_every_place_has_its_anchor_and_leads_to_the_notebook_that_marks_it(pages):
@@ -95,6 +97,14 @@ def test_every_place_has_its_anchor_and_leads_to_the_notebook_that_marks_it(page
     assert len(marked) > 80
     assert [mark for mark in marked if f"#{mark})" not in page] == []
     assert "(../reference/unlearning.md#fu-core-unlearning-puf-pseudo-gradient)" in page
+
+
+def test_names_of_claims_and_errata_are_links_on_their_own_pages_too(pages):
+    """But where an item says its own: `**H1.` and `**Claim H1.`."""
+    for name in ("errata", "claims"):
+        page = (pages / "fu_papers" / f"{name}.md").read_text(encoding="utf-8")
+        others = re.sub(r"\[[^\]]*\]\([^)]*\)|`[^`]*`|^\*\*(Claim )?[HPFD]\d+\.", "", page, flags=re.MULTILINE)
+        assert re.findall(r"(?<![\w/#-])[HPFD]\d{1,2}\b", others) == []
 
 
 def test_equations_in_errata_lead_to_their_code(pages):
