@@ -45,7 +45,7 @@ methods of four papers do it? The pages of this book are notebooks that have bee
   beside its code, ends in five sentences, has questions to discuss, and [exercises](exercises.md) that answer.
 - **Looking something up?** [Words](docs/glossary.md), [letters](docs/notation.md),
   [what is wrong in the papers](fu_papers/errata.md), [what they claim](fu_papers/claims.md),
-  [the code of an equation, a figure of theirs beside ours](fu_papers/places.md), [the library](reference/unlearning.md).
+  [an equation's code, a figure of theirs beside ours](fu_papers/places.md), [the library](reference/unlearning.md).
 - **In front of a group?** Slides of each notebook: {slides}.
 - **Nothing installed?** [Colab and Binder](docs/online.md).
 
@@ -114,8 +114,8 @@ def _notebooks() -> Iterator[tuple[str, str]]:
             for output in cell.get("outputs", []):
                 data = output.get("data", {})
                 data.pop("application/vnd.jupyter.widget-view+json", None)
-                if "text/html" in data:  # links in tables, which Sphinx leaves as they are
-                    data["text/html"] = re.sub(r"(fu_papers/\w+)\.md#", r"\1.html#", data["text/html"])
+                for kind in {"text/html", "text/markdown"} & set(data):  # links that Sphinx leaves as they are
+                    data[kind] = re.sub(r"(fu_papers/\w+)\.md#", r"\1.html#", data[kind])
         yield f"notebooks/{path.name}", nbformat.writes(notebook)
 
 

@@ -146,3 +146,18 @@ def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(pa
         loaded = re.findall(r"<(?:script|img|iframe)[^>]* src=\"([^\"]+)\"", html)
         loaded += re.findall(r"<link[^>]* rel=\"(?:stylesheet|preload|icon)\"[^>]* href=\"([^\"]+)\"", html)
         assert [source for source in loaded if source.startswith(("http", "//"))] == [], page.name
+    assert dead_links(sites) == {}
+
+
+def dead_links(sites):
+    """By page, the links within the site that lead to no page, or to nothing in it; those of outputs, too."""
+    ids = {page: set(re.findall(r'\bid="([^"]+)"', page.read_text(encoding="utf-8"))) for page in sites}
+    dead = {}
+    for page in sites:
+        for link in re.findall(r'<a\b[^>]*\bhref="([^"]+)"', page.read_text(encoding="utf-8")):
+            file, _, anchor = link.partition("#")
+            target = (page.parent / file).resolve() if file else page
+            no_page = "://" in link or file.startswith("slides/") or "/slides/" in file  # those of make_slides.py
+            if not no_page and (not target.exists() or (anchor and anchor not in ids.get(target, ()))):
+                dead.setdefault(page.name, []).append(link)
+    return dead
