@@ -2,7 +2,7 @@
 
 `places.csv` lists them by the paper's own numbers, with what each says and where its code is; `places.md` is the page
 made of it. A notebook that shows an equation or a figure marks the place, `<a id="puf-eq-5"></a>`, and texts lead to
-that mark, or else to the page.
+that mark, or else to the page. A figure or a table that is ours alone is marked by its file, `fedora-ours-curves`.
 
 `python -m fu_papers.places` makes links of all numbers that the notebooks' texts name; what is one stays as it is.
 """

@@ -244,6 +244,11 @@ def test_a_claim_and_an_erratum_of_one_name_lead_to_different_places():
     assert table.count("<a ") == 3
 
 
+def test_links_are_written_for_html_or_for_markdown():
+    told = report.linked("FedORA, errata F2; claim D9", report.MARKDOWN_LINK)
+    assert told == "FedORA, [errata F2](../fu_papers/errata.md#f2); [claim D9](../fu_papers/claims.md#claim-d9)"
+
+
 def test_a_column_of_claims_is_a_column_of_links_and_no_other_is():
     frame = pd.DataFrame({"id": ["H12"], "method": ["H12"], "verdict": ["<holds>"]})
     table = report.show_table(frame, "digits").data
