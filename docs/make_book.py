@@ -191,6 +191,7 @@ def places_page() -> str:
         "",
         "By the papers' own numbers: what each says, where a notebook shows it, and which code it is. Files lie in the",
         "[figures of `laptop`](../figures/laptop), by paper, and in those of every other profile that has been run.",
+        "FedORA's formulas are lost in our copy: what is said of them is how we read its prose.",
     ]
     shown = {paper: _marks_in(path) for paper, path in notebooks().items()}
     for paper, title in PAPERS.items():
