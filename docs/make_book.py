@@ -1,9 +1,10 @@
 """Lays out the pages of the book: `python docs/make_book.py FOLDER`, then Sphinx makes a site of them (`make book`).
 
-The pages are the committed notebooks, the documents beside this file, errata and claims, and two kinds that are made
-here: the exercises with folded solutions, and the library's reference from its docstrings.
+The pages are the committed notebooks, the documents beside this file, errata, claims and places, and two kinds that are
+made here: the exercises with folded solutions, and the library's reference from its docstrings.
 
-`python docs/make_book.py --claims` writes fu_papers/claims.md from claims.csv, which notebooks and README link to.
+`python docs/make_book.py --claims` writes fu_papers/claims.md from claims.csv, and `--places` fu_papers/places.md from
+places.csv, which notebooks, README and documents link to.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from pathlib import Path
 import nbformat
 
 from fu_papers.exercises import exercises
+from fu_papers.lab.notebooks import notebooks
+from fu_papers.look import CLAIM_NAME
+from fu_papers.places import anchor, linked, marks, places
 
 ROOT = Path(__file__).resolve().parent.parent
 PAPERS = {"puf": "PUF", "hf_kcu": "HF-KCU", "fedora": "FedORA", "certified_dfl": "Certified DFL"}
@@ -41,7 +45,7 @@ methods of four papers do it? The pages of this book are notebooks that have bee
   beside its code, ends in five sentences, has questions to discuss, and [exercises](exercises.md) that answer.
 - **Looking something up?** [Words](docs/glossary.md), [letters](docs/notation.md),
   [what is wrong in the papers](fu_papers/errata.md), [what they claim](fu_papers/claims.md),
-  [the library](reference/unlearning.md).
+  [an equation's code, a figure of theirs beside ours](fu_papers/places.md), [the library](reference/unlearning.md).
 - **In front of a group?** Slides of each notebook: {slides}.
 - **Nothing installed?** [Colab and Binder](docs/online.md).
 
@@ -64,6 +68,7 @@ docs/glossary
 docs/notation
 fu_papers/errata
 fu_papers/claims
+fu_papers/places
 ```
 
 ```{{toctree}}
@@ -105,12 +110,12 @@ def _notebooks() -> Iterator[tuple[str, str]]:
         notebook.metadata.pop("widgets", None)
         for cell in notebook.cells:
             if cell.cell_type == "markdown":
-                cell.source = cell.source.replace("fu_papers/claims.csv", "fu_papers/claims.md")
+                cell.source = _with_targets(cell.source.replace("fu_papers/claims.csv", "fu_papers/claims.md"))
             for output in cell.get("outputs", []):
                 data = output.get("data", {})
                 data.pop("application/vnd.jupyter.widget-view+json", None)
-                if "text/html" in data:  # links in tables, which Sphinx leaves as they are
-                    data["text/html"] = re.sub(r"(fu_papers/\w+)\.md#", r"\1.html#", data["text/html"])
+                for kind in {"text/html", "text/markdown"} & set(data):  # links that Sphinx leaves as they are
+                    data[kind] = re.sub(r"(fu_papers/\w+)\.md#", r"\1.html#", data[kind])
         yield f"notebooks/{path.name}", nbformat.writes(notebook)
 
 
@@ -118,9 +123,37 @@ def _documents() -> Iterator[tuple[str, str]]:
     for name in DOCUMENTS:
         name = f"docs/{name}.md"
         yield name, re.sub(r"\[([^\]]+)\]\(\.\./([^)]+)\)", _named, (ROOT / name).read_text(encoding="utf-8"))
-    for name in ("fu_papers/errata.md", "fu_papers/claims.md"):
+    for name in ("fu_papers/errata.md", "fu_papers/claims.md", "fu_papers/places.md"):
         text = (ROOT / name).read_text(encoding="utf-8").replace("[claims.csv](claims.csv)", "`fu_papers/claims.csv`")
-        yield name, re.sub(r'<a id="([\w-]+)"></a>\n', r"(\1)=\n\n", text)  # anchors that Sphinx knows
+        text = _errata_linked(text) if name.endswith("errata.md") else text
+        text = re.sub(r"\[`(\w+)`\]\(\.\./([\w/]+)\.py\)", _in_the_reference, text)
+        yield name, re.sub(r"\[([^\]]+)\]\(\.\./([^)]+)\)", _named, _with_targets(text))
+
+
+def _with_targets(text: str) -> str:
+    """Anchors before a line of text as targets that Sphinx knows."""
+    anchors = r'^((?:<a id="[\w-]+"></a>)+)\n'
+    return re.sub(anchors, lambda line: "".join(f"({mark})=\n" for mark in marks(line[1])) + "\n", text, flags=re.M)
+
+
+def _in_the_reference(link: re.Match[str]) -> str:
+    """A link to code: to its docstring if it is the library's and public, else what it is called."""
+    name, path = link.groups()
+    library, part = path.split("/")[:2]
+    if library != "fu_core" or part not in WHAT or name.startswith("_"):
+        return f"`{name}`"
+    return f"[`{name}`](../reference/{part}.md#{_target(path, name)})"
+
+
+def _errata_linked(text: str) -> str:
+    """With links for the equations, figures and tables of the paper that a section, or a line of the list, is about."""
+    papers = {title: paper for paper, title in PAPERS.items()} | {"DFL": "certified_dfl"}
+    paper, lines = "", []
+    for line in text.splitlines(keepends=True):
+        named = re.match(r"(?:## \d\. .*?|\| \[[A-Z]\d+\]\(#\w+\) \| )(HF-KCU|PUF|FedORA|DFL)\b", line)
+        paper = papers[named[1]] if named else paper
+        lines.append(linked(line, paper) if paper else line)
+    return "".join(lines)
 
 
 def _named(link: re.Match[str]) -> str:
@@ -142,10 +175,45 @@ def claims_page() -> str:
         lines += ["", f"## {title}"]
         for claim in (claim for claim in claims if claim["paper"] == paper):
             id = claim["id"]
-            lines += ["", f'<a id="claim-{id.lower()}"></a>', f"**Claim {id}.** {claim['claim']} ({claim['where']})"]
-            lines += ["", f"- The paper: {claim['paper_value']}", f"- Measured as: {claim['measured_as']}"]
-            lines += [f"- Holds if: {claim['holds_if']}"]
+            lines += ["", f'<a id="claim-{id.lower()}"></a>']
+            lines += [f"**Claim {id}.** " + linked(f"{claim['claim']} ({claim['where']})", paper), ""]
+            told = {"The paper": "paper_value", "Measured as": "measured_as", "Holds if": "holds_if"}
+            for what, column in told.items():  # "as P1" is about a claim of this page
+                by_others = CLAIM_NAME.sub(lambda name: f"[{name[0]}](#claim-{name[0].lower()})", claim[column])
+                lines += [f"- {what}: {linked(by_others, paper)}"]
     return "\n".join(lines) + "\n"
+
+
+def places_page() -> str:
+    """fu_papers/places.md: by paper and number, with the place in its notebook, the code, and the files of ours."""
+    lines = [
+        "# Equations, figures and tables of the papers",
+        "",
+        "By the papers' own numbers: what each says, where a notebook shows it, and which code it is. Files lie in the",
+        "[figures of `laptop`](../figures/laptop), by paper, and in those of every other profile that has been run.",
+        "FedORA's formulas are lost in our copy: what is said of them is how we read its prose.",
+    ]
+    shown = {paper: _marks_in(path) for paper, path in notebooks().items()}
+    for paper, title in PAPERS.items():
+        lines += ["", f"## {title}"]
+        for place in (place for place in places().values() if place.paper == paper):
+            lines += ["", f'<a id="{place.on_the_page}"></a>', f"**{place.name}**: {place.says}."]
+            found = [f"[In the notebook](../notebooks/{notebooks()[paper].name}#{place.anchor})."]
+            found = found if place.anchor in shown[paper] else []
+            found += [f"Code: {', '.join(map(_code, place.code.split('; ')))}."] if place.code else []
+            found += [f"Files: `{place.files}`."] if place.files else []
+            lines[-1] = " ".join([lines[-1], *found])
+    return "\n".join(lines) + "\n"
+
+
+def _marks_in(path: Path) -> set[str]:
+    cells = nbformat.read(path, as_version=4).cells
+    return {mark for cell in cells if cell.cell_type == "markdown" for mark in marks(cell.source)}
+
+
+def _code(reference: str) -> str:
+    file, _, name = reference.partition(": ")
+    return f"`{file}`: [`{name}`](../{file})"
 
 
 def _exercises() -> str:
@@ -155,7 +223,8 @@ def _exercises() -> str:
     for paper, title in titles.items():
         lines += ["", f"## {title}"]
         for each in (each for each in exercises().values() if each.paper == paper):
-            lines += ["", each.text.rpartition("\n\n")[0], "", f"```python\n{each.code}\n```"]
+            text = linked(each.text.rpartition("\n\n")[0], paper, up="")
+            lines += ["", text, "", f"```python\n{each.code}\n```"]
             for number, hint in enumerate(each.hints, 1):
                 lines += ["", *_folded(f"Hint {number}", hint)]
             lines += ["", *_folded("Solution", each.solved)]
@@ -184,8 +253,14 @@ def _module(path: Path) -> list[str]:
     lines = ["", f"## {name}", *_text(ast.get_docstring(tree))]
     for node in tree.body:
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
-            lines += ["", f"### {node.name}", "", "```python", _signature(node), "```", *_text(ast.get_docstring(node))]
+            lines += ["", f"({_target(name, node.name)})=", "", f"### {node.name}", "", "```python", _signature(node)]
+            lines += ["```", *_text(ast.get_docstring(node))]
     return lines
+
+
+def _target(module: str, name: str) -> str:
+    """What a class or function is called in links; PUF and puf are two."""
+    return anchor(module, f"class {name}" if name[0].isupper() else name)
 
 
 def _signature(node: ast.FunctionDef | ast.ClassDef) -> str:
@@ -208,9 +283,11 @@ def _text(docstring: str | None) -> list[str]:
 
 
 def main(argument: str) -> None:
-    """Lay out the pages in the folder `argument`; or with --claims write the page of claims."""
-    if argument == "--claims":
-        (ROOT / "fu_papers" / "claims.md").write_text(claims_page(), encoding="utf-8")
+    """Lay out the pages in the folder `argument`; or with --claims or --places write that committed page."""
+    committed = {"--claims": ("claims.md", claims_page), "--places": ("places.md", places_page)}
+    if argument in committed:
+        name, page = committed[argument]
+        (ROOT / "fu_papers" / name).write_text(page(), encoding="utf-8")
     else:
         print(f"{len(lay_out(Path(argument)))} pages")
 

@@ -71,15 +71,16 @@ def page(path: Path) -> str:
         if BEGIN in tags:
             slides.append([])
         if BEGIN in tags or MORE in tags:
-            slides[-1].append(_shown(cell, code=WITH_CODE in tags))
+            slides[-1].append(_shown(cell, path.stem, code=WITH_CODE in tags))
     sections = "\n".join(f"<section>\n{''.join(parts)}\n</section>" for parts in slides)
     [title] = re.findall(r"^# (.+)$", notebook.cells[0].source, re.MULTILINE)
     return PAGE.format(title=html.escape(title), slides=sections, name=path.stem)
 
 
-def _shown(cell: Any, *, code: bool) -> str:
+def _shown(cell: Any, notebook: str, *, code: bool) -> str:
     if cell.cell_type == "markdown":
-        return linked(markdown2html(cell.source))
+        here = re.sub(r"\]\(#", f"]({notebook}.ipynb#", cell.source)  # what a notebook links to in itself
+        return linked(markdown2html(here))
     source = f"<pre>{html.escape(cell.source)}</pre>" if code else ""
     return source + "".join(map(_output, cell.outputs))
 

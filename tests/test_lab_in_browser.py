@@ -126,3 +126,16 @@ def test_a_slider_moves_its_picture_with_nothing_run_but_the_top_and_its_own_cel
         tab.value(f"{HANDLE}.dispatchEvent(new KeyboardEvent('keydown', {{key: 'ArrowRight', bubbles: true}}))")
     assert tab.wait_for(f"{PICTURE} && {PICTURE}.src !== window.before", PATIENCE)
     tab.value("jupyterapp.commands.execute('notebook:shutdown-kernel').then(() => true)")
+
+
+def test_a_number_of_the_paper_leads_to_where_the_notebook_shows_it(lab, tab):
+    """By a click; the page of places is opened by the same kind of link as claims and errata."""
+    opened(tab, lab, notebooks()["puf"].name)
+    link = "[...document.querySelectorAll('a')].find(a => a.getAttribute('href') === '#puf-eq-5')"
+    mark = "document.querySelector('[data-jupyter-id=\"puf-eq-5\"]')"
+    tab.wait_for(f"!!({link} && {mark})", PATIENCE)
+    tab.value(f"{link}.scrollIntoView()")
+    away = f"(top => top < 0 || top > innerHeight)({mark}.getBoundingClientRect().top)"
+    assert tab.wait_for(away, PATIENCE)
+    assert tab.wait_for(f"({link}.click(), !{away})", PATIENCE)  # again while cells above still find their height
+    tab.value("jupyterapp.commands.execute('notebook:shutdown-kernel').then(() => true)")

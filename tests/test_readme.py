@@ -52,6 +52,14 @@ def test_every_file_and_folder_it_links_to_exists():
         assert [link for link in links if not _leads_somewhere(page, link)] == [], page.name
 
 
+def test_names_of_claims_and_numbers_of_papers_are_links():
+    """No H12 and no Theorem 1 without one, in the README and the documents beside it."""
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        plain = re.sub(r"\[[^\]]*\]\([^)]*\)|`[^`]*`", "", page.read_text("utf-8"))
+        numbers = r"\b(?:Eqs?|Figs?|Tables?|Algorithm|Theorems?|Lemmas?)\.? \(?(?:\d+|[IVX]+\b)"
+        assert re.findall(rf"(?<![\w/#-])[PHFD]\d{{1,2}}\b|{numbers}", plain) == [], page.name
+
+
 def _leads_somewhere(page, link):
     """Is there such a file or folder, and in it, after a #, such a heading or anchor?"""
     path, _, anchor = link.partition("#")

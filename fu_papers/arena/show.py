@@ -14,6 +14,7 @@ from fu_papers.arena.figures import place_name
 from fu_papers.arena.results import NOTHING, about, shown
 from fu_papers.arena.tables import MEGABYTE, interval, needs_of, number
 from fu_papers.controls import CONTROLS
+from fu_papers.look import MARKDOWN_LINK, linked
 
 NONE_FITS = "No method that has been measured here meets all five. Retraining always does."
 
@@ -60,7 +61,7 @@ def paragraph(frame: pd.DataFrame, row: Mapping[Any, Any]) -> str:
         requests = ", ".join(dict.fromkeys(places.request))
         verb = "Refuses" if set(places.lost) == {"unsupported"} else "Diverged at"
         said.append(f"{verb} {requests}: “{reason}”.")
-    return " ".join(said)
+    return linked(" ".join(said), MARKDOWN_LINK)
 
 
 def _distance(row: Mapping[Any, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Any
 
 import nbformat
@@ -10,19 +11,23 @@ import nbformat
 from fu_papers.exercises.exercise import Exercise
 from fu_papers.exercises.shelf import exercises
 from fu_papers.lab.notebooks import guides, notebooks
+from fu_papers.places import linked, marks
 
 BEGIN = "from fu_papers.exercises import check, hint, solution  # noqa: F401"
 TAG = "exercise"
 
 
-def cells_of(paper: str, count: int = 0) -> list[Any]:
-    """The cells of a paper's exercises as they stand in its notebook, run after `count` other cells."""
+def cells_of(paper: str, count: int = 0, here: Collection[str] = ()) -> list[Any]:
+    """The cells of a paper's exercises as they stand in its notebook, run after `count` other cells.
+
+    here: the places in that notebook that their texts can lead to (`fu_papers.places`).
+    """
     cells = [_code("exercise-begin", BEGIN, count + 1)]
     for number, each in enumerate(_exercises(paper), count + 2):
         output = nbformat.v4.new_output(
             "execute_result", {"text/plain": str(each.judge(each.defined(each.stub)))}, execution_count=number
         )
-        text = nbformat.v4.new_markdown_cell(each.text, id=f"exercise-{_id(each)}-text")
+        text = nbformat.v4.new_markdown_cell(linked(each.text, paper, here), id=f"exercise-{_id(each)}-text")
         cells += [text, _code(f"exercise-{_id(each)}", each.code, number, [output])]
     return cells
 
@@ -34,7 +39,8 @@ def put_into(notebook: Any, paper: str) -> None:
     count = sum(cell.cell_type == "code" for cell in others[:at])
     if any(cell.cell_type == "code" for cell in others[at:]):
         raise ValueError("exercises come last: no other code may follow them")
-    notebook.cells = [*others[: at + 1], *cells_of(paper, count), *others[at + 1 :]]
+    here = [mark for cell in others for mark in marks(cell.source)]
+    notebook.cells = [*others[: at + 1], *cells_of(paper, count, here), *others[at + 1 :]]
 
 
 def main() -> None:

@@ -18,6 +18,7 @@ from fu_papers.exercises.__main__ import TAG, cells_of, put_into
 from fu_papers.exercises.exercise import SIGN, STARS
 from fu_papers.hf_kcu.metrics import causal_faithfulness
 from fu_papers.lab.notebooks import guides, notebooks
+from fu_papers.places import marks
 
 IDS = list(exercises())
 MISTAKES = [(id, mistake.name) for id in IDS for mistake in exercise(id).mistakes]
@@ -258,7 +259,7 @@ def test_the_notebook_has_them_as_they_are_here_and_as_their_stubs_print(paper):
     notebook = nbformat.read(BOOKS[paper], as_version=4)
     begin = [cell.id for cell in notebook.cells].index("exercise-begin")
     count = sum(cell.cell_type == "code" for cell in notebook.cells[:begin])
-    wanted = cells_of(paper, count)
+    wanted = cells_of(paper, count, [mark for cell in notebook.cells for mark in marks(cell.source)])
     assert notebook.cells[begin : begin + len(wanted)] == wanted
     tagged = [cell for cell in notebook.cells if TAG in cell.metadata.get("tags", [])]
     assert len(tagged) == 1 + sum(exercise(id).paper == paper for id in IDS)

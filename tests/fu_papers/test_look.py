@@ -252,6 +252,19 @@ def test_a_claim_and_an_erratum_of_one_name_lead_to_different_places():
     assert table.count("<a ") == 3
 
 
+def test_links_are_written_for_html_or_for_markdown():
+    told = report.linked("FedORA, errata F2; claim D9", report.MARKDOWN_LINK)
+    assert told == "FedORA, [errata F2](../fu_papers/errata.md#f2); [claim D9](../fu_papers/claims.md#claim-d9)"
+
+
+def test_a_column_of_claims_is_a_column_of_links_and_no_other_is():
+    frame = pd.DataFrame({"id": ["H12"], "method": ["H12"], "verdict": ["<holds>"]})
+    table = report.show_table(frame, "digits").data
+    assert '><a href="../fu_papers/claims.md#claim-h12">H12</a></td>' in table
+    assert table.count("<a ") == 1
+    assert "&lt;holds&gt;" in table
+
+
 def test_two_tables_of_one_page_do_not_share_their_style():
     """With one id for both, the left-aligned columns of one are left-aligned in the other."""
     ids = [re.search(r'<table id="(\w+)"', report.show_table(pd.DataFrame({"a": [n]}), "s").data)[1] for n in (1, 2)]

@@ -10,6 +10,8 @@ import pytest
 from fu_papers import look as report
 from fu_papers.exercises.__main__ import TAG as EXERCISE
 from fu_papers.lab.notebooks import OTHERS, declared, notebooks, schema_of
+from fu_papers.lab.paths import ROOT
+from fu_papers.places import marks
 from tests.notebook_lab import ABSOLUTE_PATH, code, outputs
 
 TITLES = {"puf": "# PUF: ", "hf_kcu": "# HF-KCU: ", "certified_dfl": "# Certified DFL: ", "fedora": "# FedORA: "}
@@ -193,6 +195,35 @@ def test_every_claim_and_erratum_that_the_prose_names_is_a_link(notebook):
             assert text == f"{kind} {anchor.removeprefix('claim-').upper()}"
         plain = re.sub(r"\[[^\]]*\]\([^)]*\)(: [A-Z]\d+ to [A-Z]\d+)?", "", cell.source)
         assert re.findall(r"(?<![\w/#-])[PHFD]\d{1,2}(?![\w-])", plain) == [], cell.id
+
+
+def test_every_number_of_the_paper_that_the_prose_names_is_a_link(paper, notebook):
+    """On failure: `python -m fu_papers.places`; what is not in fu_papers/places.csv belongs there."""
+    prose = [cell for cell in notebook.cells if cell.cell_type == "markdown"]
+    here = {mark for cell in prose for mark in marks(cell.source)}
+    page = (ROOT / "fu_papers" / "places.md").read_text(encoding="utf-8")
+    for cell in prose:
+        for text, target in re.findall(r"\[([^\]]*)\]\((?:\.\./fu_papers/places\.md)?#([\w-]+)\)", cell.source):
+            assert target in here or f'<a id="{target}"></a>' in page, (cell.id, target)
+            number = re.findall(r"\d+|[IVX]+\b", text)[-1:]
+            assert "-ours-" in target or target.endswith(f"-{number[0].lower()}"), (cell.id, text, target)
+        shown = re.sub(r"```.*?```|`[^`]*`|\$\$.*?\$\$|^#.*?$", "", cell.source, flags=re.DOTALL | re.MULTILINE)
+        plain = re.sub(r"\[[^\]]*\]\([^)]*\)", "LINK", re.sub(r"\$[^$\n]*\$", "", shown))
+        numbers = r"\(?(\d+|[IVX]+)\)?"
+        kinds = r"(Eqs?|Figs?|Figures?|Tables?|Algorithms?|Theorems?|Lemmas?|Corollary|[Ll]ines?)\.?"
+        assert not re.search(rf"\b{kinds}\s{numbers}(?!\w)|LINK(,| and| to|–) ?{numbers}(?!\w)", plain), cell.id
+        assert paper != "fedora" or not re.search(r"(?<![\w)])\(\d+\)", plain), cell.id
+
+
+def test_the_claims_in_its_tables_are_links(paper, notebook):
+    """A column of names such as H12 leads to the page of claims."""
+    tables = [output.get("data", {}).get("text/html", "") for output in outputs(notebook)]
+    cells = [cell for table in tables for cell in re.findall(r"<td[^>]*>(.*?)</td>", table, re.DOTALL)]
+    assert [cell for cell in cells if re.fullmatch(r"[PHFD]\d{1,2}", cell)] == []
+    page = (ROOT / "fu_papers" / "claims.md").read_text(encoding="utf-8")
+    named = [anchor for cell in cells for anchor in re.findall(r'^<a href="\.\./fu_papers/claims\.md#([\w-]+)"', cell)]
+    assert len(named) >= 10 or paper == "arena"
+    assert [anchor for anchor in named if f'<a id="{anchor}"></a>' not in page] == []
 
 
 def test_no_path_of_any_machine_is_in_it(notebook):
