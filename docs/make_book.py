@@ -20,7 +20,7 @@ import nbformat
 
 from fu_papers.exercises import exercises
 from fu_papers.lab.notebooks import notebooks
-from fu_papers.look import CLAIM_NAME
+from fu_papers.links import CLAIM_NAME
 from fu_papers.places import anchor, linked, marks, places
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -34,6 +34,7 @@ from fu_core.unlearning.method import Method, methods
 from fu_core.unlearning.method import method as registered
 from fu_papers.eyes import distance
 from fu_papers.lab.files import written_atomically
+from fu_papers.links import linked, linked_claim
 
 if TYPE_CHECKING:
     from fu_papers.parameters import Parameters
@@ -42,8 +43,7 @@ DPI = 150
 SCREEN_DPI = 90  # pictures keep their print resolution and are shown at this one
 SOURCE_SIZE = 7.0  # points
 ROWS = 15  # a longer table is folded
-CLAIM, CLAIM_NAME = "id", re.compile(r"\b([HPFD])(\d+)\b")  # the column of claims' names, and such a name
-HTML_LINK, MARKDOWN_LINK = '<a href="{to}">{shown}</a>', "[{shown}]({to})"
+CLAIM = "id"  # the column of claims' names
 LINE = "#555555"  # of what belongs to no method: bounds, marks, notes
 MARKERS = ("o", "s", "^", "D", "v", "P", "<", "p", ">")
 RETRAIN = "X"  # the marker of what all others are compared with, and of nobody else
@@ -302,7 +302,7 @@ def _table(frame: pd.DataFrame, source: str, caption: str) -> str:
     columns = _without_index(frame)
     styler = columns.style.hide(axis="index").format(_cell, na_rep="–")
     if CLAIM in columns:
-        styler = styler.format(_claim, subset=[CLAIM])
+        styler = styler.format(linked_claim, subset=[CLAIM])
     text = [name for name in columns if not pd.api.types.is_numeric_dtype(columns[name])]
     styler = styler.set_properties(subset=text, **{"text-align": "left"})
     styler = styler.set_table_styles([{"selector": "th", "props": "text-align: left; vertical-align: bottom"}])
@@ -378,24 +378,3 @@ def _with_suffix(path: Path, suffix: str) -> Path:
 def folded(summary: str, content: str) -> str:
     """HTML that unfolds when `summary` is clicked; both are HTML already."""
     return f"<details><summary>{summary}</summary>{content}</details>"
-
-
-def linked(text: str, link: str = HTML_LINK) -> str:
-    """HTML in which every "erratum H1" and "claim H12" leads to errata.md or claims.md, as seen from a notebook.
-
-    link: HTML_LINK, or MARKDOWN_LINK for text that is Markdown.
-    """
-    text = re.sub(r"\b(?:erratum|errata) ([HPFD])(\d+)\b", lambda found: _to_erratum(found, link), text)
-    return re.sub(rf"\bclaim {CLAIM_NAME.pattern}", lambda found: _to_claim(found, link), text)
-
-
-def _claim(name: Any) -> str:
-    return CLAIM_NAME.sub(_to_claim, html.escape(str(name)))
-
-
-def _to_erratum(found: re.Match[str], link: str = HTML_LINK) -> str:
-    return link.format(shown=found[0], to=f"../fu_papers/errata.md#{found[1].lower()}{found[2]}")
-
-
-def _to_claim(found: re.Match[str], link: str = HTML_LINK) -> str:
-    return link.format(shown=found[0], to=f"../fu_papers/claims.md#claim-{found[1].lower()}{found[2]}")

@@ -14,7 +14,7 @@ from fu_papers.arena.figures import place_name
 from fu_papers.arena.results import NOTHING, about, shown
 from fu_papers.arena.tables import MEGABYTE, interval, needs_of, number
 from fu_papers.controls import CONTROLS
-from fu_papers.look import MARKDOWN_LINK, linked
+from fu_papers.links import MARKDOWN_LINK, linked
 
 NONE_FITS = "No method that has been measured here meets all five. Retraining always does."
 

@@ -14,7 +14,7 @@ from PIL import Image
 
 from fu_core.unlearning.method import method as registered
 from fu_core.unlearning.method import methods
-from fu_papers import eyes, verdicts
+from fu_papers import eyes, links, verdicts
 from fu_papers import look as report
 from fu_papers.arena.grid import of_servers
 from fu_papers.certified_dfl import grid as certified
@@ -253,7 +253,7 @@ def test_a_claim_and_an_erratum_of_one_name_lead_to_different_places():
 
 
 def test_links_are_written_for_html_or_for_markdown():
-    told = report.linked("FedORA, errata F2; claim D9", report.MARKDOWN_LINK)
+    told = links.linked("FedORA, errata F2; claim D9", links.MARKDOWN_LINK)
     assert told == "FedORA, [errata F2](../fu_papers/errata.md#f2); [claim D9](../fu_papers/claims.md#claim-d9)"
 
 
