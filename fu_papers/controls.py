@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from fu_papers.over_seeds import ROUNDING
+
 REFERENCES = ("Original", "Retrain")
 AGAIN = "Retrain again"  # another seed's: what a difference to Retrain is worth
 DESTROYED = "Destroyed"  # random weights: what has forgotten, and is of no use
@@ -61,9 +63,9 @@ def wrong_controls(rows: Mapping[str, Standing], what: str = "forget gap") -> li
         return [f"{name} {HAS_NOT}" for name in missing]
     nothing, again, destroyed = (rows[name] for name in ("Original", AGAIN, DESTROYED))
     gap, told = f"Original's {what} ({nothing.gap:.1f})", []
-    if not again.gap < nothing.gap:
+    if not again.gap < nothing.gap - ROUNDING:
         told.append(f"{AGAIN}'s {what} ({again.gap:.1f}) is not smaller than {gap}")
-    if not again.test < nothing.gap:
+    if not again.test < nothing.gap - ROUNDING:
         told.append(f"{AGAIN}'s test accuracy is {again.test:.1f} points off, no less than {gap}")
     others = {name: row.shortfall for name, row in rows.items() if name != DESTROYED and pd.notna(row.shortfall)}
     if worse := [name for name, shortfall in others.items() if not shortfall < destroyed.shortfall]:

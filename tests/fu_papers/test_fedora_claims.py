@@ -46,7 +46,7 @@ RULES = {
     "F5": (
         "counted, in every setting, among methods that forgot comparably, by a model at most one point of test acc. "
         "below Retrain: at most half of Retrain's, and fewer than ICO and CVFU; where doing nothing is not within a "
-        "point of Retrain on both accuracies"
+        "point of Retrain's accuracy on what is forgotten and at most a point of test acc. below it"
     ),
     "F6": "each effect has the printed direction, 95% intervals over seeds of the paired differences",
     "F7": (
