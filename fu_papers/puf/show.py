@@ -88,7 +88,21 @@ def save_printed_tables(study: Study, runs: pd.DataFrame, out: Path, data: str) 
     experiment, descriptions = _experiment(study), study.run("settings")
     for table in TABLES:
         frame = printed_tables.paper_csv(experiment, runs, descriptions, table)
-        save_table(frame, out / f"table_{table}.csv", f"{data} | {PRINTED}")
+        save_table(frame, out / f"table_{table}.csv", f"{data} | {PRINTED}", _caption_of(experiment, runs, table))
+
+
+def _caption_of(e: Experiment, runs: pd.DataFrame, table: str) -> str:
+    """Of a whole table: how its rows were tuned, and where its controls come out wrong."""
+    tuned, wrong = [], {}
+    for s in e.scenarios():
+        for setting in s.settings:
+            place = printed_tables.beside(s.name, setting)
+            if place and place[0] == table:
+                tuned += _who_is_tuned(e, s.name, setting)
+                notes = printed_tables.control_notes(e, runs, setting, s.name)
+                wrong[f"{title(setting)}, {s.heading}"] = notes
+    head = f"Table {table.upper()}, whole: ours beside the paper's. Recovery stopped on validation data."
+    return " ".join([head, *dict.fromkeys(tuned), *([found] if (found := warning(wrong)) else [])])
 
 
 def figure_path(out: Path, name: str, setting: str) -> Path:

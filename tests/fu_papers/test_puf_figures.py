@@ -856,6 +856,17 @@ def test_the_printed_tables_are_kept_whole(tmp_path):
         assert {"method", "gave up", "paper: comm. bytes (×)"} <= set(kept)
 
 
+@pytest.mark.parametrize("notes", [[], ["planted"]])
+def test_the_printed_tables_keep_their_warning(notes, tmp_path, monkeypatch):
+    monkeypatch.setattr(show.printed_tables, "control_notes", lambda *of: notes)
+    descriptions = {text: record(text, {"flops": 10.0, "parameters": P}) for text in (SKEWED, EVEN, SITES)}
+    study = SimpleNamespace(experiment=E, run={"settings": descriptions}.get)
+    show.save_printed_tables(study, tidy(), tmp_path, "here")
+    caption = (tmp_path / "table_iii.csv").read_text().splitlines()[1]
+    assert caption.startswith("# Table III, whole: ours beside the paper's.")
+    assert ("THE CONTROLS ARE WRONG" in caption, "planted" in caption) == (bool(notes), bool(notes))
+
+
 def test_a_figure_of_one_setting_is_named_by_its_data_set_and_split():
     assert show.figure_path(Path("out"), "radar", SKEWED) == Path("out/radar_cifar10_dirichlet-03.png")
 
