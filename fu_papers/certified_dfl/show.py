@@ -10,6 +10,8 @@ from IPython.display import display
 
 from fu_papers.certified_dfl import figures, tables, theory_figures, theory_tables, titles
 from fu_papers.certified_dfl.grid import Experiment, Place
+from fu_papers.certified_dfl.results import cell_runs
+from fu_papers.controls import CONTROLS, Standing, warned, wrong_controls
 from fu_papers.lab.record import Record
 from fu_papers.look import keep_figure, keep_table
 
@@ -54,7 +56,17 @@ def tables_1_to_4(experiment: Experiment, runs: pd.DataFrame, out: Path, source:
         table = tables.tables_1_to_4(experiment, runs, request, split)
         spread = f"mean ± standard deviation over {len(experiment.seeds)} seeds"
         caption = f"{name}. {request}-wise, {split.replace('-', ' ')}; {spread}"
+        caption = warned_of(caption, runs, request, [place for place in experiment.places() if place.split == split])
         display(keep_table(out / f"{name.lower().replace(' ', '_')}.csv", source, table, caption))
+
+
+def warned_of(caption: str, runs: pd.DataFrame, request: str, places: Sequence[Place]) -> str:
+    """The caption of a table of requests of one kind, with a warning for the places whose controls come out wrong."""
+    told = {}
+    for place in places:
+        rows = {method: Standing.of(cell_runs(runs, place, request, method)) for method in CONTROLS}
+        told[f"{titles.dataset_title(place.dataset)}, {titles.topology_title(place.topology)}"] = wrong_controls(rows)
+    return warned(caption, told)
 
 
 def audit(theory: Theory, out: Path) -> None:

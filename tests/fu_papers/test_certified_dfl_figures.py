@@ -9,8 +9,9 @@ import pytest
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 
-from fu_papers.certified_dfl import figures, results, tables, titles
+from fu_papers.certified_dfl import figures, results, show, tables, titles
 from fu_papers.certified_dfl.grid import CHOICES, NET_CHOICES, Place, granularity
+from fu_papers.controls import AGAIN, DESTROYED
 from fu_papers.lab.store import RecordStore
 from fu_papers.lab.task import single_threaded
 from fu_papers.look import mean_spread, published, show_table, style
@@ -94,6 +95,22 @@ def test_what_is_saved_names_places_granularities_and_a_label_for_every_row(tiny
 
 
 # --- tables ---
+
+
+def test_a_table_warns_where_its_controls_come_out_wrong():
+    place = TINY.main(TINY.datasets[0])
+    where = {"setting": place.setting, "condition": place.topology, "group": "tables", "request": "client-0"}
+    good = {"Original": (9.0, 0.0), "Retrain": (0.0, 0.0), AGAIN: (1.0, 1.0), DESTROYED: (50.0, 60.0)}
+
+    def caption(**change):
+        rows = [
+            {**where, "method": method, "delta_forget": gap, "delta_test": off, "test": 80 - off, "test_retrain": 80.0}
+            for method, (gap, off) in {**good, **change}.items()
+        ]
+        return show.warned_of("Client-wise", pd.DataFrame(rows), "client", [place])
+
+    assert caption() == "Client-wise"
+    assert "cannot tell who forgets" in caption(**{AGAIN: (9.5, 1.0)})
 
 
 def test_tables_1_to_4_have_both_ends_and_the_spread_of_their_own_runs(tiny):

@@ -455,6 +455,13 @@ def test_a_price_is_compared_with_the_best_of_naturals_rounds_that_cost_no_more(
     assert (dear["Natural, rounds"], dear[further_tables.COMPARED][:6]) == ("300", "0.275 ")
 
 
+def test_table_9_warns_where_two_retrainings_are_farther_in_kl_than_doing_nothing():
+    again = RUNS.method == AGAIN
+    for kl, warns in ((0.05, False), (5.0, True)):
+        caption = tables.warned_of("Table 9", E, RUNS.assign(kl=RUNS.kl.mask(again, kl)), "equivalence")
+        assert (f"{AGAIN}'s KL ({kl:.3f}) is not smaller than Original's" in caption) == warns
+
+
 def test_both_floors_are_rows_where_they_have_been_run():
     """And none where nobody has retrained from the same weights."""
     same = results.shown(SAME_START)
