@@ -69,8 +69,9 @@ notebooks: $(READY) ## Run the notebooks in place at their defaults, to commit t
 data: $(READY) ## Download SETS="mnist adult ..." into DATA; without SETS, list them
 	$(SETTINGS) $(PY) -m fu_core.data $(SETS)
 
+# From here and not from notebooks/: links to docs/ and to claims lead out of that folder, and what is outside opens nowhere.
 lab: $(READY) ## Open the notebooks in JupyterLab
-	$(SETTINGS) $(PY) -m jupyterlab notebooks
+	$(SETTINGS) $(PY) -m jupyterlab --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
 
 lint: $(READY) ## Check style and types
 	$(PY) -m ruff check

@@ -13,7 +13,12 @@ from fu_papers.exercises.shelf import exercises
 from fu_papers.lab.notebooks import guides, notebooks
 from fu_papers.places import linked, marks
 
-BEGIN = "from fu_papers.exercises import check, hint, solution  # noqa: F401"
+# All that stubs, hints and solutions use: nothing else of a notebook has to be run for its exercises.
+BEGIN = """\
+import torch
+
+import fu_core
+from fu_papers.exercises import check, hint, solution  # noqa: F401"""
 TAG = "exercise"
 
 

@@ -21,9 +21,9 @@ EXERCISE = Exercise(
     stars=1,
     minutes=10,
     statement=r"""
-        The clients that leave have trained once more: `deltas` (K, d) are their ordinary updates, `sizes` (K,) their
-        sample counts. In PUF-Special nobody else takes part, so $n$ in Eq. (6) is the sum of `sizes`. Return the
-        unlearned model $w_{\bar u} = w - \eta_u \Delta^-$.
+        The clients that leave have trained once more: the rows of `deltas` (K, d) are their ordinary updates, `sizes`
+        (K,) their sample counts. In PUF-Special nobody else takes part, so $n$ in Eq. (6) is the sum of `sizes`. Return
+        the unlearned model $w_{\bar u} = w - \eta_u \Delta^-$.
     """,
     stub="""
         def special(w, deltas, sizes, eta_u):
@@ -37,7 +37,7 @@ EXERCISE = Exercise(
     """,
     trials=trials,
     hints=(
-        "First Eq. (6): the mean of the updates, weighted by n_j / n.",
+        "First Eq. (6): the mean of the updates, weighted by n_i / n.",
         "Then go against it: `w - eta_u * (sizes / sizes.sum() @ deltas)`.",
     ),
     mistakes=(
@@ -49,7 +49,7 @@ EXERCISE = Exercise(
         Mistake(
             "unweighted",
             lambda w, deltas, sizes, eta_u: w - eta_u * deltas.mean(dim=0),
-            "Right where all leaving clients are equally large. Eq. (6) weighs an update by n_j / n.",
+            "Right where all leaving clients are equally large. Eq. (6) weighs an update by n_i / n.",
         ),
         Mistake(
             "sum",
@@ -59,6 +59,6 @@ EXERCISE = Exercise(
     ),
     commentary="""
         One line, and the same one as FedAvg's: a row of weights times the matrix of updates. The weights are -eta_u
-        n_j / n for who leaves. `fu_core.unlearning.puf.puf` does no more.
+        n_i / n for who leaves. `fu_core.unlearning.puf.puf` does no more.
     """,
 )
