@@ -41,14 +41,18 @@ HANDLE = "document.querySelector('.widget-interact .noUi-handle')"
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """The address of a JupyterLab over a copy of the notebooks, with working state of its own."""
+    """The address of a JupyterLab as `make lab` starts it, over a copy of the notebooks and of the pages that they
+    link to, with working state of its own."""
     folder = tmp_path_factory.mktemp("lab")
     shutil.copytree(NOTEBOOKS, folder / "notebooks")
+    (folder / "fu_papers").mkdir()
+    for page in (ROOT / "fu_papers").glob("*.md"):
+        shutil.copy(page, folder / "fu_papers")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     settings = [f"--port={port}", "--no-browser", "--allow-root", "--IdentityProvider.token=", "--ip=127.0.0.1"]
-    settings += [f"--ServerApp.root_dir={folder / 'notebooks'}", "--LabApp.expose_app_in_browser=True"]
+    settings += [f"--ServerApp.root_dir={folder}", "--LabApp.expose_app_in_browser=True"]
     ours = {"FU_RUNS": folder / "runs", "FU_FIGURES": folder / "figures", "OMP_NUM_THREADS": 1}
     ours |= {"JUPYTER_CONFIG_DIR": folder / "config", "JUPYTER_DATA_DIR": folder / "data"}
     ours |= {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
@@ -85,7 +89,7 @@ def tab(tmp_path_factory):
 def opened(tab, lab, name):
     """Open a notebook by its file's name, wait for its kernel, and give it the focus, as a click would."""
     tab.call("Emulation.setFocusEmulationEnabled", enabled=True)
-    tab.open(f"{lab}/doc/tree/{name}?reset")
+    tab.open(f"{lab}/doc/tree/notebooks/{name}?reset")
     document = "[...(window.jupyterapp?.shell.widgets('main') ?? [])][0]"
     tab.wait_for(f"{document}?.sessionContext?.session?.kernel?.status === 'idle'", PATIENCE)
     tab.value(f"(() => {{ {document}.content.activate(); {document}.content.node.focus(); }})()")
@@ -126,6 +130,24 @@ def test_a_slider_moves_its_picture_with_nothing_run_but_the_top_and_its_own_cel
         tab.value(f"{HANDLE}.dispatchEvent(new KeyboardEvent('keydown', {{key: 'ArrowRight', bubbles: true}}))")
     assert tab.wait_for(f"{PICTURE} && {PICTURE}.src !== window.before", PATIENCE)
     tab.value("jupyterapp.commands.execute('notebook:shutdown-kernel').then(() => true)")
+
+
+def test_a_link_to_a_page_beside_the_notebooks_opens_it(lab, tab):
+    """Which nobody serves where JupyterLab's root is the notebooks' folder."""
+    opened(tab, lab, notebooks()["puf"].name)
+    link = "[...document.querySelectorAll('a')].find(a => (a.dataset.jupyterPath || a.href).includes('errata.md'))"
+    tab.wait_for(f"!!{link}", PATIENCE)
+    tab.value(f"{link}.click()")
+    titles = "[...jupyterapp.shell.widgets('main')].map(widget => widget.title.label)"
+    assert tab.wait_for(f"{titles}.some(title => title.includes('errata.md'))", PATIENCE)
+
+
+def test_make_lab_serves_the_pages_that_notebooks_link_to():
+    line = next(line for line in (ROOT / "Makefile").read_text().splitlines() if "-m jupyterlab" in line)
+    assert "root_dir" not in line
+    first = line.partition("default_url=/lab/tree/")[2]
+    assert (ROOT / first).is_file()
+    assert line.endswith(f"-m jupyterlab --LabApp.default_url=/lab/tree/{first}")  # no folder of its own
 
 
 def test_a_number_of_the_paper_leads_to_where_the_notebook_shows_it(lab, tab):
