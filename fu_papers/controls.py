@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from fu_papers.over_seeds import ROUNDING
-
 REFERENCES = ("Original", "Retrain")
 AGAIN = "Retrain again"  # another seed's: what a difference to Retrain is worth
 DESTROYED = "Destroyed"  # random weights: what has forgotten, and is of no use
@@ -24,6 +22,7 @@ CONTROLS = (*REFERENCES, AGAIN, DESTROYED)
 FLOOR = f"{AGAIN} (noise floor)"  # what its row is called
 HAS_NOT = "has not been run here"
 NOT_RUN = f"A control {HAS_NOT}"
+ROUNDING = 1e-9  # of a mean of percentages
 USEFUL = 1.0  # points of test accuracy below Retrain's
 
 

@@ -18,13 +18,13 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t
 
+from fu_papers.controls import ROUNDING
 from fu_papers.evidence import MOST, in_part
 from fu_papers.verdicts import NO_OTHER, ClaimResult
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "undetermined"
 LEVEL = 0.95
 LISTED = 6  # parts that a reason names; more are counted
-ROUNDING = 1e-9  # of a mean of percentages
 
 
 @dataclass(frozen=True)
