@@ -6,7 +6,7 @@ Judged by gradient passes, which are counted and the same on every machine, with
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 
 from fu_papers.hf_kcu.grid import FORMS, Experiment
@@ -26,13 +26,6 @@ def times_less(record: Record, name: str) -> tuple[float, float]:
     """How many times fewer gradient passes than retraining, and seconds."""
     passes, seconds = (record.metrics[kind]["retrain"] / record.metrics[kind][name] for kind in ("passes", "seconds"))
     return passes, seconds
-
-
-def of_each_client(price: Record | None, method: str) -> list[float]:
-    """How many times fewer passes than retraining, for every client whose leaving was counted."""
-    if price is None:
-        return []
-    return [counted["retrain"] / counted[method] for counted in price.metrics["passes"].values()]
 
 
 def summed(price: Record, method: str) -> float:
@@ -58,16 +51,13 @@ def fast_enough(e: Experiment, price: Record | None, method: str) -> Part:
     return exact(False)
 
 
-def range_of(gains: Sequence[float]) -> str:
-    """`", 20x to 90x over 5 leaving clients"`; nothing where none was counted."""
-    return f", {min(gains):.3g}x to {max(gains):.3g}x over {len(gains)} leaving clients" if gains else ""
-
-
 def told_of_all(price: Record | None, method: str) -> str:
     """`", 42.9x summed over all who leave, 20x to 90x over 10 leaving clients"`; nothing where none was counted."""
     if price is None:
         return ""
-    return f", {summed(price, method):.3g}x summed over all who leave{range_of(of_each_client(price, method))}"
+    gains = [counted["retrain"] / counted[method] for counted in price.metrics["passes"].values()]
+    over = f"{min(gains):.3g}x to {max(gains):.3g}x over {len(gains)} leaving clients"
+    return f", {summed(price, method):.3g}x summed over all who leave, {over}"
 
 
 def faster(e: Experiment, record: Record, price: Record | None) -> ClaimResult:

@@ -6,7 +6,7 @@ Every function takes the experiment and the frame of `results`; nothing here tra
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pandas as pd
@@ -19,7 +19,7 @@ from fu_papers.look import published
 from fu_papers.problem_figures import spread
 from fu_papers.problems import Setting
 from fu_papers.puf.cost_model import BYTES_PER_PARAMETER, NOMINAL_FLOPS
-from fu_papers.puf.grid import AGAIN, CONTROLS, OFFICIAL, PUBLISHED, Experiment
+from fu_papers.puf.grid import AGAIN, CONTROLS, OFFICIAL, PUBLISHED, Experiment, Scenario
 from fu_papers.puf.results import rows_of
 
 DASH = "–"
@@ -162,17 +162,23 @@ def paper_block(place: tuple[str, str]) -> pd.DataFrame:
     return pd.DataFrame([_papers_alone(name, printed) for name, printed in _printed_rows(place).items()])
 
 
+def our_blocks(e: Experiment, table: str) -> Iterator[tuple[Scenario, str, str]]:
+    """Where our runs stand beside a block of the table "iii", "iv", "v" or "vi": scenario, setting, the paper's one."""
+    for s in e.scenarios():
+        for setting in s.settings:
+            place = beside(s.name, setting)
+            if place and place[0] == table:
+                yield s, setting, place[1]
+
+
 def paper_csv(
     e: Experiment, runs: pd.DataFrame, descriptions: Mapping[str, Record], table: str, stop: str = "validation"
 ) -> pd.DataFrame:
     """The whole table "iii", "iv", "v" or "vi": all blocks with their settings, ours and the paper's."""
     blocks = []
-    for s in e.scenarios():
-        for setting in s.settings:
-            place = beside(s.name, setting)
-            if place and place[0] == table:
-                block = paper_table(e, runs, setting, descriptions[setting], s.name, stop)
-                blocks.append((f"{s.heading}: {setting}", place[1], block))
+    for s, setting, theirs in our_blocks(e, table):
+        block = paper_table(e, runs, setting, descriptions[setting], s.name, stop)
+        blocks.append((f"{s.heading}: {setting}", theirs, block))
     for scenario in dict.fromkeys(SCENARIO_OF.values()):
         blocks += [(DASH, place[1], paper_block(place)) for place in alone(e, scenario) if place[0] == table]
     frames = [frame.assign(**{"setting": ours, "paper: setting": theirs}) for ours, theirs, frame in blocks]

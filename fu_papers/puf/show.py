@@ -94,13 +94,9 @@ def save_printed_tables(study: Study, runs: pd.DataFrame, out: Path, data: str) 
 def _caption_of(e: Experiment, runs: pd.DataFrame, table: str) -> str:
     """Of a whole table: how its rows were tuned, and where its controls come out wrong."""
     tuned, wrong = [], {}
-    for s in e.scenarios():
-        for setting in s.settings:
-            place = printed_tables.beside(s.name, setting)
-            if place and place[0] == table:
-                tuned += _who_is_tuned(e, s.name, setting)
-                notes = printed_tables.control_notes(e, runs, setting, s.name)
-                wrong[f"{title(setting)}, {s.heading}"] = notes
+    for s, setting, _ in printed_tables.our_blocks(e, table):
+        tuned += _who_is_tuned(e, s.name, setting)
+        wrong[f"{title(setting)}, {s.heading}"] = printed_tables.control_notes(e, runs, setting, s.name)
     head = f"Table {table.upper()}, whole: ours beside the paper's. Recovery stopped on validation data."
     return " ".join([head, *dict.fromkeys(tuned), *([found] if (found := warning(wrong)) else [])])
 
