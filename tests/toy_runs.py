@@ -38,6 +38,12 @@ def number(config, context):
     return {"value": config["value"]}, None
 
 
+def process(config, context):
+    """Which process the run was in, after a while."""
+    time.sleep(0.2)
+    return {"pid": os.getpid()}, None
+
+
 @run_function("toy.on_data", data=lambda config: f"d{config['value']}")
 def on_data(config, context):
     """A run on data that depend on its config."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -56,9 +57,17 @@ def _points(ranges: Ranges, n: int, *, seed: int, name: str) -> Iterator[Options
         for point in itertools.product(*(values or () for values in lists)):
             yield dict(zip(ranges, point, strict=True))
         return
+    begin = 0
+    for end in (n * 2**doubled for doubled in itertools.count()):
+        for shares in _halton(len(ranges), end, seed, name)[begin:]:
+            yield {parameter: values.at(u) for (parameter, values), u in zip(ranges.items(), shares, strict=True)}
+        begin = end
+
+
+@cache  # a grid of runs asks for the same ones at every cell
+def _halton(dimensions: int, count: int, seed: int, name: str) -> list[list[float]]:
+    """The first `count` points of the scrambled sequence, each with `dimensions` shares in [0, 1)."""
     from scipy.stats.qmc import Halton  # scipy.stats takes its time
 
-    sequence = Halton(len(ranges), seed=numpy_stream(seed, "trials", name))  # as scipy before 1.15 calls it
-    while True:
-        (shares,) = sequence.random(1).tolist()
-        yield {parameter: values.at(u) for (parameter, values), u in zip(ranges.items(), shares, strict=True)}
+    points: list[list[float]] = Halton(dimensions, seed=numpy_stream(seed, "trials", name)).random(count).tolist()
+    return points  # `seed` is what scipy before 1.15 calls its stream

@@ -7,9 +7,11 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
+from multiprocessing import active_children
 from typing import Any
 
 import joblib
+from joblib.externals.loky import get_reusable_executor
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 from tqdm import tqdm as text_bar
 from tqdm.auto import tqdm as notebook_or_text_bar
@@ -111,6 +113,8 @@ def _process_outcomes(
 ) -> Iterator[Outcome]:
     show_running(jobs)
     workers = min(jobs, len(tasks))
+    if jobs == 1 and active_children():  # workers who wait for the next stage would hold memory meanwhile
+        get_reusable_executor().shutdown()
     if workers <= 1:
         yield from (attempt(task, store, label) for task in tasks)
         return

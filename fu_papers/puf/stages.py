@@ -68,7 +68,7 @@ STAGES = (
     ),
     Stage("the other divisor", runs.unlearn, lambda e: dict(e.norms()), needs=("training",)),
     Stage("sweep over eta_u and E_u", runs.unlearn, lambda e: dict(e.sweep()), needs=("training",)),
-    Stage("printed costs", runs.printed_costs, lambda e: {"costs": {"tables": "III to V"}}, alone=True),
+    Stage("printed costs", runs.printed_costs, lambda e: {"costs": {"tables": "III to V"}}),
     Stage("formula as printed", runs.unlearn, lambda e: dict(e.printed()), needs=("training",)),
     Stage("Regular against Special", runs.mode_equivalence, equivalence, needs=("training",)),
     Stage("Flower", flower.flower_round, in_flower, alone=True, optional="Flower's simulation did not run here"),

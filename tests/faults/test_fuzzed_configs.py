@@ -317,16 +317,29 @@ def test_what_a_user_types_makes_configs_or_one_clear_error(paper):
 
 def perform(paper, changes, choose, folder):
     """Some runs of a tiny experiment with `changes`: None, or the kind and the message of what came instead."""
-    store = RecordStore(folder)
 
     def work():
         configs = configs_of(paper, experiment(made_plan(paper, "quick", NOTEBOOKS[paper].tiny | changes)))
-        described = [(fn, config) for fn, config in configs if fn.__name__ == "describe"]
-        for fn, config in [*described, *choose(configs)]:
-            [record] = map_runs(fn, [config], store=store, jobs=1)
-            json.dumps([record.metrics, record.rounds], allow_nan=False)
-            assert record.metrics
+        perform_runs([*described(configs), *choose(configs)], RecordStore(folder))
 
+    return failure_of(work)
+
+
+def described(configs):
+    """The descriptions among the runs, which others ask for."""
+    return [(fn, config) for fn, config in configs if fn.__name__ == "describe"]
+
+
+def perform_runs(pairs, store):
+    """Each run makes a record that JSON can hold, or raises."""
+    for fn, config in pairs:
+        [record] = map_runs(fn, [config], store=store, jobs=1)
+        json.dumps([record.metrics, record.rounds], allow_nan=False)
+        assert record.metrics
+
+
+def failure_of(work):
+    """None, or the kind and the message of what came instead of `work`."""
     _, error = tried(work, (ValueError, RuntimeError))
     if error is None or isinstance(error, ValueError):  # raised before a run: by the experiment, or by the data
         return error and (type(error).__name__, str(error))
@@ -376,7 +389,7 @@ def test_values_that_once_ended_in_somebody_elses_error(paper, changes, function
     if error is not None:
         assert min(changes) in str(error)
         return
-    configs = configs_of(paper, made)
+    configs, store = configs_of(paper, made), RecordStore(tmp_path)
     for pair in [(fn, config) for fn, config in configs if fn.__name__ == function]:
-        if failure := perform(paper, changes, lambda _, pair=pair: [pair], tmp_path):
+        if failure := failure_of(lambda pair=pair: perform_runs([*described(configs), pair], store)):
             check_clear(*failure, paper, list(changes.values()))

@@ -57,6 +57,18 @@ def test_finished_runs_are_read_without_starting_workers(store, monkeypatch):
     assert map_runs(toy_runs.number, values(3), store=store, jobs=2) == first
 
 
+def test_one_run_at_a_time_has_the_memory_of_idle_workers(store):
+    """Flower's simulation at the end of PUF's notebook was 3.1 GiB beside two workers who had nothing to do."""
+    this = psutil.Process()
+    workers = {r.metrics["pid"] for r in map_runs(toy_runs.process, values(4), store=store, jobs=2)}
+    assert workers <= {child.pid for child in this.children()}
+    [record] = map_runs(toy_runs.process, [{"value": 4}], store=store, jobs=1)
+    assert record.metrics["pid"] == this.pid
+    assert not workers & {child.pid for child in this.children()}
+    later = map_runs(toy_runs.process, [{"value": 5}, {"value": 6}], store=store, jobs=2)  # and others are hired
+    assert this.pid not in {r.metrics["pid"] for r in later}
+
+
 def test_equal_configs_are_computed_once(store, tmp_path, monkeypatch):
     monkeypatch.setenv("TOY_LOG", str(tmp_path / "log"))
     records = map_runs(toy_runs.number, [*values(2), *values(2)], store=store, jobs=1)
