@@ -178,23 +178,19 @@ def claims_tally(profile_dir: Path, reading: str = "verdict") -> pd.DataFrame:
 
 
 def tally_markdown(profile_dirs: Iterable[Path]) -> str:
-    """The README's table: verdicts per paper and profile, for every profile that has judged any of its claims.
+    """The README's table: verdicts per paper, of the last of the profiles, given by size, that has judged its claims.
 
     A paper some of whose formulas cannot be right as printed has a second line, on their corrected form.
     """
-    folders = {Path(folder).name: Path(folder) for folder in profile_dirs}
     lines = [f"| paper | form | profile | {' | '.join(VERDICTS)} |", "|---" * (3 + len(VERDICTS)) + "|"]
-    readings = {"as printed": "verdict", "corrected": "corrected"}
-    tallies = {
-        (form, name): claims_tally(folder, reading)
-        for form, reading in readings.items()
-        for name, folder in folders.items()
-    }
+    folders = [Path(folder) for folder in profile_dirs]
     for paper in dict.fromkeys(claims()["paper"]):
-        rows = {place: tally.loc[paper] for place, tally in tallies.items()}
-        judged = {place: counts for place, counts in rows.items() if counts.drop("not run").any()}
-        for (form, profile), counts in (judged or {("as printed", "–"): next(iter(rows.values()))}).items():
-            lines.append(f"| {paper} | {form} | {profile} | {' | '.join(str(counts[v]) for v in VERDICTS)} |")
+        judged = [folder for folder in folders if claims_tally(folder).loc[paper].drop("not run").any()]
+        for form, reading in (("as printed", "verdict"), ("corrected", "corrected")):
+            counts = claims_tally((judged or folders)[-1], reading).loc[paper]
+            if form == "as printed" or counts.drop("not run").any():
+                profile = judged[-1].name if judged else "–"
+                lines.append(f"| {paper} | {form} | {profile} | {' | '.join(str(counts[v]) for v in VERDICTS)} |")
     return "\n".join(lines)
 
 

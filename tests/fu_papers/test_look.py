@@ -345,6 +345,16 @@ def test_the_two_readings_are_counted_apart(tmp_path):
     assert not [line for line in lines if line.startswith("| puf | corrected")]
 
 
+def test_the_tally_is_of_the_largest_profile_that_has_judged_a_paper(tmp_path):
+    laptop, workstation = tmp_path / "laptop", tmp_path / "workstation"
+    verdicts.write_claims([ClaimResult("P1", "holds", records=["a"])], "puf", laptop)
+    verdicts.write_claims([ClaimResult("F5", "holds", records=["b"])], "fedora", laptop)
+    verdicts.write_claims([ClaimResult("F5", "does not hold", records=["c"])], "fedora", workstation)
+    lines = verdicts.tally_markdown([laptop, workstation]).splitlines()[2:]
+    assert [line.split(" | ")[2] for line in lines] == ["laptop", "–", "workstation", "–"]
+    assert "| fedora | as printed | workstation | 0 | 0 | 1 | 0 | 12 |" in lines
+
+
 def test_one_met_condition_of_six_is_not_in_part_and_what_doing_nothing_meets_does_not_hold():
     found = {k: verdicts.judge("P4", [n < k for n in range(6)], "", "", ["a"], "rule") for k in (1, 2, 3, 6)}
     assert [result.verdict for result in found.values()] == ["does not hold", "does not hold", "holds in part", "holds"]
