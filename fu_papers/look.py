@@ -197,10 +197,15 @@ def show_figure(fig: Figure, path: Path, source: str) -> Image:
     """`save_figure`, and the saved picture itself for the notebook, so that both show the same."""
     save_figure(fig, path, source)
     plt.close(fig)  # or the inline backend would show it a second time, without its source
+    told = "".join(f"{text}. " for text in (Path(path).stem, str(fig.get_label())) if text)
+    return show_picture(path, f"{told}Data: {source}")
+
+
+def show_picture(path: Path, alt: str) -> Image:
+    """A picture that `save_figure` has written, as large as where it was drawn. alt: for who cannot see it."""
     picture = Path(path).read_bytes()
     pixels = int.from_bytes(picture[16:20], "big")  # PNG header: width
-    told = "".join(f"{text}. " for text in (Path(path).stem, str(fig.get_label())) if text)
-    return Image(data=picture, width=round(pixels * SCREEN_DPI / DPI), alt=f"{told}Data: {source}")
+    return Image(data=picture, width=round(pixels * SCREEN_DPI / DPI), alt=alt)
 
 
 def keep_figure(path: Path, source: str, draw: Callable[..., Figure], *of: Any) -> Image:

@@ -25,6 +25,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from fu_core.errors import ConfigError, nearest
 
 T = TypeVar("T")
+SIZES = ("quick", "laptop", "workstation", "paper")  # profiles, the smallest first
 
 
 def _each_once(values: list[Any]) -> list[Any]:

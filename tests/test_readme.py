@@ -12,10 +12,10 @@ import yaml
 from fu_papers.lab.committed import CLOCK, RECORDS
 from fu_papers.lab.paths import NOTEBOOKS, ROOT
 from fu_papers.lab.store import CommittedStore
+from fu_papers.parameters import SIZES
 from fu_papers.verdicts import tally_markdown
 from tests.readme import README, library_example
 
-SIZES = ("quick", "laptop", "workstation", "paper")
 PROFILES = [folder for folder in (ROOT / "figures" / name for name in SIZES) if folder.exists()]
 
 

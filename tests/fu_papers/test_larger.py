@@ -1,0 +1,64 @@
+"""Beside a notebook's own results stand the committed ones of the largest profile above its own."""
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import pytest
+from IPython.display import HTML, Image, Markdown
+
+from fu_papers import larger
+from fu_papers.look import save_figure, save_table
+from fu_papers.study import experiment_of
+from fu_papers.verdicts import ClaimResult, write_claims
+
+NAMES = ("curves.png", "table_iv.csv")
+
+
+@pytest.fixture
+def shown(tmp_path, monkeypatch):
+    """What is displayed in a notebook of that profile; figures are in `tmp_path`."""
+    monkeypatch.setenv("FU_FIGURES", str(tmp_path))
+
+    def show(profile):
+        found = []
+        monkeypatch.setattr(larger, "display", found.append)
+        larger.show_larger(experiment_of("fedora").of(profile), *NAMES)
+        return found
+
+    return show
+
+
+def commit(folder, value, *, table=True):
+    folder.mkdir(parents=True)
+    fig, _ = plt.subplots()
+    save_figure(fig, folder / NAMES[0], "digits")
+    plt.close(fig)
+    if table:
+        frame = pd.DataFrame({"method": ["Retrain # 2", "GA"], "test acc. (%)": [value, None]})
+        save_table(frame, folder / NAMES[1], "digits, # from somewhere", "Table IV. Mean of 3 seeds")
+    write_claims([ClaimResult("F5", "does not hold", f"{value} times", records=["a"])], "fedora", folder.parent)
+
+
+def test_the_largest_profile_above_is_shown_with_its_verdicts(shown, tmp_path):
+    commit(tmp_path / "laptop" / "fedora", 41.5)
+    commit(tmp_path / "workstation" / "fedora", 61.25)
+    picture, table, verdicts = shown("quick")
+    assert isinstance(picture, Image)
+    assert picture.data == (tmp_path / "workstation" / "fedora" / NAMES[0]).read_bytes()
+    assert picture.alt == "curves, at the profile workstation"
+    assert isinstance(table, HTML)
+    assert "At workstation: Table IV. Mean of 3 seeds" in table.data
+    assert "Data: digits, # from somewhere" in table.data
+    assert all(text in table.data for text in ("61.25", "Retrain # 2", "–"))
+    assert "41.5" not in table.data
+    assert all(text in verdicts.data for text in ("Verdicts at workstation", "61.25 times", "does not hold"))
+    assert not [word for word in ("not run", "corrected") if word in verdicts.data]
+    assert [type(one) for one in shown("laptop")] == [Image, HTML, HTML]
+
+
+def test_what_is_not_whole_or_not_larger_is_not_shown(shown, tmp_path):
+    commit(tmp_path / "laptop" / "fedora", 41.5)
+    commit(tmp_path / "workstation" / "fedora", 61.25, table=False)
+    assert "At laptop" in shown("quick")[1].data
+    (sentence,) = shown("laptop")
+    assert isinstance(sentence, Markdown)
+    assert "no results of a larger profile than `laptop`" in sentence.data
