@@ -52,6 +52,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "w/o AB": {"ratio": 1.0, "passes": 0.0},  # as many iterations as with a part of the retained data
     "w/o AS": {"adaptive": False},
 }
+STEPS = {"with AS": {"adaptive": True}}  # beside it, since trials may have chosen fixed steps already
 READINGS: dict[str, dict[str, Any]] = {
     "scalar dual, as tuned": {},
     "score beta (H - KL)": {"score": "scaled"},
@@ -271,7 +272,10 @@ class Experiment(FedoraParameters):
         main = self.main
         for method in (*REFERENCES, AGAIN, *METHODS):
             add("noisy", main._replace(noise=self.party_noise), method)
-        for group, choices in (("ablation", ABLATIONS), ("readings", READINGS | {"element-wise dual": self.vector})):
+        for group, choices in (
+            ("ablation", ABLATIONS | STEPS),
+            ("readings", READINGS | {"element-wise dual": self.vector}),
+        ):
             for label, change in choices.items():
                 add(group, main, "FedORA", label, **change)
         for weight in self.weights:

@@ -11,7 +11,7 @@ import pytest
 
 from fu_papers.controls import AGAIN
 from fu_papers.fedora import claims as claims
-from fu_papers.fedora.grid import ABLATIONS, BASELINES, REFERENCES, Task
+from fu_papers.fedora.grid import ABLATIONS, BASELINES, REFERENCES, STEPS, Task
 from fu_papers.lab.record import Record
 from fu_papers.verdicts import NO_OTHER, claims_table
 from fu_papers.verdicts import claims as rules
@@ -334,11 +334,12 @@ PARTS = {
     "w/o UL": {"forget": 30.01},
     "w/o AB": {"images": 501, "test": 81.0},
     "w/o AS": {"test": 79.99, "forget": 30.01},
+    "with AS": {},
 }
 
 
 def parts(**change):
-    named = {f"w/o {label}": values for label, values in change.items()}
+    named = {label if label == "with AS" else f"w/o {label}": values for label, values in change.items()}
     labels = {label: {**values, **named.get(label, {})} for label, values in PARTS.items()}
     return frame(tasks=[E.main], group="ablation", labels=labels)
 
@@ -354,6 +355,8 @@ def parts(**change):
         ({"AB": {"test": 78.99}}, PART),
         ({"AS": {"test": 80.0}}, PART),
         ({"AS": {"forget": 30.0}}, PART),
+        ({"with AS": {"test": 79.99}}, PART),  # whatever the whole has
+        ({"with AS": {"forget": 30.01}}, PART),
         ({"UL": {"forget": 29.0}, "AB": {"test": 90.0}, "AS": {"test": 81.0}}, NOT),
     ],
 )
@@ -362,7 +365,7 @@ def test_f6_asks_for_the_printed_effect_of_every_part(change, verdict):
     result = verdict_on("F6", ablation=runs)
     assert result.verdict == verdict
     assert set(result.records) == set(runs.record)
-    assert list(PARTS) == list(ABLATIONS)
+    assert list(PARTS) == [*ABLATIONS, *STEPS]
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from fu_papers.fedora.grid import (
     PER_DATASET,
     PUBLISHED,
     READINGS,
+    STEPS,
     Task,
     has_backdoor,
     refusal,
@@ -257,16 +258,20 @@ def test_the_element_wise_dual_has_a_step_of_its_own():
 def test_ablations_and_readings_change_what_they_say_and_nothing_else():
     default = E.unlearning(MAIN, 3, "FedORA")
     vector = {"dual": "vector", "sigma": E.sigma_vector}
-    for group, choices in (("ablation", ABLATIONS), ("readings", READINGS | {"element-wise dual": vector})):
+    for group, choices in (("ablation", ABLATIONS | STEPS), ("readings", READINGS | {"element-wise dual": vector})):
         found = labels(group)
         assert list(found) == list(choices)
         for label, change in choices.items():
-            assert difference(found[label], default) == change
+            assert difference(found[label], default) == ({} if label in STEPS else change)  # the default adapts them
     assert {label: change for label, change in ABLATIONS.items() if change} == {
         "w/o UL": {"unlearn": False},
         "w/o AB": {"ratio": 1.0, "passes": 0.0},
         "w/o AS": {"adaptive": False},
     }
+    (steps,) = STEPS
+    tuned = E.changed(tuning_trials=2).cells()[MAIN.cell("ablation", SEEDS[0], "FedORA", steps)]
+    assert len(tuned["trials"]) == 2
+    assert tuned["change"] == STEPS[steps]  # over whatever they choose
 
 
 def test_sweeps_change_their_value_and_nothing_else():

@@ -19,6 +19,7 @@ from fu_papers.fedora.grid import (
     PEERS,
     PUBLISHED,
     READINGS,
+    STEPS,
     Task,
     has_backdoor,
     twin,
@@ -158,7 +159,7 @@ def test_the_csv_says_conditions_as_numbers_and_gives_every_row_a_label(tiny):
     assert set(csv[csv.group == "noisy"].noise) == {TINY.party_noise}
     main = csv[(csv.group == "main") & (csv.label != PUBLISHED)]
     assert (main.label == main.method).all()
-    assert list(dict.fromkeys(csv[csv.group == "ablation"].label)) == list(ABLATIONS)
+    assert list(dict.fromkeys(csv[csv.group == "ablation"].label)) == [*ABLATIONS, *STEPS]
     assert set(csv[csv.group == "small"].label) == {*CONTROLS, "0"}
 
 
@@ -248,7 +249,7 @@ def test_tables_6_to_9_have_their_rows_and_the_papers_numbers(tiny):
     )
     assert six.index.tolist() == [(name, setting) for name in NAMES for setting in ("IID", "Non-IID")]
     assert six.loc[("Retrain", "Non-IID"), PAPER] == "0.736 / 0.275 / 0.558 / 0.016"
-    assert seven.index.tolist() == [*map(shown, CONTROLS), *ABLATIONS]
+    assert seven.index.tolist() == [*map(shown, CONTROLS), *ABLATIONS, *STEPS]
     assert seven.loc[FLOOR, "samples passed / FedORA's"] != seven.loc[FLOOR, "samples passed / FedORA's"]  # nan: none
     assert seven.loc["FedORA", "samples passed / FedORA's"] == 1
     assert seven.loc["w/o UL", "samples passed / FedORA's"] < 1 < seven.loc["w/o AB", "samples passed / FedORA's"]
