@@ -165,12 +165,22 @@ def _forgotten(runs: pd.DataFrame, tasks: Sequence[Task]) -> ClaimResult:
 
 
 def _resilient(runs: pd.DataFrame, tasks: Sequence[Task]) -> ClaimResult:
-    """F4: membership attack within 5 points of 50 %, backdoor below 10 %, of a model of use, wherever measured."""
+    """F4: membership attack within 5 points of 50 %, backdoor below 10 %, of a model of use, wherever measured.
+
+    Who loses the model that has the backdoor has not resisted it.
+    """
 
     def meets(task: Task, method: str) -> Part:
         def rule(cell: pd.DataFrame) -> Part:
             hidden = all_of(within(cell.mia - 0.5, CHANCE), _useful(cell))
-            return hidden if cell.asr.isna().all() else all_of(hidden, below(cell.asr.dropna(), BACKDOORED))
+            lost = cell.poisoned_diverged.astype(bool)
+            if lost.all():
+                return exact(False)
+            if cell.asr.isna().all():
+                return hidden
+            part = all_of(hidden, below(cell.asr.dropna(), BACKDOORED))
+            told = f"diverged with a backdoor for {lost.sum()} of {len(cell)} seeds"
+            return unknown(told) if lost.any() and part.verdict == HOLDS else part
 
         return _unless_diverged(rows_of(runs, "main", task, method), rule)
 
@@ -179,7 +189,9 @@ def _resilient(runs: pd.DataFrame, tasks: Sequence[Task]) -> ClaimResult:
     shares = []
     for method in ("Original", "Retrain", *READINGS):
         cells = pd.concat([rows_of(runs, "main", task, method) for task in tasks])
-        shares.append(f"{shown(method)} {cells.mia.mean():.3f} and {cells.asr.mean():.1f} %")
+        lost = int(cells.poisoned_diverged.sum())
+        told = f" ({lost} of {len(cells)} diverged)" * bool(lost)
+        shares.append(f"{shown(method)} {cells.mia.mean():.3f} and {cells.asr.mean():.1f} %{told}")
     reason = (
         f"|MIA-ASR - 0.5| <= {CHANCE} and BD-ASR < {BACKDOORED:g} % at most {USEFUL:g} point of test acc. below "
         "Retrain, in every setting"

@@ -38,6 +38,8 @@ def five_sentences(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) 
     affected, affected_retrained, affected_before = three("test_affected")
     attacked, attacked_retrained, attacked_before = three("mia", 100)
     fooled, fooled_retrained, fooled_before = three("asr")
+    lost = int(mine.poisoned_diverged.sum())
+    unknown = f"; {lost} of its {len(mine)} models with a backdoor diverged" * bool(lost)
     sentences = (
         f"**Forgetting**: in {counts[OURS]} of {len(tasks)} settings {shown(OURS)}, ends at least half way from doing "
         f"nothing to Retrain ({others}); its accuracy on what is forgotten is off Retrain's by {off} points, doing "
@@ -48,7 +50,7 @@ def five_sentences(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) 
         f"%, doing nothing's {affected_before} %.",
         f"**Attacks**: the membership attack is right about {attacked} % (Retrain {attacked_retrained} %, doing "
         f"nothing {attacked_before} %), a backdoor succeeds in {fooled} % (Retrain {fooled_retrained} %, doing nothing "
-        f"{fooled_before} %).",
+        f"{fooled_before} %{unknown}).",
         f"**Price and certificate**: Retrain passes {gain.min():.1f} to {gain.max():.1f} times as many samples; the "
         f"constraint was met by the last score in {met} of {len(ended)} runs, which says nothing about the distance to "
         "Retrain.",

@@ -47,6 +47,7 @@ def of_runs(unlearnings: Unlearnings, floor: Unlearnings) -> pd.DataFrame:
     floor: the distances of the controls whose runs do not know them, by the place of the run; missing elsewhere.
     `asr`, `clean_asr`: with and without poisoned samples in training, the former missing without a twin; `diverged`:
     whether a run left the numbers, or lost the model by its method's own account: it has no metrics;
+    `poisoned_diverged`: whether its twin did;
     `..._original`, `..._retrain`: the values of those two for the same task and seed; `delta_...`: absolute difference
     to Retrain.
     """
@@ -83,10 +84,9 @@ def _measured(unlearnings: Unlearnings, cell: Cell, record: Record) -> dict[str,
     found |= {"labels": Task(cell.setting, cell.request).labels, "diverged": lost}
     found["clean_asr"] = math.nan if lost else record.metrics["asr"]
     poisoned = unlearnings.get(twin(cell))
-    there = {"asr": math.nan, "test": math.nan}
-    if poisoned is not None and "diverged" not in poisoned.metrics:
-        there = poisoned.metrics
-    return {**found, "asr": there["asr"], "poisoned_test": there["test"]}
+    twin_lost = poisoned is not None and "diverged" in poisoned.metrics
+    there = {"asr": math.nan, "test": math.nan} if poisoned is None or twin_lost else poisoned.metrics
+    return {**found, "asr": there["asr"], "poisoned_test": there["test"], "poisoned_diverged": twin_lost}
 
 
 def kept_model(runs: pd.DataFrame) -> pd.DataFrame:

@@ -60,9 +60,15 @@ def outcome(runs: pd.DataFrame) -> dict[str, str]:
         "off Retrain's (points)": spread_or_dash(cell.delta_forget),
         "KL to Retrain, forgotten": spread_or_dash(cell.kl, 2),
         "MIA-ASR": spread_or_dash(cell.mia, 3),
-        "BD-ASR (%)": spread_or_dash(cell.asr),
+        "BD-ASR (%)": backdoor(cell),
         "entropy / log C": spread_or_dash(cell.entropy, 3),
     }
+
+
+def backdoor(cell: pd.DataFrame) -> str:
+    """The backdoor's success in the twins that did not diverge, and how many did; a dash where there are none."""
+    lost = cell.poisoned_diverged.astype(bool)
+    return spread_or_dash(cell.asr[~lost]) + f" ({lost.sum()} of {len(cell)} diverged)" * bool(lost.any())
 
 
 # --- Tables IV and V -------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ RULES = {
     ),
     "F4": (
         f"95% intervals over seeds: within 5 points of 50% and < 10%, {USE}, where doing nothing's are not; for both "
-        "duals in every setting"
+        "duals in every setting; a model that diverges with the backdoor in it does not resist it"
     ),
     "F5": (
         "counted, in every setting, among methods that forgot comparably, by a model at most one point of test acc. "
@@ -68,7 +68,7 @@ HOLDS, PART, NOT, OPEN = "holds", "holds in part", "does not hold", "undetermine
 # An unlearning that meets every rule, and doing nothing that meets none.
 FINE = {
     "test": 80.0, "test_retrain": 80.0, "delta_test": 0.0, "forget": 30.0, "delta_forget": 0.0, "mia": 0.5, "asr": 2.0,
-    "images": 500, "retrain_images": 1000, "diverged": False,
+    "images": 500, "retrain_images": 1000, "diverged": False, "poisoned_diverged": False,
 }  # fmt: skip
 BY_METHOD = {
     NOTHING: {"delta_test": 9.0, "forget": 90.0, "delta_forget": 60.0, "mia": 0.9, "asr": 95.0, "images": 0},
@@ -278,6 +278,18 @@ def test_f4_asks_for_chance_and_no_backdoor_with_both_duals(scalar, vector, verd
     assert set(result.records) == keys_of(runs, (*REFERENCES, SCALAR, VECTOR))
     elsewhere = everywhere(where={SCALAR: scalar, VECTOR: vector})
     assert verdict_on("F4", main=elsewhere).verdict == (HOLDS if verdict == HOLDS else PART)
+
+
+def test_f4_does_not_waive_the_backdoor_where_the_model_with_it_is_lost():
+    """At workstation all poisoned twins on Adult diverged, and a part held by its membership attack alone."""
+    gone = {"poisoned_diverged": True, "asr": math.nan}
+    always = verdict_on("F4", main=everywhere({SCALAR: gone, VECTOR: gone}))
+    assert always.verdict == NOT
+    assert "diverged)" in always.ours
+    once = {"poisoned_diverged": (True, False)}
+    result = verdict_on("F4", main=everywhere({SCALAR: once, VECTOR: once}))
+    assert result.verdict == OPEN
+    assert "diverged with a backdoor for 1 of 2 seeds" in result.reason
 
 
 @pytest.mark.parametrize(

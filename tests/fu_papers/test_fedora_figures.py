@@ -567,6 +567,17 @@ def test_what_diverged_is_counted_and_enters_no_mean():
 
 
 @pytest.mark.parametrize(
+    ("lost", "told"), [((), "2.0 ± 0.0"), ((1,), "2.0 (1 of 2 diverged)"), ((0, 1), "– (2 of 2 diverged)")]
+)
+def test_models_with_a_backdoor_that_diverged_are_counted(lost, told):
+    cells = {cell("GA", seed=seed): {"test": 70.0} for seed in (0, 1)}
+    twins = {twin(c): {"diverged": "why"} if c.seed in lost else {"asr": 2.0} for c in cells}
+    row = tables.outcome(results.rows_of(frame_of(with_references(cells | twins)), "main", MAIN, "GA"))
+    assert row["test acc. (%)"] == "70.0 ± 0.0"
+    assert row["BD-ASR (%)"] == told
+
+
+@pytest.mark.parametrize(
     ("off", "floor", "has"), [(20.0, 5.0, True), (20.1, 5.0, False), (20.5, 20.5, True), (0.0, 0.0, True)]
 )
 def test_forgotten_comparably_is_half_way_to_retrain_or_as_near_as_a_second_one(off, floor, has):
