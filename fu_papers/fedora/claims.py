@@ -1,12 +1,12 @@
 """The verdicts on FedORA's claims, computed from records by the rules of claims.csv (`holds_if`).
 
 The paper prints two algorithms, with a scalar dual (7)-(20) and with one dual per parameter (25), (27); both are
-printed, so both are parts of every claim, in every setting, and none is a corrected form. Accuracies and attacks are
-judged by 95 % intervals over seeds, of runs that did not diverge; a part that doing nothing meets as well does not
-hold. Accuracy and speed are compared among methods that forgot comparably (`results.forgot`), since forgetting nothing
-costs neither; and forgetting counts where the model is still of use, at most `USEFUL` points of test accuracy below
-Retrain. What is claimed to be faster is judged on samples passed, which are counted and the same on every machine; the
-seconds are told beside.
+printed, so both are parts of F1 to F4 and F11, in every setting, and none is a corrected form; the other claims are
+judged of the scalar one. Accuracies and attacks are judged by 95 % intervals over seeds, of runs that did not diverge;
+a part that doing nothing meets as well does not hold. Accuracy and speed are compared among methods that forgot
+comparably (`results.forgot`, by means), since forgetting nothing costs neither; and forgetting counts where the model
+is still of use, at most `USEFUL` points of test accuracy below Retrain. What is claimed to be faster is judged on
+samples passed, which are counted and the same on every machine; the seconds are told beside.
 """
 
 from __future__ import annotations
@@ -112,12 +112,16 @@ def _accurate(id: str, runs: pd.DataFrame, group: str, tasks: Sequence[Task]) ->
         if not forgot(runs, group, task, method):
             return exact(False)
         rivals = [kept_model(rows_of(runs, group, task, m)) for m in BASELINES if forgot(runs, group, task, m)]
+        near = _unless_diverged(rows_of(runs, group, task, method), lambda mine: at_most(mine.delta_test, POINT))
+        if not rivals:
+            return all_of(near, unknown("no rival forgot comparably"))
         return _unless_diverged(
             rows_of(runs, group, task, method),
-            lambda mine: all_of(
-                at_most(mine.delta_test, POINT), *(above(difference(mine, rival, "test"), 0) for rival in rivals)
-            ),
+            lambda mine: all_of(near, *(above(difference(mine, rival, "test"), 0) for rival in rivals)),
         )
+
+    def near_again(task: Task) -> bool:
+        return at_most(rows_of(runs, group, task, AGAIN).delta_test, POINT).verdict == HOLDS
 
     nothing = {task: meets(task, "Original") for task in tasks}
     found = {(method, task): lowered_by(nothing[task], meets(task, method)) for method in READINGS for task in tasks}
@@ -126,12 +130,20 @@ def _accurate(id: str, runs: pd.DataFrame, group: str, tasks: Sequence[Task]) ->
     ours += "; mean |test - Retrain's|: " + ", ".join(f"{shown(m)} {gap.mean():.1f}" for m, gap in gaps.items())
     counts = {m: sum(forgot(runs, group, task, m) for task in tasks) for m in (*READINGS, *BASELINES)}
     ours += "; forgot comparably: " + ", ".join(f"{shown(m)} {count}" for m, count in counts.items())
+    ours += f"; {shown(AGAIN)} is so near in {sum(map(near_again, tasks))} of {len(tasks)}{_lost(runs, group, tasks)}"
     reason = (
         f"mean |test acc. - Retrain's| <= {POINT:g} and above GA, ICO and CVFU, in every setting, "
         "among those that forgot comparably"
     )
     keys = _keys(runs, group, tasks, ("Original", "Retrain", AGAIN, *BASELINES, *READINGS))
     return judged(id, _named(found), ours, _sizes(runs, tasks), keys, reason)
+
+
+def _lost(runs: pd.DataFrame, group: str, tasks: Sequence[Task]) -> str:
+    """How many runs of each reading diverged, and are in no mean."""
+    cells = {m: pd.concat([rows_of(runs, group, task, m) for task in tasks]) for m in READINGS}
+    lost = {m: len(cell) - len(kept_model(cell)) for m, cell in cells.items()}
+    return "".join(f"; {shown(m)}: {n} of {len(cells[m])} runs diverged" for m, n in lost.items() if n)
 
 
 def _sizes(runs: pd.DataFrame, tasks: Sequence[Task]) -> str:
@@ -155,7 +167,9 @@ def _forgotten(runs: pd.DataFrame, tasks: Sequence[Task]) -> ClaimResult:
     ours += "; ".join(
         f"{shown(m)} {cells[m].forget.mean():.1f} % (off by {cells[m].delta_forget.mean():.1f})" for m in READINGS
     )
-    ours += f"; Retrain {cells['Retrain'].forget.mean():.1f} %"
+    again = sum(meets(task, AGAIN).verdict == HOLDS for task in tasks)
+    ours += f"; Retrain {cells['Retrain'].forget.mean():.1f} %; {shown(AGAIN)} meets it in {again} of {len(tasks)}"
+    ours += _lost(runs, "main", tasks)
     reason = (
         f"unlearning acc. <= Retrain's at most {USEFUL:g} point of test acc. below it, in every setting; "
         "the distance to Retrain's is the error"
@@ -167,7 +181,7 @@ def _forgotten(runs: pd.DataFrame, tasks: Sequence[Task]) -> ClaimResult:
 def _resilient(runs: pd.DataFrame, tasks: Sequence[Task]) -> ClaimResult:
     """F4: membership attack within 5 points of 50 %, backdoor below 10 %, of a model of use, wherever measured.
 
-    Who loses the model that has the backdoor has not resisted it.
+    Of use with the backdoor in it, too: who loses that model has not resisted it.
     """
 
     def meets(task: Task, method: str) -> Part:
@@ -178,7 +192,8 @@ def _resilient(runs: pd.DataFrame, tasks: Sequence[Task]) -> ClaimResult:
                 return exact(False)
             if cell.asr.isna().all():
                 return hidden
-            part = all_of(hidden, below(cell.asr.dropna(), BACKDOORED))
+            short = (cell.poisoned_test_retrain - cell.poisoned_test).dropna()
+            part = all_of(hidden, below(cell.asr.dropna(), BACKDOORED), at_most(short, USEFUL))
             told = f"diverged with a backdoor for {lost.sum()} of {len(cell)} seeds"
             return unknown(told) if lost.any() and part.verdict == HOLDS else part
 
@@ -203,15 +218,17 @@ def _resilient(runs: pd.DataFrame, tasks: Sequence[Task]) -> ClaimResult:
 
 def _fast(runs: pd.DataFrame, speeds: Speeds, tasks: Sequence[Task]) -> ClaimResult:
     """F5: at most half of the samples that retraining passes, and fewer than ICO and CVFU where those forgot, too.
+    (Fewer than GA is better than claimed, and counted; trials weigh forgetting and use, and no method's price.)
 
     By a model that has forgotten comparably and is still of use: random weights are the cheapest of all. And where
     doing nothing, which costs nothing, is not as near to Retrain.
     """
-    parts, gains = {}, []
+    parts, gains, below_ga = {}, [], 0
     for task in tasks:
         cell = rows_of(runs, "main", task, "FedORA")
         mine, useful = kept_model(cell), _unless_diverged(cell, _useful)
-        passed = {m: kept_model(rows_of(runs, "main", task, m)).images.mean() for m in ("FedORA", "ICO", "CVFU")}
+        passed = {m: kept_model(rows_of(runs, "main", task, m)).images.mean() for m in ("FedORA", *BASELINES)}
+        below_ga += bool(passed["FedORA"] < passed["GA"])
         gains.append(mine.retrain_images.mean() / mine.images.mean())
         has = forgot(runs, "main", task, "FedORA")
         rivals = [passed[m] for m in ("ICO", "CVFU") if forgot(runs, "main", task, m)]
@@ -219,7 +236,7 @@ def _fast(runs: pd.DataFrame, speeds: Speeds, tasks: Sequence[Task]) -> ClaimRes
         nothing = all_of(at_most(original.delta_forget, POINT), _useful(original))
         counted = {
             "half of Retrain's": gains[-1] >= TWICE,
-            "second to GA": all(passed["FedORA"] < rival for rival in rivals),
+            "fewer than ICO and CVFU": all(passed["FedORA"] < rival for rival in rivals),
         }
         for what, met in counted.items():
             name = f"{what} on {dataset_title(task.dataset)} {request_title(task.request)}"
@@ -228,7 +245,8 @@ def _fast(runs: pd.DataFrame, speeds: Speeds, tasks: Sequence[Task]) -> ClaimRes
     taken = [r.metrics["seconds"]["Retrain"] / r.metrics["seconds"]["FedORA"] for r in speeds.values()]
     ours = (
         f"{min(gains):.1f}x to {max(gains):.1f}x fewer samples than Retrain in {len(tasks)} settings, forgot "
-        f"comparably in {forgetting}; {min(taken):.1f}x to {max(taken):.1f}x in time, on {len(taken)}"
+        f"comparably in {forgetting} (elsewhere too little, or more than Retrain); fewer than GA in {below_ga}; "
+        f"{min(taken):.1f}x to {max(taken):.1f}x in time, on {len(taken)}"
     )
     reason = (
         f"samples passed, counted: Retrain / FedORA >= {TWICE:g}, and FedORA below ICO and CVFU, in every setting, "

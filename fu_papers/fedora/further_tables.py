@@ -44,7 +44,10 @@ def tuning_table(e: Experiment, tuning: Unlearnings) -> pd.DataFrame:
             continue
         tried = list(records.values())
         best, published_one = tried[best_trial(tried)], tried[0]
-        nothing = [r.metrics["nothing"] for trial in tried for r in trial if "nothing" in r.metrics]
+        # by request, since a trial may have diverged on one of them and not on the other
+        nothing = {
+            r.config["request"]: r.metrics["nothing"] for trial in tried for r in trial if "nothing" in r.metrics
+        }
         named = registered(method).ranges
         rows.append(
             {
@@ -56,7 +59,7 @@ def tuning_table(e: Experiment, tuning: Unlearnings) -> pd.DataFrame:
                 "objective": _objective(best),
                 "as published": _values(published_one[0].config["options"], named),
                 "its objective": _objective(published_one),
-                "doing nothing's": f"{sum(nothing) / len(nothing):.1f}" if nothing else "–",
+                "doing nothing's": f"{sum(nothing.values()) / len(nothing):.1f}" if nothing else "–",
             }
         )
     return pd.DataFrame(rows)

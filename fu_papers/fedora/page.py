@@ -11,6 +11,7 @@ from fu_papers.fedora.grid import BASELINES, Experiment, Task
 from fu_papers.fedora.results import Unlearnings, forgot, kept_model, rows_of, shown
 
 OURS = "FedORA"  # the default form; tables have the others
+RUINED = 10.0  # points of test accuracy below Retrain's: such a model tells nothing about a backdoor
 
 
 def five_sentences(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) -> str:
@@ -38,19 +39,21 @@ def five_sentences(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) 
     affected, affected_retrained, affected_before = three("test_affected")
     attacked, attacked_retrained, attacked_before = three("mia", 100)
     fooled, fooled_retrained, fooled_before = three("asr")
-    lost = int(mine.poisoned_diverged.sum())
-    unknown = f"; {lost} of its {len(mine)} models with a backdoor diverged" * bool(lost)
+    lost, short = int(mine.poisoned_diverged.sum()), mine.poisoned_test_retrain - mine.poisoned_test
+    gone = f"of its {len(mine)} models with a backdoor {lost} diverged and {(short > RUINED).sum()} more lost over "
+    gone += f"{RUINED:g} points of test accuracy to Retrain's, so that their success says nothing"
     sentences = (
-        f"**Forgetting**: in {counts[OURS]} of {len(tasks)} settings {shown(OURS)}, ends at least half way from doing "
-        f"nothing to Retrain ({others}); its accuracy on what is forgotten is off Retrain's by {off} points, doing "
-        f"nothing's by {idle}, a second retraining's by {mean(AGAIN, 'delta_forget'):.1f}.",
+        f"**Forgetting**: in {counts[OURS]} of {len(tasks)} settings {shown(OURS)}, ends within half of doing "
+        f"nothing's distance to Retrain, above it or below ({others}); its accuracy on what is forgotten is off "
+        f"Retrain's by {off} points, doing nothing's by {idle}, a second retraining's by "
+        f"{mean(AGAIN, 'delta_forget'):.1f}.",
         f"**Utility**: its test accuracy is {test} %, Retrain's {test_retrained} %; it is at most {USEFUL:g} point "
         f"below Retrain's in {useful} of {len(mine)} runs.",
         f"**Who pays**: on the classes that lose samples test accuracy is {affected} %, Retrain's {affected_retrained} "
         f"%, doing nothing's {affected_before} %.",
         f"**Attacks**: the membership attack is right about {attacked} % (Retrain {attacked_retrained} %, doing "
         f"nothing {attacked_before} %), a backdoor succeeds in {fooled} % (Retrain {fooled_retrained} %, doing nothing "
-        f"{fooled_before} %{unknown}).",
+        f"{fooled_before} %; {gone}).",
         f"**Price and certificate**: Retrain passes {gain.min():.1f} to {gain.max():.1f} times as many samples; the "
         f"constraint was met by the last score in {met} of {len(ended)} runs, which says nothing about the distance to "
         "Retrain.",

@@ -64,7 +64,7 @@ def of_runs(unlearnings: Unlearnings, floor: Unlearnings) -> pd.DataFrame:
             found |= {name: floor[cell].metrics[name] if cell in floor else math.nan for name in DISTANCES}
         for method in REFERENCES:
             of = references[(method, *_task(cell))]
-            found |= {f"{name}_{method.lower()}": of[name] for name in METRICS}
+            found |= {f"{name}_{method.lower()}": of[name] for name in (*METRICS, "poisoned_test")}
         yield found | {f"delta_{name}": abs(found[name] - found[f"{name}_retrain"]) for name in METRICS}
 
     return tidy(unlearnings, measure)

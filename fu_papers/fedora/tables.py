@@ -60,15 +60,32 @@ def outcome(runs: pd.DataFrame) -> dict[str, str]:
         "off Retrain's (points)": spread_or_dash(cell.delta_forget),
         "KL to Retrain, forgotten": spread_or_dash(cell.kl, 2),
         "MIA-ASR": spread_or_dash(cell.mia, 3),
-        "BD-ASR (%)": backdoor(cell),
+        "BD-ASR (%)": backdoor(cell, "asr"),
+        "test acc. with backdoor (%)": backdoor(cell, "poisoned_test"),
         "entropy / log C": spread_or_dash(cell.entropy, 3),
     }
 
 
-def backdoor(cell: pd.DataFrame) -> str:
-    """The backdoor's success in the twins that did not diverge, and how many did; a dash where there are none."""
+def backdoor(cell: pd.DataFrame, metric: str) -> str:
+    """A metric of the twins that did not diverge, and how many did; a dash where there are none.
+
+    A backdoor that is gone because the model is gone has not been forgotten: its success and its test accuracy belong
+    together.
+    """
     lost = cell.poisoned_diverged.astype(bool)
-    return spread_or_dash(cell.asr[~lost]) + f" ({lost.sum()} of {len(cell)} diverged)" * bool(lost.any())
+    return spread_or_dash(cell[metric][~lost]) + f" ({lost.sum()} of {len(cell)} diverged)" * bool(lost.any())
+
+
+def same_runs(e: Experiment, runs: pd.DataFrame, group: str, first: str) -> str:
+    """For a caption: the rows of the ablations or readings that are the `first` over again, because the trials had
+    chosen that or because it changes nothing there; "" if there are none."""
+
+    def numbers(label: str) -> list[list[float]]:
+        return rows_of(runs, group, e.main, "FedORA", label)[["test", "forget", "images"]].to_numpy().tolist()
+
+    labels = dict.fromkeys(runs[runs.group == group].label)
+    same = [label for label in labels if label != first and numbers(label) == numbers(first)]
+    return f"; the same runs as {first}: {', '.join(same)}" if same else ""
 
 
 # --- Tables IV and V -------------------------------------------------------------------------------------------------

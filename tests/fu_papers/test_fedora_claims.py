@@ -32,7 +32,8 @@ RULES = {
     "F1": (
         "among methods that forgot comparably (accuracy on the removed data off Retrain's by at most half of what "
         "doing nothing is, or as much as a second retraining): 95% intervals over seeds: |FedORA - Retrain| <= 1 "
-        "point, and above each of GA, ICO and CVFU; for both duals in every setting"
+        "point, and above each of GA, ICO and CVFU that forgot, of which there must be one; for both duals in "
+        "every setting"
     ),
     "F2": "as F1",
     "F3": (
@@ -41,7 +42,8 @@ RULES = {
     ),
     "F4": (
         f"95% intervals over seeds: within 5 points of 50% and < 10%, {USE}, where doing nothing's are not; for both "
-        "duals in every setting; a model that diverges with the backdoor in it does not resist it"
+        "duals in every setting; with the backdoor in it as without: a model that diverges or is of no use then "
+        "does not resist it"
     ),
     "F5": (
         "counted, in every setting, among methods that forgot comparably, by a model at most one point of test acc. "
@@ -69,6 +71,7 @@ HOLDS, PART, NOT, OPEN = "holds", "holds in part", "does not hold", "undetermine
 FINE = {
     "test": 80.0, "test_retrain": 80.0, "delta_test": 0.0, "forget": 30.0, "delta_forget": 0.0, "mia": 0.5, "asr": 2.0,
     "images": 500, "retrain_images": 1000, "diverged": False, "poisoned_diverged": False,
+    "poisoned_test": 80.0, "poisoned_test_retrain": 80.0,
 }  # fmt: skip
 BY_METHOD = {
     NOTHING: {"delta_test": 9.0, "forget": 90.0, "delta_forget": 60.0, "mia": 0.9, "asr": 95.0, "images": 0},
@@ -286,6 +289,8 @@ def test_f4_does_not_waive_the_backdoor_where_the_model_with_it_is_lost():
     always = verdict_on("F4", main=everywhere({SCALAR: gone, VECTOR: gone}))
     assert always.verdict == NOT
     assert "diverged)" in always.ours
+    useless = {"poisoned_test": 78.9}
+    assert verdict_on("F4", main=everywhere({SCALAR: useless, VECTOR: useless})).verdict == NOT
     once = {"poisoned_diverged": (True, False)}
     result = verdict_on("F4", main=everywhere({SCALAR: once, VECTOR: once}))
     assert result.verdict == OPEN
@@ -298,6 +303,15 @@ def test_f4_does_not_waive_the_backdoor_where_the_model_with_it_is_lost():
 )
 def test_f4_does_not_hold_if_doing_nothing_resists_both_attacks(nothing, verdict):
     assert verdict_on("F4", main=everywhere({NOTHING: nothing})).verdict == verdict
+
+
+def test_who_has_no_rival_that_forgot_has_beaten_nobody():
+    """At workstation F1's one part that held was above nobody, and below all rivals in accuracy."""
+    lazy = {method: {"delta_forget": 50.0} for method in BASELINES}
+    result = verdict_on("F1", main=everywhere(lazy))
+    assert result.verdict == OPEN
+    assert "no rival forgot comparably" in result.reason
+    assert verdict_on("F1", main=everywhere(lazy | {"GA": {"delta_forget": 0.0, "test": 70.0}})).verdict == HOLDS
 
 
 # --- F5: samples passed ----------------------------------------------------------------------------------------------

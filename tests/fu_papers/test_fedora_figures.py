@@ -577,6 +577,15 @@ def test_models_with_a_backdoor_that_diverged_are_counted(lost, told):
     assert row["BD-ASR (%)"] == told
 
 
+def test_rows_that_are_the_first_row_over_again_are_named():
+    values = {"FedORA": 50.0, "w/o UL": 60.0, "w/o AS": 50.0, "with AS": 51.0}
+    planted = {cell("FedORA", group="ablation", label=label): {"test": value} for label, value in values.items()}
+    frame = frame_of(with_references(planted))
+    e = PAPERS if PAPERS.main == MAIN else TINY
+    assert tables.same_runs(e, frame, "ablation", "FedORA") == "; the same runs as FedORA: w/o AS"
+    assert tables.same_runs(e, frame[frame.label != "w/o AS"], "ablation", "FedORA") == ""
+
+
 @pytest.mark.parametrize(
     ("off", "floor", "has"), [(20.0, 5.0, True), (20.1, 5.0, False), (20.5, 20.5, True), (0.0, 0.0, True)]
 )
