@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
-from IPython.display import Markdown, display
+from IPython.display import HTML, Markdown, display
 
 from fu_papers.lab.paths import figures_dir
-from fu_papers.look import one_line, show_picture, show_table
+from fu_papers.look import show_picture, show_table
 from fu_papers.parameters import SIZES, Parameters
 from fu_papers.verdicts import NO_OTHER, claims_table, read_claims
 
@@ -27,7 +27,9 @@ def show_larger(experiment: Parameters, *names: str) -> None:
         return
     profile, folder = found
     for name in names:
-        display(_picture(folder / name) if name.endswith(".png") else _table(folder / name, profile))
+        path = folder / name
+        picture = path.suffix == ".png"
+        display(show_picture(path, f"{path.stem}, at the profile {profile}") if picture else _table(path, profile))
     verdicts = claims_table(read_claims(folder.parent).values())
     ours = verdicts[(verdicts.paper == experiment.paper) & (verdicts.verdict != "not run")]
     columns = ["id", "claim", "ours", "verdict", *(["corrected"] if (ours.corrected != NO_OTHER).any() else [])]
@@ -35,14 +37,10 @@ def show_larger(experiment: Parameters, *names: str) -> None:
     display(show_table(ours[columns].reset_index(drop=True), source, f"Verdicts at {profile}"))
 
 
-def _picture(path: Path) -> object:
-    return show_picture(path, f"{path.stem}, at the profile {path.parents[1].name}")
-
-
-def _table(path: Path, profile: str) -> object:
+def _table(path: Path, profile: str) -> HTML:
     """A table that `look.save_table` has written, with what stands above it there."""
     lines = path.read_text(encoding="utf-8").splitlines()
-    said = [one_line(line.removeprefix("# ")) for line in lines[:2] if line.startswith("# ")]
+    said = [line.removeprefix("# ") for line in lines[:2] if line.startswith("# ")]
     caption = said[1] if len(said) > 1 else path.stem
     frame = pd.read_csv(path, comment="#", keep_default_na=False, na_values=[""])
     return show_table(frame, said[0].removeprefix("source: "), f"At {profile}: {caption}")

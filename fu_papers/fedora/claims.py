@@ -112,12 +112,13 @@ def _accurate(id: str, runs: pd.DataFrame, group: str, tasks: Sequence[Task]) ->
         if not forgot(runs, group, task, method):
             return exact(False)
         rivals = [kept_model(rows_of(runs, group, task, m)) for m in BASELINES if forgot(runs, group, task, m)]
-        near = _unless_diverged(rows_of(runs, group, task, method), lambda mine: at_most(mine.delta_test, POINT))
-        if not rivals:
-            return all_of(near, unknown("no rival forgot comparably"))
         return _unless_diverged(
             rows_of(runs, group, task, method),
-            lambda mine: all_of(near, *(above(difference(mine, rival, "test"), 0) for rival in rivals)),
+            lambda mine: all_of(
+                at_most(mine.delta_test, POINT),
+                *(above(difference(mine, rival, "test"), 0) for rival in rivals),
+                *([] if rivals else [unknown("no rival forgot comparably")]),
+            ),
         )
 
     def near_again(task: Task) -> bool:
