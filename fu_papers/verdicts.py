@@ -166,31 +166,39 @@ def write_claims(results: Iterable[ClaimResult], paper: str, profile_dir: Path) 
     return path
 
 
-def claims_tally(profile_dir: Path, reading: str = "verdict") -> pd.DataFrame:
-    """How many claims of each paper have which verdict: papers as rows, verdicts as columns.
+def largest_verdicts(profile_dirs: Iterable[Path]) -> dict[str, tuple[ClaimResult, str]]:
+    """Every claim's verdict in the last of the profiles, given by size, that has judged it, and that profile's name.
 
-    reading: "verdict", of the claims as printed, or "corrected", of those that have a second form.
+    "not run", and no name, where none has.
     """
-    check_choice("reading", reading, ("verdict", "corrected"))
-    table = claims_table(read_claims(profile_dir).values())
-    counts = pd.crosstab(table["paper"], table[reading])
-    return counts.reindex(index=table["paper"].unique(), columns=list(VERDICTS), fill_value=0)
+    found: dict[str, tuple[ClaimResult, str]] = {}
+    for folder in map(Path, profile_dirs):
+        for name, result in read_claims(folder).items():
+            if result.verdict != "not run":
+                found[name] = result, folder.name
+            else:
+                found.setdefault(name, (result, ""))
+    return found
 
 
 def tally_markdown(profile_dirs: Iterable[Path]) -> str:
-    """The README's table: verdicts per paper, of the last of the profiles, given by size, that has judged its claims.
+    """The README's table: verdicts per paper, each of the largest profile that has judged its claim.
 
-    A paper some of whose formulas cannot be right as printed has a second line, on their corrected form.
+    profile_dirs: by size. A paper some of whose formulas cannot be right as printed has a second line, on their
+    corrected form.
     """
-    lines = [f"| paper | form | profile | {' | '.join(VERDICTS)} |", "|---" * (3 + len(VERDICTS)) + "|"]
     folders = [Path(folder) for folder in profile_dirs]
-    for paper in dict.fromkeys(claims()["paper"]):
-        judged = [folder for folder in folders if claims_tally(folder).loc[paper].drop("not run").any()]
-        for form, reading in (("as printed", "verdict"), ("corrected", "corrected")):
-            counts = claims_tally((judged or folders)[-1], reading).loc[paper]
-            if form == "as printed" or counts.drop("not run").any():
-                profile = judged[-1].name if judged else "–"
-                lines.append(f"| {paper} | {form} | {profile} | {' | '.join(str(counts[v]) for v in VERDICTS)} |")
+    largest, order = largest_verdicts(folders), [folder.name for folder in folders]
+    lines = [f"| paper | form | profile | {' | '.join(VERDICTS)} |", "|---" * (3 + len(VERDICTS)) + "|"]
+    for paper, ids in claims().groupby("paper", sort=False)["id"]:
+        judged = [largest[name] for name in ids]
+        corrected = [pair for pair in judged if pair[0].corrected != NO_OTHER]
+        for form, reading, rows in (("as printed", "verdict", judged), ("corrected", "corrected", corrected)):
+            counts = Counter(getattr(result, reading) for result, _ in rows)
+            if form == "as printed" or counts.keys() - {"not run"}:
+                profiles = sorted({profile for _, profile in rows} - {""}, key=order.index)
+                cells = (str(paper), form, ", ".join(profiles) or "–", *(str(counts[v]) for v in VERDICTS))
+                lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

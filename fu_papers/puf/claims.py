@@ -34,6 +34,7 @@ from fu_papers.puf.claims_forgetting import (
     models_kept,
     natural_remembers,
     noise_floor,
+    not_of_alike_clients_alone,
     on_patients,
     part,
 )
@@ -117,7 +118,8 @@ def _cheaper(e: Experiment, ended: pd.DataFrame) -> ClaimResult:
     )
     reason = "; ".join([f"bytes of retraining over 200 rounds / mean bytes sent, {how}: {counted}", *open_])
     intervals = f"ratio with 95 % interval, {r.request.nunique()} targets x {r.seed.nunique()} seeds"
-    return ClaimResult("P3", verdict, "; ".join(shown), intervals, keys_of(r), reason)
+    result = ClaimResult("P3", verdict, "; ".join(shown), intervals, keys_of(r), reason)
+    return not_of_alike_clients_alone(result, r.setting.unique())
 
 
 def _not_is_blind(e: Experiment, unlearnings: Unlearnings) -> ClaimResult:

@@ -6,7 +6,7 @@ Differences are paired over targets and seeds, with the distance between two ret
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import pandas as pd
@@ -155,6 +155,13 @@ def on_patients(e: Experiment, found: ClaimResult) -> ClaimResult:
     )
 
 
+def not_of_alike_clients_alone(found: ClaimResult, settings: Iterable[str]) -> ClaimResult:
+    """P3 and P6 are printed for clients that differ: settings where none do cannot say that they hold."""
+    if found.verdict not in ("holds", "holds in part") or any(Setting.parse(text).skewed for text in settings):
+        return found
+    return replace(found, verdict="undetermined", reason=f"on IID data alone, other splits would tell: {found.reason}")
+
+
 def part(name: str, where: str, r: pd.DataFrame) -> str:
     """What a part of a claim is called; where there is one setting, it goes without saying."""
     return name if r.setting.nunique() == 1 else f"{name} ({where})"
@@ -226,7 +233,9 @@ def natural_remembers(ended: pd.DataFrame, unlearnings: Unlearnings) -> ClaimRes
                 open_.append(f"{name}: {gave_up or 'Natural has not been watched for as long as all of PUF took'}")
     verdict, counted = in_part(parts)
     keys = [*keys_of(r), *natural.record.unique()]
-    return ClaimResult("P6", verdict, "; ".join(intervals), "Natural - PUF, points", keys, "; ".join([counted, *open_]))
+    reason = "; ".join([counted, *open_])
+    result = ClaimResult("P6", verdict, "; ".join(intervals), "Natural - PUF, points", keys, reason)
+    return not_of_alike_clients_alone(result, r.setting.unique())
 
 
 def fed_eraser(e: Experiment, ended: pd.DataFrame, descriptions: Mapping[str, Record]) -> ClaimResult:

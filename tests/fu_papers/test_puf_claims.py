@@ -595,6 +595,16 @@ def test_p3_projects_to_the_papers_200_rounds_and_takes_real_ratios_there(rounds
     assert f"{gain:.1f} as run" in found.ours
 
 
+@pytest.mark.parametrize(("id", "worse"), [("P3", {"bytes_gain": 2.0}), ("P6", {"delta_forget": 25.0})])
+def test_clients_that_are_alike_can_refute_what_is_printed_for_others_but_not_support_it(id, worse):
+    assert result(id, e=PLAIN).verdict == result(id, e=PLAIN.changed(settings=[SKEWED])).verdict == "holds"
+    alike = PLAIN.changed(settings=[EVEN])
+    found = result(id, e=alike)
+    assert (found.verdict, found.reason[:19]) == ("undetermined", "on IID data alone, ")
+    assert result(id, every((None, None, "PUF-Special"), worse), alike).verdict == "undetermined"  # a part is left
+    assert result(id, each(PUFS, (None, None), worse), alike).verdict == "does not hold"
+
+
 # --- P4: NoT's output does not depend on the target ---
 
 
