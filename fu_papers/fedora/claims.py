@@ -19,7 +19,7 @@ from scipy.stats import spearmanr
 from fu_papers.controls import AGAIN, USEFUL
 from fu_papers.fedora.claims_theory import bounded, two_forces
 from fu_papers.fedora.grid import ABLATIONS, BASELINES, STEPS, Experiment, Task
-from fu_papers.fedora.results import Speeds, dataset_title, forgot, kept_model, request_title, rows_of, shown
+from fu_papers.fedora.results import Speeds, dataset_title, forgot, kept_model, request_title, rows_of, ruined, shown
 from fu_papers.over_seeds import (
     FAILS,
     HOLDS,
@@ -205,9 +205,11 @@ def _resilient(runs: pd.DataFrame, tasks: Sequence[Task]) -> ClaimResult:
     shares = []
     for method in ("Original", "Retrain", *READINGS):
         cells = pd.concat([rows_of(runs, "main", task, method) for task in tasks])
-        lost = int(cells.poisoned_diverged.sum())
-        told = f" ({lost} of {len(cells)} diverged)" * bool(lost)
-        shares.append(f"{shown(method)} {cells.mia.mean():.3f} and {cells.asr.mean():.1f} %{told}")
+        useless = ruined(cells)
+        gone = {"diverged": int(cells.poisoned_diverged.sum()), "ruined": int(useless.sum())}
+        told = ", ".join(f"{count} {what}" for what, count in gone.items() if count)
+        told = f" (of {len(cells)} with a backdoor {told})" if told else ""
+        shares.append(f"{shown(method)} {cells.mia.mean():.3f} and {cells.asr[~useless].mean():.1f} %{told}")
     reason = (
         f"|MIA-ASR - 0.5| <= {CHANCE} and BD-ASR < {BACKDOORED:g} % at most {USEFUL:g} point of test acc. below "
         "Retrain, in every setting"

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from fu_papers.controls import AGAIN
 from fu_papers.fedora.further_tables import said_of_figure_8
 from fu_papers.fedora.grid import CURVES, FORMS, METHODS, REFERENCES, Experiment, Task
-from fu_papers.fedora.results import Unlearnings, kept_model, request_title, rows_of, shown
+from fu_papers.fedora.results import Unlearnings, kept_model, request_title, rows_of, ruined, shown
 from fu_papers.look import colour, linestyle, say_below
 from fu_papers.problem_figures import axes_row
 from fu_papers.problems import dataset_name
@@ -32,7 +32,8 @@ def figure_4_7(e: Experiment, runs: pd.DataFrame, *, labels: bool, attacks: bool
     """Unlearning accuracy (Fig. 4: samples, 5: labels), or the two attacks (Fig. 6, 7), per setting; all in percent.
 
     A row per method: a small dot per seed, the mean large, a line from the lowest to the highest; where a row is empty,
-    every run diverged. The dashed line is Retrain's mean.
+    every run diverged. The dashed line is Retrain's mean. A cross is the backdoor's success in a model that is ruined,
+    which enters neither mean nor line.
     """
     tasks = e.tasks(labels=labels)
     rows: list[tuple[str, list[Task]]] = []  # at most four panels each, of tasks where the metric was measured
@@ -41,6 +42,7 @@ def figure_4_7(e: Experiment, runs: pd.DataFrame, *, labels: bool, attacks: bool
         wide = -(-len(measured) // -(-len(measured) // 4)) if measured else 1  # as even as they can be dealt out
         rows += [(metric, measured[i : i + wide]) for i in range(0, len(measured), wide)]
     everybody = [m for m in (*REFERENCES, *METHODS) if any(len(rows_of(runs, "main", t, m)) for t in tasks)]
+    any_ruined = attacks and any(ruined(rows_of(runs, "main", t, m)).any() for t in tasks for m in everybody)
     columns, tall = max(len(row) for _, row in rows), 1.2 + 0.24 * len(everybody)
     fig, grid = plt.subplots(
         len(rows), columns, figsize=(2.6 + 2.7 * columns, tall * len(rows)), squeeze=False, sharex=True, sharey=True
@@ -50,14 +52,19 @@ def figure_4_7(e: Experiment, runs: pd.DataFrame, *, labels: bool, attacks: bool
             ax.set_axis_off()
         for ax, task in zip(axes, row, strict=False):
             for height, method in enumerate(everybody):
-                _seeds_in_percent(ax, height, rows_of(runs, "main", task, method)[metric].dropna(), metric, method)
+                cell = rows_of(runs, "main", task, method)
+                lost = ruined(cell) if metric == "asr" else pd.Series(False, index=cell.index)
+                if lost.any():
+                    ax.plot(cell[metric][lost], [height] * lost.sum(), "x", color=colour(method), zorder=3)
+                _seeds_in_percent(ax, height, cell[metric][~lost].dropna(), metric, method)
             retrained = IN_PERCENT[metric] * rows_of(runs, "main", task, "Retrain")[metric].mean()
             ax.axvline(retrained, color=colour("Retrain"), linestyle=linestyle("Retrain"), linewidth=1.2, zorder=1)
             ax.set(xlim=(-5, 105), ylim=(len(everybody) - 0.5, -0.5), xlabel=(ATTACKS | ACCURACY)[metric])
             ax.set_yticks(range(len(everybody)), labels=[shown(method) for method in everybody])
             ax.set_title(f"{dataset_name(task.dataset)}, {request_title(task.request)}", fontsize=11)
             ax.tick_params(labelbottom=True)
-    say_below(fig, f"{_seeds(e)} (small dots): mean (large), range (line); dashed: Retrain; empty: diverged")
+    crossed = "; cross: ruined" if any_ruined else ""
+    say_below(fig, f"{_seeds(e)} (dots), mean, range (line); dashed: Retrain; empty: diverged{crossed}")
     return fig
 
 

@@ -8,10 +8,9 @@ import pandas as pd
 
 from fu_papers.controls import AGAIN, USEFUL
 from fu_papers.fedora.grid import BASELINES, Experiment, Task
-from fu_papers.fedora.results import Unlearnings, forgot, kept_model, rows_of, shown
+from fu_papers.fedora.results import RUINED, Unlearnings, forgot, kept_model, rows_of, ruined, shown
 
 OURS = "FedORA"  # the default form; tables have the others
-RUINED = 10.0  # points of test accuracy below Retrain's: such a model tells nothing about a backdoor
 
 
 def five_sentences(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) -> str:
@@ -38,10 +37,11 @@ def five_sentences(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) 
     test, test_retrained, _ = three("test")
     affected, affected_retrained, affected_before = three("test_affected")
     attacked, attacked_retrained, attacked_before = three("mia", 100)
-    fooled, fooled_retrained, fooled_before = three("asr")
-    lost, short = int(mine.poisoned_diverged.sum()), mine.poisoned_test_retrain - mine.poisoned_test
-    gone = f"of its {len(mine)} models with a backdoor {lost} diverged and {(short > RUINED).sum()} more lost over "
-    gone += f"{RUINED:g} points of test accuracy to Retrain's, so that their success says nothing"
+    fooled, fooled_retrained, fooled_before = (
+        f"{rows.asr[~ruined(rows)].mean():.1f}" for rows in (_of(runs, tasks, m) for m in (OURS, "Retrain", "Original"))
+    )
+    gone = f"of its {len(mine)} models with a backdoor {mine.poisoned_diverged.sum()} diverged and "
+    gone += f"{ruined(mine).sum()} more lost over {RUINED:g} points of test accuracy to Retrain's, and are left out"
     sentences = (
         f"**Forgetting**: in {counts[OURS]} of {len(tasks)} settings {shown(OURS)}, ends within half of doing "
         f"nothing's distance to Retrain, above it or below ({others}); its accuracy on what is forgotten is off "

@@ -29,6 +29,7 @@ SHOWN = {
     "FedORA calibrated": "FedORA, threshold of unseen samples",
 }
 DISTANCES = ("gap", "kl", "agree")  # to Retrain
+RUINED = 10.0  # points of test accuracy below Retrain's with the same backdoor
 METRICS = ("test", "test_all", "test_affected", "forget", "entropy", "mia", "mia_fraction", "asr", *DISTANCES)
 NOT_COLUMNS = (
     "asr",
@@ -92,6 +93,14 @@ def _measured(unlearnings: Unlearnings, cell: Cell, record: Record) -> dict[str,
 def kept_model(runs: pd.DataFrame) -> pd.DataFrame:
     """Those of `runs` that did not diverge: what has left the numbers enters no mean."""
     return runs[~runs.diverged.astype(bool)]
+
+
+def ruined(runs: pd.DataFrame) -> pd.Series:
+    """Whose twin lost over `RUINED` points to the backdoor's, or to what was done about it.
+
+    A backdoor that is gone because the model is gone says nothing: such twins are counted, and enter no mean.
+    """
+    return runs.poisoned_test_retrain - runs.poisoned_test > RUINED
 
 
 def forgot(runs: pd.DataFrame, group: str, task: Task, method: str, label: str = "") -> bool:

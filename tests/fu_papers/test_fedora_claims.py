@@ -297,6 +297,13 @@ def test_f4_does_not_waive_the_backdoor_where_the_model_with_it_is_lost():
     assert "diverged with a backdoor for 1 of 2 seeds" in result.reason
 
 
+def test_f4_counts_ruined_models_and_leaves_them_out_of_the_means_that_it_quotes():
+    """With them FedORA's backdoor seemed to succeed in 12.7 %, in models of use it did in 39.8 %."""
+    half = {"poisoned_test": (80.0, 30.0), "asr": (60.0, 0.0)}
+    told = verdict_on("F4", main=everywhere({SCALAR: half})).ours
+    assert re.search(r"FedORA, scalar dual 0\.\d+ and 60\.0 % \(of (\d+) with a backdoor (\d+) ruined\)", told)
+
+
 @pytest.mark.parametrize(
     ("nothing", "verdict"),
     [({"mia": 0.549, "asr": 9.0}, NOT), ({"mia": 0.551, "asr": 9.0}, HOLDS), ({"mia": 0.549, "asr": 10.0}, HOLDS)],

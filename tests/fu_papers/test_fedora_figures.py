@@ -360,8 +360,8 @@ def rows_drawn(ax):
     names = [tick.get_text() for tick in ax.figure.axes[0].get_yticklabels()]  # the same for all panels
     rows = {}
     for line in ax.lines:
-        if line.get_linestyle() == "--":
-            continue  # Retrain's mean
+        if line.get_linestyle() == "--" or line.get_marker() == "x":
+            continue  # Retrain's mean, and what is ruined
         rows.setdefault(names[int(line.get_ydata()[0])], []).append([float(x) for x in line.get_xdata()])
     return {name: {"line": sorted(ends), "seeds": seeds, "mean": mean[0]} for name, (ends, seeds, mean) in rows.items()}
 
@@ -400,6 +400,25 @@ def test_figures_4_to_7_show_seeds_in_percent_and_nothing_outside_0_to_100():
     for ax in fig.axes:
         assert ax.get_xlim()[0] < 0 < 100 < ax.get_xlim()[1]  # a whole dot at either end
     assert fig.get_label().startswith("3 seeds ")
+    assert faults(fig) == []
+
+
+def test_figure_6_shows_the_backdoor_of_a_ruined_model_apart():
+    """At workstation FedORA's models with a backdoor were at 10 to 20 % where Retrain was at 50."""
+    cells = {}
+    for seed, (test, asr) in enumerate(((80.0, 60.0), (80.0, 40.0), (20.0, 0.0))):
+        for method in (*REFERENCES, "GA"):
+            cells[cell(method, seed=seed)] = {"mia": 0.5, "asr": 0.0}
+            of_ga = {"asr": asr, "test": test} if method == "GA" else {"asr": 5.0, "test": 80.0}
+            cells[cell(method, seed=seed, backdoor=True)] = of_ga
+    e = TINY.changed(seeds=[0, 1, 2], classes=[[2]], percents=[[50]])
+    with style():
+        fig = figures.figure_4_7(e, frame_of(cells), labels=False, attacks=True)
+    backdoor = fig.axes[-1]
+    crosses = [line.get_xdata().tolist() for line in backdoor.lines if line.get_marker() == "x"]
+    assert crosses == [[0.0]]
+    assert rows_drawn(backdoor)["GA"] == {"line": [40, 60], "seeds": [60, 40], "mean": 50}
+    assert "cross: ruined" in fig.get_label()
     assert faults(fig) == []
 
 
