@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import subprocess
 
 import nbformat
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from fu_papers.lab.paths import NOTEBOOKS, ROOT
 
 PATHS = sorted(NOTEBOOKS.glob("*.ipynb"))
+BINDER = ROOT / ".binder"
 
 
 @pytest.fixture(scope="module")
@@ -86,10 +88,29 @@ def test_every_notebook_has_its_links_and_the_address_stands_in_one_place():
 
 
 def test_the_slim_environment_has_the_torch_of_the_lock_without_cuda():
-    wanted = (ROOT / ".binder" / "requirements.txt").read_text(encoding="utf-8")
+    wanted = (BINDER / "postBuild").read_text(encoding="utf-8")
     locked = (ROOT / "requirements.lock").read_text(encoding="utf-8")
     for name in ("torch", "torchvision"):
         version = re.search(rf"^{name}==([\d.]+)", locked, re.MULTILINE)[1]
-        assert f"\n{name}=={version}+cpu\n" in wanted
+        assert f" {name}=={version}+cpu " in wanted
     assert "nvidia" not in wanted
-    assert (ROOT / ".binder" / "start").stat().st_mode & 0o111
+    assert [path.name for path in sorted(BINDER.iterdir()) if path.stat().st_mode & 0o111] == [
+        "postBuild",
+        "slim",
+        "start",
+    ]
+
+
+def test_what_no_notebook_reads_is_taken_out_of_the_slim_environment_and_nothing_else(tmp_path):
+    gone = ["scipy/tests/test_a.py", "torch/test/t.py", "torch/include/a.h", "numpy/__pycache__/core.pyc"]
+    gone += ["torch/bin/HashStoreTest", "torch/bin/protoc-3.1", "jupyterlab/galata/index.html"]
+    kept = ["scipy/stats.py", "torch/testing/a.py", "torch/bin/torch_shm_manager", "numpy/latest.py", "torch/lib/a.so"]
+    for name in (*gone, *kept):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    subprocess.run([BINDER / "slim", tmp_path], check=True)
+    assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()) == sorted(kept)
+    assert (tmp_path / "scipy/stats.py").read_text() == "scipy/stats.py"
+    refused = subprocess.run([BINDER / "slim"], capture_output=True, text=True, check=False)
+    assert refused.returncode != 0
+    assert "the folder of the packages" in refused.stderr
