@@ -161,8 +161,8 @@ def _cost(stage: Planned, config: Mapping[str, Any], reference: Reference, clock
     measured = clock.measured(config)
     if isinstance(measured, str):
         return measured, 0.0
-    kept = measured.nbytes * _kept_rounds(config) if _trains(stage) else 0.0
-    return passes * measured.seconds, kept
+    kept = measured.nbytes * _models(config) * _kept_rounds(config) if _trains(stage) else 0.0
+    return passes * measured.seconds * _models(config), kept
 
 
 def _trains(stage: Planned) -> bool:
@@ -170,8 +170,13 @@ def _trains(stage: Planned) -> bool:
 
 
 def _passes(config: Mapping[str, Any]) -> float:
-    """Of a training: rounds of so many epochs, or epochs where there are no rounds; of so many models, if several."""
-    return float(config["epochs"]) * float(config.get("rounds", 1)) * float(config.get("models", 1))
+    """Of a training: rounds of so many epochs, or epochs where there are no rounds."""
+    return float(config["epochs"]) * float(config.get("rounds", 1))
+
+
+def _models(config: Mapping[str, Any]) -> int:
+    """How many a run is about at once."""
+    return int(config.get("models", 1))
 
 
 def _kept_rounds(config: Mapping[str, Any]) -> float:
@@ -224,17 +229,17 @@ def _passes_of(records: Sequence[Record]) -> dict[tuple[str, str | None], float]
     per_pass = defaultdict(list)
     for r in records:
         if r.function.endswith(".train"):
-            per_pass[data(r)].append(r.seconds / _passes(r.config))
+            per_pass[data(r)].append(r.seconds / _passes(r.config) / _models(r.config))
     found = defaultdict(list)
     for r in records:
         if not r.function.endswith(".train") and (own := per_pass.get(data(r))):
             for method in (r.config.get("method"), None):
-                found[r.function, method].append(r.seconds / median(own))
+                found[r.function, method].append(r.seconds / median(own) / _models(r.config))
     return {key: median(values) for key, values in found.items()}
 
 
 class Measured(NamedTuple):
-    """Seconds of one pass over the training data here, and the bytes that one round leaves on disk."""
+    """Seconds of one pass of a model over its training data here, and the bytes of it that one round leaves on disk."""
 
     seconds: float
     nbytes: float
@@ -276,7 +281,6 @@ def _measure(fn: RunFunction, config: Mapping[str, Any]) -> Measured:
             "epochs": type(config["epochs"])(1),
             "n_train": samples if samples < whole else config["n_train"],
             "n_test": 50,
-            "models": 1,
         }
         little = {**config, **{key: value for key, value in change.items() if key in config}}
         with tempfile.TemporaryDirectory() as folder, single_threaded():
@@ -284,10 +288,14 @@ def _measure(fn: RunFunction, config: Mapping[str, Any]) -> Measured:
             record = store.run(fn, little)
             return now() - began, store.tensor_bytes(record.key)
 
-    one_round(few)  # loads and warms up
-    alone, nbytes = one_round(few)
+    def timed(samples: int) -> tuple[float, int]:
+        one_round(samples)  # loads and warms up
+        return one_round(samples)
+
+    alone, nbytes = timed(few)
     more, taken = few, alone
     while more < whole and taken < max(ENOUGH * alone, ENOUGH_SECONDS):
         more = min(4 * more, whole)
-        taken, _ = one_round(more)
-    return Measured(max(taken - alone, 0.0) / (more - few) * whole, nbytes)
+        taken, _ = timed(more)
+    at_once = _models(config)  # several are trained faster than one after the other
+    return Measured(max(taken - alone, 0.0) / (more - few) * whole / at_once, nbytes // at_once)

@@ -2,13 +2,14 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from fu_core.errors import ConfigError, CorruptData, StorageError
 from fu_papers.lab import paths, plan
 from fu_papers.lab.plan import Planned, planned
-from fu_papers.lab.record import config_key, function_name
+from fu_papers.lab.record import Record, config_key, function_name
 from fu_papers.lab.reproduce import main
 from fu_papers.lab.store import CommittedStore, RecordStore
 from tests import toy_runs
@@ -164,6 +165,33 @@ def test_hours_grow_with_the_rounds(monkeypatch):
     assert one["unlearning and recovery"].hours > 0
     kept = [c["rounds"] if c["history"] else 1 for c in short[1].configs]  # FedEraser's history has every round
     assert one["training"].gib == sum(kept) > len(kept)
+
+
+def test_models_that_are_trained_at_once_are_measured_at_once(monkeypatch):
+    """Of one by itself, times their number, the arena's pool seemed to take sixty times as long as it does."""
+    stages = [stage for stage in planned("arena", "quick", {}) if stage.label in ("pool", "unlearning")]
+    pool, unlearning = stages
+    at_once, ran = pool.configs[0]["models"], []
+    assert at_once > 1
+
+    def in_no_time(self, fn, config):
+        ran.append(config)
+        return Record("f", f"{len(ran)}", {}, "", "0", {}, [], None, {})
+
+    monkeypatch.setattr(RecordStore, "run", in_no_time)
+    monkeypatch.setattr(RecordStore, "tensor_bytes", lambda self, key: 10 * at_once)
+    assert plan._measure(pool.fn, pool.configs[0]).nbytes == 10
+    assert {config["models"] for config in ran} == {at_once}
+    sizes = [config["n_train"] for config in ran]
+    assert all(sizes.count(size) >= 2 for size in sizes)  # the first of a size loads its data
+
+    monkeypatch.setattr(plan, "_measure", lambda fn, config: plan.Measured(3600.0, 2**30))
+    rows = {row.stage: row for row in plan.estimate("arena", stages)}
+    assert rows["pool"].hours == sum(c["models"] * c["rounds"] * c["epochs"] for c in pool.configs)
+    assert rows["pool"].gib == sum(c["models"] for c in pool.configs)
+    twice = replace(unlearning, configs=[{**config, "models": 2 * config["models"]} for config in unlearning.configs])
+    [_, of_twice] = plan.estimate("arena", [pool, twice])
+    assert of_twice.hours == pytest.approx(2 * rows["unlearning"].hours) != 0
 
 
 def test_records_without_times_tell_nothing_of_hours(tmp_path, monkeypatch):
