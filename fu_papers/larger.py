@@ -14,7 +14,7 @@ from fu_papers.verdicts import NO_OTHER, claims_table, read_claims
 
 
 def show_larger(experiment: Parameters, *names: str) -> None:
-    """Show the pictures and tables `names`, and the verdicts, of the largest profile above `experiment`'s.
+    """Show the pictures and tables `names`, and the verdicts if there are any, of the largest profile above its own.
 
     The largest that has them all: read from where its figures are, with nothing computed. Where there is none, one
     sentence says so.
@@ -32,6 +32,8 @@ def show_larger(experiment: Parameters, *names: str) -> None:
         display(show_picture(path, f"{path.stem}, at the profile {profile}") if picture else _table(path, profile))
     verdicts = claims_table(read_claims(folder.parent).values())
     ours = verdicts[(verdicts.paper == experiment.paper) & (verdicts.verdict != "not run")]
+    if ours.empty:  # the arena, which is no paper's
+        return
     columns = ["id", "claim", "ours", "verdict", *(["corrected"] if (ours.corrected != NO_OTHER).any() else [])]
     source = f"the committed records of {profile}"
     display(show_table(ours[columns].reset_index(drop=True), source, f"Verdicts at {profile}"))

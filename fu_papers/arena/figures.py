@@ -105,7 +105,8 @@ def _summary(there: pd.DataFrame) -> str:
     """How many methods get where, as the title of the map."""
     methods = there[~there.method.isin(CONTROLS)]
     nearer, as_good = int((methods.high < 100).sum()), methods[methods.as_good == methods.places]
-    got = f"{len(as_good)} as near as Retrain again" + (f" ({', '.join(as_good.method)})" if len(as_good) < 4 else "")
+    named = f" ({', '.join(as_good.method)})" if len(as_good) < 4 else ""
+    got = f"{len(as_good)} as near as Retrain again{named}" if len(as_good) else "none as near as Retrain again everywhere"
     return f"Of {len(methods)} methods, {nearer} end nearer to Retrain than doing nothing, {got if nearer else 'none'}"
 
 

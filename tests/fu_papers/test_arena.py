@@ -353,6 +353,8 @@ def test_the_title_of_the_map_counts_who_gets_where():
     (ax,) = figures.map_figure(PLANTED).axes
     counted = "Of 9 methods, 2 end nearer to Retrain than doing nothing, 1 as near as Retrain again (SISA)"
     assert ax.get_title() == counted
+    rewound = PLANTED[PLANTED.method != "SISA"]
+    assert figures.map_figure(rewound).axes[0].get_title().endswith("none as near as Retrain again everywhere")
     nobody = PLANTED[~PLANTED.method.isin(["SISA", "Rewind"])]
     assert figures.map_figure(nobody).axes[0].get_title().endswith("doing nothing, none")
     plt.close("all")

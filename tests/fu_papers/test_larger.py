@@ -18,10 +18,10 @@ def shown(tmp_path, monkeypatch):
     """What is displayed in a notebook of that profile; figures are in `tmp_path`."""
     monkeypatch.setenv("FU_FIGURES", str(tmp_path))
 
-    def show(profile):
+    def show(profile, paper="fedora"):
         found = []
         monkeypatch.setattr(larger, "display", found.append)
-        larger.show_larger(experiment_of("fedora").of(profile), *NAMES)
+        larger.show_larger(experiment_of(paper).of(profile), *NAMES)
         return found
 
     return show
@@ -62,3 +62,10 @@ def test_what_is_not_whole_or_not_larger_is_not_shown(shown, tmp_path):
     (sentence,) = shown("laptop")
     assert isinstance(sentence, Markdown)
     assert "no results of a larger profile than `laptop`" in sentence.data
+
+
+def test_the_arena_has_no_claims_to_judge(shown, tmp_path):
+    commit(tmp_path / "laptop" / "arena", 41.5)
+    picture, table = shown("quick", "arena")
+    assert isinstance(picture, Image)
+    assert "At laptop" in table.data
