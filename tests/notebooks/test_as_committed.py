@@ -1,8 +1,11 @@
 """Every notebook as committed: complete, tidy, and with the output of a run from top to bottom."""
 
 import ast
+import base64
+import hashlib
 import inspect
 import re
+import subprocess
 
 import nbformat
 import pytest
@@ -243,3 +246,35 @@ def test_what_stands_in_its_margins_is_true(paper, notebook):
         (block,) = re.findall(r"```python\n(.*?)```", source, re.DOTALL)
         assert "assert " in block
         exec(compile(block, "margin", "exec"), {})
+
+
+@pytest.mark.parametrize(
+    "guide", [guide for guide in notebooks() if guide.paper in SECTIONS], ids=lambda guide: guide.paper
+)
+def test_every_committed_figure_of_quick_is_the_one_in_its_notebook(guide):
+    """Both as committed: `make reproduce` draws figures anew, and those with seconds in them differ.
+
+    Whoever draws them again runs the notebook again (`make notebooks`): readers see the one beside the other.
+    """
+    if not (ROOT / ".git").exists():
+        pytest.skip("what is committed cannot be told without git")
+
+    def git(*words):
+        return subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True, check=True).stdout
+
+    committed = dict(
+        line.removeprefix("100644 blob ").split("\t")
+        for line in git("ls-tree", "HEAD", f"figures/quick/{guide.paper}/").splitlines()
+        if line.endswith(".png")
+    )
+    page = nbformat.reads(git("show", f"HEAD:notebooks/{guide.path.name}"), as_version=4)
+    shown = {
+        o["data"]["image/png"]
+        for cell in page.cells
+        for o in cell.get("outputs", [])
+        if "image/png" in o.get("data", {})
+    }
+    blobs = [base64.b64decode(picture) for picture in shown]
+    names = {hashlib.sha1(b"blob %d\0" % len(blob) + blob).hexdigest() for blob in blobs}  # as git names a file
+    assert len(committed) >= 5
+    assert [path for name, path in committed.items() if name not in names] == []
