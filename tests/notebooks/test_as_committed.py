@@ -248,10 +248,8 @@ def test_what_stands_in_its_margins_is_true(paper, notebook):
         exec(compile(block, "margin", "exec"), {})
 
 
-@pytest.mark.parametrize(
-    "guide", [guide for guide in notebooks() if guide.paper in SECTIONS], ids=lambda guide: guide.paper
-)
-def test_every_committed_figure_of_quick_is_the_one_in_its_notebook(guide):
+@pytest.mark.parametrize("paper", SECTIONS)
+def test_every_committed_figure_of_quick_is_the_one_in_its_notebook(paper):
     """Both as committed: `make reproduce` draws figures anew, and those with seconds in them differ.
 
     Whoever draws them again runs the notebook again (`make notebooks`): readers see the one beside the other.
@@ -264,10 +262,10 @@ def test_every_committed_figure_of_quick_is_the_one_in_its_notebook(guide):
 
     committed = dict(
         line.removeprefix("100644 blob ").split("\t")
-        for line in git("ls-tree", "HEAD", f"figures/quick/{guide.paper}/").splitlines()
+        for line in git("ls-tree", "HEAD", f"figures/quick/{paper}/").splitlines()
         if line.endswith(".png")
     )
-    page = nbformat.reads(git("show", f"HEAD:notebooks/{guide.path.name}"), as_version=4)
+    page = nbformat.reads(git("show", f"HEAD:notebooks/{notebooks()[paper].name}"), as_version=4)
     shown = {
         o["data"]["image/png"]
         for cell in page.cells
