@@ -20,6 +20,7 @@ from fu_papers.arena.pools import BY_HAND, CONSTANT, LONGER, NOISY
 from fu_papers.arena.results import NOTHING, Found, about, check_controls, shown
 from fu_papers.controls import AGAIN, DESTROYED
 from fu_papers.look import LINE, colour, say_below
+from fu_papers.problems import dataset_name
 
 MARKERS = {"none": "o", "exact": "s", "certified": "D"}  # by guarantee
 GREYS = {AGAIN: "#000000", LONGER: "#000000", CONSTANT: "#b0b0b0", NOISY: "#9a9a9a"}
@@ -217,9 +218,9 @@ def _models(frame: pd.DataFrame) -> str:
 
 
 def place_name(setting: str) -> str:
-    """Short: the split and the net of a setting."""
-    _, split, net = setting.split("/")
-    return f"{split}\n{net.replace('_regression', '')}"
+    """Short: the data, the split and the net of a setting, a line each."""
+    dataset, split, net = setting.split("/")
+    return f"{dataset_name(dataset)}\n{split}\n{net.replace('_regression', '')}"
 
 
 def margins_figure(judged: Found, setting: str, request: str, names: Sequence[str]) -> Figure:
