@@ -107,7 +107,8 @@ def _summary(there: pd.DataFrame) -> str:
     methods = there[~there.method.isin(CONTROLS)]
     nearer, as_good = int((methods.high < 100).sum()), methods[methods.as_good == methods.places]
     named = f" ({', '.join(as_good.method)})" if len(as_good) < 4 else ""
-    got = f"{len(as_good)} as near as Retrain again{named}" if len(as_good) else "none as near as Retrain again everywhere"
+    count = len(as_good)
+    got = f"{count} as near as Retrain again{named}" if count else "none as near as Retrain again everywhere"
     return f"Of {len(methods)} methods, {nearer} end nearer to Retrain than doing nothing, {got if nearer else 'none'}"
 
 
