@@ -65,7 +65,7 @@ def map_figure(ranked: pd.DataFrame) -> Figure:
     zones = (
         (1.14 * FARTHEST, "farther from Retrain than doing nothing"),
         (60, "nearer"),
-        (LOWEST / 2, "as Retrain again"),
+        (LOWEST / 2, "near Retrain"),
     )
     written = [ax.text(0.012, height, name, weight="bold", **words) for height, name in zones]
     ax.set(xscale="log", xlim=(FREE / 1.7, 400), ylim=(LOWEST, FARTHEST * 1.2))
@@ -105,11 +105,11 @@ def label_of(row: Mapping[Any, Any]) -> str:
 def _summary(there: pd.DataFrame) -> str:
     """How many methods get where, as the title of the map."""
     methods = there[~there.method.isin(CONTROLS)]
-    nearer, as_good = int((methods.high < 100).sum()), methods[methods.as_good == methods.places]
-    named = f" ({', '.join(as_good.method)})" if len(as_good) < 4 else ""
-    count = len(as_good)
-    got = f"{count} as near as Retrain again{named}" if count else "none as near as Retrain again everywhere"
-    return f"Of {len(methods)} methods, {nearer} end nearer to Retrain than doing nothing, {got if nearer else 'none'}"
+    nearer, as_good = int(methods.always_nearer.sum()), methods[methods.as_good == methods.places]
+    named = f" ({', '.join(as_good.method)})" if 0 < len(as_good) < 4 else ""
+    got = f"{len(as_good) or 'none'} as near as Retrain again{named}"
+    told = f"Of {len(methods)} methods, {nearer or 'none'} are nearer to Retrain than doing nothing everywhere"
+    return f"{told}, {got}" if nearer else told
 
 
 def _map_handles(there: pd.DataFrame) -> list[Line2D]:
@@ -215,7 +215,10 @@ def _left_text(value: float) -> str:
 
 def _models(frame: pd.DataFrame) -> str:
     """How many models there are on either side, as the line below a figure begins."""
-    return f"{frame.models.dropna().max():.0f} models a side; " if "models" in frame else ""
+    if "models" not in frame:
+        return ""
+    least, most = frame.models.dropna().min(), frame.models.dropna().max()
+    return f"{least:.0f} to {most:.0f} models a side; " if least < most else f"{most:.0f} models a side; "
 
 
 def place_name(setting: str) -> str:

@@ -167,7 +167,9 @@ def ranking(frame: pd.DataFrame) -> pd.DataFrame:
     `left` with its 95 % interval over models (places have trainings of their own) is over requests of clients and of
     samples; `left_classes` over those of whole classes. They are apart because a class that goes leaves such a hole
     that random weights, too, are nearer to Retrain than doing nothing; where nothing else is asked for, `left` is of
-    classes. `klom_*`: geometric means; `places`: where it has a result, of how many. Methods with no result come last.
+    classes. `always_nearer`: in each of `left`'s places below 100 with its interval; costs and lost accuracy are of the
+    same places. `klom_*`: geometric means; `places`: where it has a result, of how many. Methods with no result come
+    last.
     Raises ControlsFailed where the controls are wrong.
     """
     check_controls(frame)
@@ -190,9 +192,12 @@ def ranking(frame: pd.DataFrame) -> pd.DataFrame:
             row["left"], (row["low"], row["high"]) = float(others.left.mean()), _mean_interval(others)
             row["left_classes"] = float(classes.left.mean())
             row["classes_low"], row["classes_high"] = _mean_interval(classes)
-            means = ("auc", "tpr_1", "tpr_01", "rmia", "excess", "exposure", "price", "passes", "bytes", "storage")
-            row |= {mean: float(there[mean].astype(float).mean()) for mean in (*means, "seconds", "models")}
-            row["lost"] = float((there.test_retrain - there.test).astype(float).mean())
+            row["always_nearer"] = bool((others.left_high < 100).all())
+            means = ("auc", "tpr_1", "tpr_01", "rmia", "excess", "exposure", "models")
+            costs = ("price", "passes", "bytes", "storage", "seconds")
+            row |= {mean: float(there[mean].astype(float).mean()) for mean in means}
+            row |= {cost: float(others[cost].astype(float).mean()) for cost in costs}
+            row["lost"] = float((others.test_retrain - others.test).astype(float).mean())
             row["forget_gap"] = float((there.forget - there.forget_retrain).astype(float).abs().mean())
             row["as_good"] = int((there.klom_forget <= AS_GOOD * there.floor).sum())
         rows.append(row)
