@@ -3,6 +3,8 @@
 from fu_papers.arena.grid import Experiment
 
 SMALL = {
+    "further_places": [],
+    "further_models": 8,
     "settings": ["digits/iid/softmax_regression"],
     "requests": ["class-0"],
     "skewed_requests": [],

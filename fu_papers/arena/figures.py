@@ -18,6 +18,7 @@ from matplotlib.transforms import Bbox
 
 from fu_papers.arena.pools import BY_HAND, CONSTANT, LONGER, NOISY
 from fu_papers.arena.results import NOTHING, Found, about, check_controls, shown
+from fu_papers.arena.worlds import NAMES, world_of
 from fu_papers.controls import AGAIN, DESTROYED
 from fu_papers.look import LINE, colour, say_below
 from fu_papers.problems import dataset_name
@@ -31,6 +32,7 @@ CONTROLS = (NOTHING, AGAIN, *BY_HAND, DESTROYED)
 BAND = 15.0  # percent left: below it is what the map calls as near as a retraining
 FORGOTTEN, REMEMBERED = "#dcebf7", "#fdeee0"  # blue and orange: told apart by colour-blind readers, too
 LEFT_COLOURS = "RdBu_r"  # blue: as Retrain; white: as doing nothing; red: farther
+NAME_HEIGHT = 0.028  # of a name on the picture of the judges, in AUC
 FAR, TOLD = 100.0, 0.8  # times the floor; AUC: where the judges disagree
 KINDS_SHOWN: dict[str, dict[str, Any]] = {  # on the picture of the judges
     "methods without a guarantee": {"marker": "o", "color": "#e69f00", "markersize": 5, "alpha": 0.8},
@@ -223,8 +225,51 @@ def _models(frame: pd.DataFrame) -> str:
 
 def place_name(setting: str) -> str:
     """Short: the data, the split and the net of a setting, a line each."""
-    dataset, split, net = setting.split("/")
+    dataset, split, net = setting.split("/")[:3]
     return f"{dataset_name(dataset)}\n{split}\n{net.replace('_regression', '')}"
+
+
+def worlds_figure(frame: pd.DataFrame) -> Figure:
+    """Places beyond a plain server, a panel each: what is left of doing nothing's distance from Retrain, by method.
+
+    Bars: 95 % over models. Shape by guarantee; hollow: a control. What is farther than FARTHEST stands at the edge.
+    """
+    check_controls(frame)
+    places = list(dict.fromkeys(zip(frame.setting, frame.request, strict=True)))
+    panels = [
+        frame[(frame.setting == setting) & (frame.request == request) & frame.klom_forget.notna()].sort_values(
+            "left", kind="stable"
+        )
+        for setting, request in places
+    ]
+    tallest = max(map(len, panels))
+    fig, axes = plt.subplots(
+        1, len(panels), figsize=(4.1 * len(panels), 0.26 * tallest + 2.2), sharex=True, squeeze=False
+    )
+    for ax, rows, (setting, request) in zip(axes[0], panels, places, strict=True):
+        ax.axvline(0, color=look_of(AGAIN), linestyle="--", linewidth=1.2, zorder=1)
+        ax.axvline(100, color=look_of(NOTHING), linestyle=":", linewidth=1.2, zorder=1)
+        for y, row in enumerate(rows.to_dict("records")):
+            known = about(row["method"])
+            look = marker_of({**row, "guarantee": "none" if known is None else known.guarantee, "places": 1, "of": 1})
+            low, high = np.clip([row["left_low"], row["left_high"]], LOWEST, FARTHEST)
+            ax.plot([low, high], [y, y], color=look["color"], linewidth=1.5, zorder=2)
+            ax.plot(np.clip(row["left"], LOWEST, FARTHEST), y, markersize=7, zorder=3, **look)
+        names = [f"{shown(row.method)}{' →' if row.left > FARTHEST else ''}" for row in rows.itertuples()]
+        ax.set_yticks(range(len(rows)), labels=names)
+        ax.set_ylim(tallest - 0.4, -0.6)
+        ax.set_title(
+            f"{NAMES[world_of(setting)]}\n{request}, {place_name(setting).replace(chr(10), ', ')}", fontsize=10
+        )
+        ax.grid(axis="y", visible=False)
+    axes[0][0].set(xlim=(LOWEST * 1.15, FARTHEST * 1.08))
+    axes[0][0].set_xticks([0, 100, 200], labels=["Retrain", "do nothing", "200 %"])
+    fig.supxlabel("what is left to forget (log KLoM on forgotten data)", fontsize=11)
+    say_below(
+        fig,
+        f"{_models(frame)}bars: 95 % over models; →: more than {FARTHEST:.0f} %; each against Retrain of its own world",
+    )
+    return fig
 
 
 def margins_figure(judged: Found, setting: str, request: str, names: Sequence[str]) -> Figure:
@@ -250,7 +295,8 @@ def margins_figure(judged: Found, setting: str, request: str, names: Sequence[st
         Patch(facecolor="none", edgecolor="black", linewidth=1.6, label="retrained"),
     ]
     fig.legend(handles=handles, loc="outside upper center", ncols=2, frameon=False)
-    models = len(examples[names[0]]["unlearned"])
+    least, most = (f(len(crowds["unlearned"]) for crowds in examples.values()) for f in (min, max))
+    models = f"{least} to {most}" if least < most else most
     say_below(fig, f"{models} models a side, {request} on {place_name(setting).replace(chr(10), ', ')}")
     return fig
 
@@ -270,11 +316,16 @@ def judges_figure(frame: pd.DataFrame) -> Figure:
         if len(own):
             ax.plot(own.times, own.auc, linestyle="none", label=shown(kind), **look)
     disagree = there[(there.times >= FAR) & (there.auc < TOLD)].sort_values("auc", kind="stable")
+    written: list[float] = []  # heights of the names: one that would lie on another moves up
     for name, own in disagree.groupby("method", sort=False):
         first = own.iloc[0]
+        height = float(first.auc)
+        while any(abs(height - other) < NAME_HEIGHT for other in written):
+            height += NAME_HEIGHT / 4
+        written.append(height)
         text = f"{shown(str(name))}{f', {len(own)} places' if len(own) > 1 else ''}"
         right = first.times < MOST_TIMES / 10
-        ax.annotate(text, (first.times, first.auc), xytext=(8 if right else -8, 0), textcoords="offset points",
+        ax.annotate(text, (first.times, height), xytext=(8 if right else -8, 0), textcoords="offset points",
                     fontsize=9, va="center", ha="left" if right else "right")  # fmt: skip
     ax.axvline(1, color=LINE, linestyle="--", linewidth=1, zorder=1)
     ax.axhline(0.5, color=LINE, linestyle="--", linewidth=1, zorder=1)

@@ -6,9 +6,7 @@ fu_papers.arena.runs. A place is a setting and a request; a pool is N federation
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 from pydantic import model_validator
@@ -21,6 +19,7 @@ from fu_core.unlearning.method import method as registered
 from fu_core.unlearning.method import methods as registered_methods
 from fu_papers.arena.parameters import ArenaParameters
 from fu_papers.arena.pools import BY_HAND, LONGER, NOISY
+from fu_papers.arena.worlds import SERVER, Where
 from fu_papers.controls import AGAIN, DESTROYED, REFERENCES
 from fu_papers.problems import Setting, client_opt, plain_fields
 from fu_papers.study import Cell
@@ -30,6 +29,7 @@ YARDSTICK = 1_000_000  # the first seed of the pool that everybody is compared w
 CONVOLUTIONAL = ("tiny_cnn", "lenet", "simple_cnn", "strided_cnn", "small_resnet", "resnet18")  # trained one by one
 OWN_YARDSTICK = ("SISA",)  # its models are of another kind: what it gives for other seeds is its own retraining
 GROUP = "arena"
+REQUESTS = ("requests", "skewed_requests")
 
 
 class Experiment(ArenaParameters):
@@ -39,36 +39,71 @@ class Experiment(ArenaParameters):
     def _fits_together(self) -> Experiment:
         """What one value says about another. Raises ConfigError naming them."""
         check_count("clients", self.clients, least=3, error=ConfigError)  # two leave, and somebody must stay
-        for name in ("models", "few_models", "memory_models", "slow_models", "chunk"):
+        for name in ("models", "few_models", "memory_models", "slow_models", "further_models", "chunk"):
             check_count(name, getattr(self, name), least=LEAST_MODELS, error=ConfigError)
-        for field in ("methods", "slow_methods", "absent"):
+        for setting in self.settings:
+            Setting.parse(setting)  # a server's: three parts
+        if not list(self.places()):
+            raise ConfigError(f"skewed_requests must name a request for settings {self.settings}, got none")
+        exchanges = {Where.parse(setting).exchange for setting, _ in self.places()}
+        known = {name: about for name, about in registered_methods().items() if name not in CONTROLS}
+        at_work = [name for name, about in known.items() if exchanges & {*about.exchanges}]
+        for field, allowed in (("methods", at_work), ("slow_methods", known), ("absent", known)):
             for name in getattr(self, field):
-                check_choice(field, name, [m for m in of_servers() if m not in CONTROLS], ConfigError)
-        for name in ("requests", "skewed_requests"):
-            for text in getattr(self, name):
+                check_choice(field, name, allowed, ConfigError)
+        further = [request for _, request in self.further()]
+        for name, texts in {**{name: getattr(self, name) for name in REQUESTS}, "further_places": further}.items():
+            for text in texts:
                 named = Request.parse(text).clients
                 if outside := [i for i in named if i >= self.clients]:
                     raise ConfigError(f"{name} names client {outside[0]}, but clients are 0 to {self.clients - 1}")
         client_opt(dict(self))
-        if not list(self.places()):
-            raise ConfigError(f"skewed_requests must name a request for settings {self.settings}, got none")
         return self
 
     @property
     def entrants(self) -> tuple[str, ...]:
-        """Who takes part, controls first: whoever is registered, a reader's own method, too."""
-        chosen = self.methods or [name for name in of_servers() if name not in self.absent]
-        return (*CONTROLS, *(name for name in chosen if name not in CONTROLS))
+        """Who takes part where there is a server."""
+        return self.entrants_of("server")
+
+    def entrants_of(self, exchange: str) -> tuple[str, ...]:
+        """Who works there and takes part, controls first: whoever is registered, a reader's own method, too."""
+        able = [name for name, about in registered_methods().items() if exchange in about.exchanges]
+        chosen = self.methods or [name for name in able if name not in self.absent]
+        return (*CONTROLS, *(name for name in chosen if name in able and name not in CONTROLS))
 
     def places(self) -> Iterator[tuple[str, str]]:
-        """Every setting with every request that is served there."""
+        """Every setting with every request that is served there; those beyond a plain server last."""
         for setting in self.settings:
             skewed = Setting.parse(setting).skewed
             yield from ((setting, request) for request in (self.skewed_requests if skewed else self.requests))
+        yield from self.further()
+
+    def further(self) -> Iterator[tuple[str, str]]:
+        """Places in another world than a plain server's: setting and request."""
+        for text in self.further_places:
+            setting, _, request = text.partition(" ")
+            where = Where.parse(setting)
+            if where.world == SERVER:
+                raise ConfigError(f"further_places must name a world after the net, got {text!r}")
+            if where.poisoned >= 0 and Request.parse(request).clients != (where.poisoned,):
+                raise ConfigError(f"further_places must ask the client with the backdoor to leave, got {text!r}")
+            yield setting, request
+
+    def _of(self, setting: str) -> tuple[str, ...]:
+        return self.entrants_of(Where.parse(setting).exchange)
+
+    def meetings(self) -> Iterator[tuple[str, str, str]]:
+        """Every setting and request with every method that works there."""
+        for setting, request in self.places():
+            for name in self._of(setting):
+                yield setting, request, name
 
     def size(self, setting: str, name: str = "Original") -> int:
         """N, how many models of a method are judged in a setting."""
-        N = self.few_models if Setting.parse(setting).model in CONVOLUTIONAL else self.models
+        where = Where.parse(setting)
+        if where.world != SERVER:
+            return min(self.further_models, self.slow_models) if name in self.slow_methods else self.further_models
+        N = self.few_models if where.setting.model in CONVOLUTIONAL else self.models
         if name not in (AGAIN, *BY_HAND) and remembers(name):
             N = min(N, self.memory_models)
         return min(N, self.slow_models) if name in self.slow_methods else N
@@ -79,8 +114,11 @@ class Experiment(ArenaParameters):
         """The config of one `train` run: so many trainings of everybody ("none"), or of what `request` leaves."""
         shared = {name: getattr(self, name) for name in ("clients", "n_train", "n_val", "n_test", "rounds")}
         local = plain_fields(client_opt(dict(self)))
-        about = {"request": request, "first_seed": first_seed, "models": models}
-        return {**asdict(Setting.parse(setting)), **shared, **local, **about}
+        about: dict[str, Any] = {"request": request, "first_seed": first_seed, "models": models}
+        where = Where.parse(setting)
+        if where.exchange == "peers":
+            about["l2"] = float(self.peers_l2)
+        return {**where.fields(), **shared, **local, **about}
 
     def chunks(self, setting: str, request: str, N: int, first_seed: int = 0) -> list[dict[str, Any]]:
         """N trainings, in runs of at most `chunk` models."""
@@ -93,7 +131,7 @@ class Experiment(ArenaParameters):
         Methods of fewer models have pools of their own where those fill no whole chunks.
         """
         for setting, request in self.places():
-            for N in sorted({self.size(setting, name) for name in self.entrants}, reverse=True):
+            for N in sorted({self.size(setting, name) for name in self._of(setting)}, reverse=True):
                 originals, twins = (self.chunks(setting, who, N) for who in ("none", request))
                 for chunk in (*originals, *twins, *self.chunks(setting, request, N, YARDSTICK)):
                     yield (setting, chunk["request"], chunk["first_seed"], chunk["models"]), chunk
@@ -120,15 +158,24 @@ class Experiment(ArenaParameters):
         Twins of methods of fewer models are labelled with how many they are.
         """
         for setting, request in self.places():
-            sizes = {self.size(setting, name) for name in self.entrants}
+            sizes = {self.size(setting, name) for name in self._of(setting)}
             for N in sorted(sizes - {self.size(setting)}):
                 for config in self.unlearnings(setting, request, AGAIN, N=N):
                     yield Cell(GROUP, setting, config["first_seed"], request, AGAIN, f"{N} models"), config
-        for (setting, request), name in itertools.product(self.places(), self.entrants):
+        for setting, request, name in self.meetings():
             starts = {"Retrain": [YARDSTICK], **{own: [0, YARDSTICK] for own in OWN_YARDSTICK}}.get(name, [0])
             for start in starts:
                 for config in self.unlearnings(setting, request, name, start):
                     yield Cell(GROUP, setting, config["first_seed"], request, name), config
+
+    def relearned(self) -> Iterator[tuple[Cell, dict[str, Any]]]:
+        """Every `relearn` run: the first models of every method, Retrain's among them, in every place."""
+        for setting, request, name in self.meetings():
+            if name == AGAIN:
+                continue
+            first = self.unlearnings(setting, request, name)[0]
+            about = {"relearned": min(self.relearn_models, first["models"]), "relearn_cap": self.relearn_cap}
+            yield Cell(GROUP, setting, 0, request, name), {**first, **about}
 
     def judged(self) -> Iterator[tuple[Cell, dict[str, Any]]]:
         """Every `judge` run: one per setting, request and method, on all models of its pool.
@@ -136,7 +183,7 @@ class Experiment(ArenaParameters):
         Retrain is what they are compared with, and so is no row of its own; Retrain again is. A method of fewer models
         has as many twins, in runs of its own where they fill no whole chunks.
         """
-        for (setting, request), name in itertools.product(self.places(), self.entrants):
+        for setting, request, name in self.meetings():
             if name == "Retrain":
                 continue
             whose = name if name in OWN_YARDSTICK else "Retrain"

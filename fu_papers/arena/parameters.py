@@ -25,6 +25,9 @@ class ArenaParameters(Parameters):
     settings: Distinct[str] = parameter("data set / split / net")
     requests: Distinct[str] = parameter("who forgets what, in settings split at random (iid)")
     skewed_requests: Several[str] = parameter("the same, in settings whose clients differ in their classes")
+    further_places: Several[str] = parameter(
+        "data set / split / net / world, a space and a request: peers, vertical parties, or a backdoor (see worlds)"
+    )
     methods: Several[str] = parameter("who takes part; none named: every registered method that works with a server")
     absent: Several[str] = parameter("registered methods that do not take part where none are named")
     models: Count = parameter("N, federations trained with a seed each, and as many retrained", unit="models")
@@ -32,6 +35,8 @@ class ArenaParameters(Parameters):
     memory_models: Count = parameter("N of methods that need what was kept during training", unit="models")
     slow_methods: Several[str] = parameter("methods that are judged on no more than slow_models, for what they cost")
     slow_models: Count = parameter("N of those", unit="models")
+    further_models: Count = parameter("N in further places, where trainings run one after another", unit="models")
+    peers_l2: Positive = parameter("lambda of the peers' loss, which their certified method needs")
     chunk: Count = parameter("models per run: what is resumed, and divided among machines", unit="models")
     clients: Count = parameter("how many hold the data")
     n_train: Natural = parameter("training samples in all; 0 for all there are")
@@ -48,6 +53,8 @@ class ArenaParameters(Parameters):
     augmentation: str = parameter("none, flip_crop or rotate_flip_crop")
     recovery_cap: Count = parameter("recovery ends after so many, if not before", unit="rounds")
     natural_rounds: Count = parameter("of Natural, which no rule stops", unit="rounds")
+    relearn_models: Count = parameter("of each method, that learn again what they forgot", unit="models")
+    relearn_cap: Count = parameter("learning again ends after so many", unit="passes over the forgotten data")
     noise: Positive = parameter("of the control Original with noise, in standard deviations of a model's parameters")
     examples: Count = parameter("that judges look at, of each kind: forgotten, retained, never seen")
     resamples: Count = parameter("of models, for intervals")

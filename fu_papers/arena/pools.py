@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -25,8 +25,8 @@ from fu_core.federation.together import prepared
 from fu_core.models import FlatModel
 from fu_core.request import Deletion
 from fu_core.streams import stream, stream_seed
-from fu_core.unlearning.memory import Memory, UpdateHistory
-from fu_core.unlearning.method import Trained, unlearn
+from fu_core.unlearning.memory import Memory, PeerHistory, UpdateHistory
+from fu_core.unlearning.method import Method, Trained, unlearn
 from fu_core.unlearning.method import method as registered
 
 CONSTANT = "Constant output"  # all parameters zero: every margin is the same, and nothing is told
@@ -37,21 +37,52 @@ BY_HAND = (LONGER, CONSTANT, NOISY)  # controls that no registered method makes
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """N trainings of one federation. seeds: one each; w_0, w (N, d): where they began, and ended after `rounds`."""
+    """N trainings of one federation. seeds: one each; w_0, w (N, d): where they began, and ended after `rounds`.
 
-    f: Federation
+    Federations without a server have pools of their own, whose `w` is of another shape (see `worlds`).
+    """
+
+    f: Any
     seeds: Sequence[int]
     rounds: int
     w_0: Tensor
     w: Tensor
 
     @classmethod
-    def trained(cls, f: Federation, seeds: Sequence[int], rounds: int) -> Pool:
-        """All at once. Random: initial weights from the streams (seed, "init"), batches as `fedavg_many`."""
-        w_0 = initial(f, seeds)
-        return cls(f, list(seeds), rounds, w_0, fedavg_many(f, seeds, rounds, w_0))
+    def trained(cls, f: Any, seeds: Sequence[int], rounds: int, deletion: Deletion | None = None) -> Self:
+        """All at once, on what a deletion leaves. Random: initial weights from the streams (seed, "init"), batches as
+        `fedavg_many`. What it costs is counted by the federation's meter."""
+        w_0 = cls.starts(f, seeds)
+        left = f if deletion is None else f.after(deletion)
+        return cls(f, list(seeds), rounds, w_0, fedavg_many(left, seeds, rounds, w_0))
 
-    def memories(self, history: bool) -> list[Memory]:
+    @staticmethod
+    def starts(f: Any, seeds: Sequence[int]) -> Tensor:
+        """Where the trainings of these seeds start (N, d), on the device of the clients' data."""
+        device = next(iter(f.clients.values()))[0].device
+        return torch.stack([f.model.init(stream_seed(seed, "init")) for seed in seeds]).to(device)
+
+    def one(self, k: int, memory: Memory | PeerHistory) -> Trained:
+        """The k-th training, as a request meets it."""
+        return Trained(self.f.having(seed=self.seeds[k]), self.w[k], self.rounds, self.w_0[k], memory)
+
+    def recover(
+        self, models: list[Any], deletion: Deletion, first_round: int, rule: Recovery, fixed: int | None
+    ) -> tuple[list[Any], list[int], Meter]:
+        """Rounds of those who stay, until the rule stops each model: the models, how many rounds, and what they cost.
+
+        fixed: so many for all of them, whatever the rule says.
+        """
+        stays = self.f.after(deletion).having(meter=Meter())
+        w, rounds = recovered(stays, self.seeds, torch.stack(models), first_round, rule, fixed)
+        return list(w), rounds, stays.meter
+
+    @staticmethod
+    def to_judge(models: Sequence[Any]) -> Tensor | list[Any]:
+        """N models as judges look at them: vectors (N, d), or ensembles."""
+        return torch.stack(list(models)) if isinstance(models[0], Tensor) else list(models)
+
+    def memories(self, history: bool) -> Sequence[Memory | PeerHistory]:
         """What a server would have kept of each training, by training again: updates of all rounds, or of the last."""
         kept = {
             seed: Memory(UpdateHistory(w) if history else None, last_round=self.rounds)
@@ -63,12 +94,6 @@ class Pool:
 
         fedavg_many(self.f.having(meter=Meter()), self.seeds, self.rounds, self.w_0, on_updates=record)
         return list(kept.values())
-
-
-def initial(f: Federation, seeds: Sequence[int]) -> Tensor:
-    """Where the trainings of these seeds start (N, d), on the device of the clients' data."""
-    device = next(iter(f.clients.values()))[0].device
-    return torch.stack([f.model.init(stream_seed(seed, "init")) for seed in seeds]).to(device)
 
 
 @dataclass(frozen=True)
@@ -106,44 +131,45 @@ def serve(
     """
     about = registered(name)
     needs = about.needs
-    memories: Sequence[Memory] = [Memory()] * len(pool.seeds)
+    memories: Sequence[Memory | PeerHistory] = [Memory()] * len(pool.seeds)
     if needs.history or needs.stateful_clients:
         memories = pool.memories(needs.history)
     kept = [sum(t.numel() * t.element_size() for t in memory.tensors().values()) for memory in memories]
-    given = dict(options or {})
-    if (
-        needs.auxiliary_data
-        and is_dataclass(about.parameters)
-        and "held_out" in {f.name for f in fields(about.parameters)}
-    ):
-        given = {"held_out": recovery.held_out, **given}
+    given = {**_further_data(about, recovery), **(options or {})}
     began = time.perf_counter()
     models, spent = [], Meter()
-    for seed, w_0, w, memory in zip(pool.seeds, pool.w_0, pool.w, memories, strict=True):
-        found = unlearn(name, Trained(pool.f.having(seed=seed), w, pool.rounds, w_0, memory), deletion, **given)
+    for k, memory in enumerate(memories):
+        found = unlearn(name, pool.one(k, memory), deletion, **given)
         models.append(found.model)
         spent.add(found.cost)
         spent.kept["storage"] = spent.storage + found.cost.storage
     rounds = [0] * len(models)
-    together: Tensor | list[Any] = torch.stack(models) if isinstance(models[0], Tensor) else models
-    if about.recovers and isinstance(together, Tensor):
-        stays = pool.f.after(deletion).having(meter=Meter())
+    if about.recovers and isinstance(models[0], Tensor):
         begins = pool.rounds + 1 + spent.rounds // len(models)
         fixed = recovery.natural if name == "Natural" else None
-        together, rounds = recovered(stays, pool.seeds, together, begins, recovery, fixed)
-        spent.add(stays.meter)
+        models, rounds, more = pool.recover(models, deletion, begins, recovery, fixed)
+        spent.add(more)
     seconds = (time.perf_counter() - began) / len(models)
     storage = (spent.storage + sum(kept)) / len(models)
-    return Served(together, {**per_model(spent, len(models)), "storage": storage}, rounds, seconds)
+    return Served(pool.to_judge(models), {**per_model(spent, len(models)), "storage": storage}, rounds, seconds)
+
+
+def _further_data(about: Method, recovery: Recovery) -> dict[str, Any]:
+    """What nobody trained on, for a method that asks for it by the name of one of its parameters."""
+    if not about.needs.auxiliary_data or not is_dataclass(about.parameters):
+        return {}
+    asked = {f.name for f in fields(about.parameters)}
+    return {"held_out": recovery.held_out} if "held_out" in asked else {}
 
 
 def trained_on(pool: Pool, deletion: Deletion, recovery: Recovery, cost: Mapping[str, float]) -> Served:
     """Retrained models (`pool`, at the price `cost` of one) after as many ordinary rounds as Natural has."""
-    began, stays = time.perf_counter(), pool.f.after(deletion).having(meter=Meter())
-    w, rounds = recovered(stays, pool.seeds, pool.w, pool.rounds + 1, recovery, recovery.natural)
-    more = per_model(stays.meter, len(rounds))
+    began = time.perf_counter()
+    models, rounds, meter = pool.recover(list(pool.w), deletion, pool.rounds + 1, recovery, recovery.natural)
+    more = per_model(meter, len(rounds))
     whole = {name: cost[name] + more[name] for name in more}
-    return Served(w, {**whole, "storage": 0.0}, rounds, (time.perf_counter() - began) / len(rounds))
+    seconds = (time.perf_counter() - began) / len(rounds)
+    return Served(pool.to_judge(models), {**whole, "storage": 0.0}, rounds, seconds)
 
 
 def per_model(meter: Meter, N: int) -> dict[str, float]:
@@ -178,19 +204,31 @@ def control(name: str, pool: Pool, noise: float) -> Tensor:
 
     noise: in standard deviations of a model's parameters.
     """
+    w = pool.to_judge(list(pool.w))
+    assert isinstance(w, Tensor)  # originals are no ensembles
     if name == CONSTANT:
-        return torch.zeros_like(pool.w)
-    draws = [torch.randn(pool.w.shape[1], generator=stream(seed, "noise")) for seed in pool.seeds]
-    return pool.w + noise * pool.w.std(dim=1, keepdim=True) * torch.stack(draws).to(pool.w)
+        return torch.zeros_like(w)
+    draws = [torch.randn(w.shape[1], generator=stream(seed, "noise")) for seed in pool.seeds]
+    return w + noise * w.std(dim=1, keepdim=True) * torch.stack(draws).to(w)
+
+
+class Net(Protocol):
+    """What vectors are parameters of: a `FlatModel`, or the nets of vertical parties."""
+
+    @property
+    def dense_tail(self) -> FlatModel | None: ...
+
+    def predict(self, w: Tensor, x: Tensor) -> Tensor: ...
 
 
 @torch.no_grad()
-def outputs_of(model: FlatModel, models: Tensor | list[Any], x: Tensor) -> Tensor:
+def outputs_of(model: Net, models: Tensor | list[Any], x: Tensor) -> Tensor:
     """Logits (N, n, C) of N models (N, d); of ensembles, log-probabilities, which margins take as well."""
     if not isinstance(models, Tensor):
         return torch.stack([ensemble.log_probabilities(x) for ensemble in models])
     if model.dense_tail is None:
         return torch.stack([model.predict(w, x) for w in models])
+    assert isinstance(model, FlatModel)
     features, tail = model.features(x, models), model.dense_tail
     return torch.cat([vmap(tail.logits, (0, None))(w, features) for w in models.split(16)])
 
@@ -204,7 +242,7 @@ def accuracies(outputs: Tensor, y: Tensor) -> list[float]:
 Sides = Mapping[str, tuple[Tensor, Tensor]]  # "forget", "retain", "test" -> samples (x, y)
 
 
-def evaluated(model: FlatModel, served: Served, sides: Sides, most: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def evaluated(model: Net, served: Served, sides: Sides, most: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """What is kept of unlearned models: numbers, and margins (N, S) of at most so many examples of each kind.
 
     Numbers, lists with one per model: accuracy in percent on each side, rounds of recovery; of one model: its cost and

@@ -18,6 +18,7 @@ from fu_core.unlearning.method import Method
 from fu_core.unlearning.method import method as registered
 from fu_papers.arena.grid import YARDSTICK
 from fu_papers.arena.pools import BY_HAND, CONSTANT
+from fu_papers.arena.worlds import SERVER, world_of
 from fu_papers.controls import AGAIN, DESTROYED, FLOOR
 from fu_papers.lab.record import Record
 from fu_papers.study import Cell, tidy, wide
@@ -45,17 +46,33 @@ def about(name: str) -> Method | None:
     return None if name in (AGAIN, *BY_HAND) else registered(name)
 
 
-def of_runs(unlearned: Found, judged: Found) -> pd.DataFrame:
+def of_runs(unlearned: Found, judged: Found, relearned: Found | None = None) -> pd.DataFrame:
     """Every number of every method in every place, wide. Where a method has no result, `reason` says why.
+
+    relearn: passes until the forgotten data are known again over a retrained model's, 1 where nothing is left;
+    relearn_capped: the share of models that did not get there. nan where no model can be trained on, or none needs to.
+    backdoor, backdoor_retrain: success in percent, where the leaving client carried one.
 
     Accuracies in percent; `passes` over all training data, of unlearning and recovery together, and `price`, the same
     over Retrain's; bytes, storage and seconds of one model. What is infinite is inf, as a constant margin's KLoM is.
     """
 
     def measure(cell: Cell, record: Record) -> Iterator[dict[str, Any]]:
-        yield row_of(record.metrics, *(_chunks(unlearned, cell, name) for name in (cell.method, AGAIN)))
+        row = row_of(record.metrics, *(_chunks(unlearned, cell, name) for name in (cell.method, AGAIN)))
+        yield row if "reason" in row else {**row, **_relearned(relearned or {}, cell)}
 
     return compared(wide(tidy(judged, measure)))
+
+
+def _relearned(relearned: Found, cell: Cell) -> dict[str, float]:
+    """How soon a method's models know again what they forgot, in units of Retrain's of the same seeds."""
+    name = "Retrain" if cell.method == AGAIN else cell.method
+    own, twins = (relearned.get(cell._replace(method=which)) for which in (name, "Retrain"))
+    if own is None or twins is None or "passes" not in own.metrics or not sum(twins.metrics["passes"]):
+        return {}
+    passes, reached = own.metrics["passes"], own.metrics["reached"]
+    ratio = sum(passes) / sum(twins.metrics["passes"][: len(passes)])
+    return {"relearn": ratio, "relearn_capped": 1 - sum(reached) / len(reached)}
 
 
 def row_of(judged: Mapping[str, Any], own: Sequence[Chunk], again: Sequence[Chunk]) -> dict[str, Any]:
@@ -76,6 +93,11 @@ def row_of(judged: Mapping[str, Any], own: Sequence[Chunk], again: Sequence[Chun
         "test_retrain": _mean(again, "test"),
         "forget_retrain": _mean(again, "forget"),
         "distance": _mean(own, "distance") if own[0][0]["distance"] else None,
+        **(
+            {"backdoor": _mean(own, "backdoor"), "backdoor_retrain": _mean(again, "backdoor")}
+            if "backdoor" in own[0][0]
+            else {}
+        ),
         **costs,
         "passes": costs["passes"] / own[0][0]["samples"],
         "price": costs["passes"] / _mean(again, "passes"),
@@ -193,7 +215,9 @@ def ranking(frame: pd.DataFrame) -> pd.DataFrame:
             row["left_classes"] = float(classes.left.mean())
             row["classes_low"], row["classes_high"] = _mean_interval(classes)
             row["always_nearer"] = bool((others.left_high < 100).all())
-            means = ("auc", "tpr_1", "tpr_01", "rmia", "excess", "exposure", "models")
+            means: tuple[str, ...] = ("auc", "tpr_1", "tpr_01", "rmia", "excess", "exposure", "models")
+            if "relearn" in there:  # over places where there is something to learn again
+                means += ("relearn", "relearn_capped")
             costs = ("price", "passes", "bytes", "storage", "seconds")
             row |= {mean: float(there[mean].astype(float).mean()) for mean in means}
             row |= {cost: float(others[cost].astype(float).mean()) for cost in costs}
@@ -202,6 +226,11 @@ def ranking(frame: pd.DataFrame) -> pd.DataFrame:
             row["as_good"] = int((there.klom_forget <= AS_GOOD * there.floor).sum())
         rows.append(row)
     return pd.DataFrame(rows).sort_values("left", kind="stable", na_position="last").reset_index(drop=True)
+
+
+def with_a_server(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of places with a server and nothing else, which are ranked together."""
+    return frame[frame.setting.map(world_of) == SERVER].reset_index(drop=True)
 
 
 def of_classes(frame: pd.DataFrame) -> pd.Series:

@@ -10,39 +10,43 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fu_core.errors import MissingHistory, NumericalFailure, UnsupportedTask
-from fu_core.federation.many import fedavg_many
-from fu_core.request import Deletion, Request
+from fu_core.evaluation.relearn import Relearned, level, relearn_passes
+from fu_core.models import FlatModel
+from fu_core.request import Deletion
 from fu_papers.arena.grid import OWN_YARDSTICK, YARDSTICK
 from fu_papers.arena.judging import PARTS, judged
 from fu_papers.arena.pools import (
     CONSTANT,
     LONGER,
     NOISY,
-    Pool,
     Recovery,
     Served,
     accuracies,
     control,
     distances,
     evaluated,
-    initial,
     outputs_of,
     per_model,
     serve,
     trained_on,
 )
+from fu_papers.arena.worlds import World
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.device import device
 from fu_papers.lab.record import Config, Needs, run_function
-from fu_papers.problems import PROBLEM_KEYS, TRAINING_FIELDS, Problem, data_hash, problem
+from fu_papers.problems import PROBLEM_KEYS, TRAINING_FIELDS, client_opt, data_hash, problem
 
 POOL_KEYS = (*PROBLEM_KEYS, "rounds", *TRAINING_FIELDS, "request", "first_seed", "models")
+FINE = 0.1  # of the clients' rate, when a model learns again
+SLACK = 1.1  # times the original's loss: who is as near as that knows the data again
+BEYOND = ("world", "poisoned", "l2")  # of places that are no plain server's
 
 
 def seeds_of(config: Config) -> list[int]:
@@ -62,16 +66,14 @@ def train(config: Config, context: RunContext) -> tuple[dict[str, Any], dict[str
 
     Metrics: accuracy of each in percent, on test and held-out data; what one cost; seconds of one.
     """
-    p, seeds = problem(config), seeds_of(config)
-    f = p.federation({**config, "seed": 0})
-    if config["request"] != "none":
-        f = f.after(Request.parse(config["request"]).resolve(f.clients))
+    world, seeds = World.of(config), seeds_of(config)
     began = time.perf_counter()
-    w = fedavg_many(f, seeds, config["rounds"], initial(f, seeds))
+    pool = world.trained(seeds, config["rounds"], config["request"])
     seconds = (time.perf_counter() - began) / len(seeds)
-    sides = {"test": p.test, "validation": p.validation}
-    found = {side: accuracies(outputs_of(p.model, w, x), y) for side, (x, y) in sides.items()}
-    return {**found, **per_model(f.meter, len(seeds)), "seconds": seconds}, {"w": w}
+    sides = {"test": world.p.test, "validation": world.p.validation}
+    models = pool.to_judge(list(pool.w))
+    found = {side: accuracies(outputs_of(world.model, models, x), y) for side, (x, y) in sides.items()}
+    return {**found, **per_model(world.f.meter, len(seeds)), "seconds": seconds}, {"w": pool.w}
 
 
 # --- unlearning ------------------------------------------------------------------------------------------------------
@@ -79,7 +81,7 @@ def train(config: Config, context: RunContext) -> tuple[dict[str, Any], dict[str
 
 def needs(config: Config) -> Needs:
     """The pools that a run reads: originals, their retrained twins, and for a second retraining the yardstick."""
-    own = {key: config[key] for key in POOL_KEYS}
+    own = {key: config[key] for key in POOL_KEYS} | {key: config[key] for key in BEYOND if key in config}
     found: dict[str, Any] = {"twins": (train, own)}
     if config["first_seed"] >= YARDSTICK:
         return found
@@ -100,47 +102,93 @@ def unlearn(config: Config, context: RunContext) -> tuple[dict[str, Any], dict[s
     """
     if config["plugin"]:
         importlib.import_module(config["plugin"])
-    p, read = problem(config), {name: context.needed(name, ["w"])["w"].to(device()) for name in needs(config)}
-    f = p.federation({**config, "seed": 0})
-    deletion = Request.parse(config["request"]).resolve(f.clients)
+    world, read = World.of(config), {name: context.needed(name, ["w"])["w"].to(device()) for name in needs(config)}
+    deletion = world.deletion(config["request"])
     try:
-        served = _served(config, context, p, deletion, read)
+        served = _served(config, context, world, deletion, read)
     except (UnsupportedTask, MissingHistory) as reason:
         return {"unsupported": str(reason)}, None
     except NumericalFailure as reason:
         return {"diverged": str(reason)}, None
-    sides = {"forget": deletion.forget, "retain": deletion.retain, "test": p.test}
-    found, kept = evaluated(p.model, served, sides, config["examples"])
-    found |= {"samples": sum(len(y) for _, y in p.clients), "distance": _distances(served.models, read)}
+    found, kept = evaluated(world.model, served, world.sides(deletion), config["examples"])
+    found |= {"samples": deletion.n, "distance": _distances(served.models, world, read)}
+    if (success := world.attack_success(served.models)) is not None:
+        found["backdoor"] = success
     return found, kept
 
 
-def _served(config: Config, context: RunContext, p: Problem, deletion: Deletion, read: Mapping[str, Tensor]) -> Served:
-    f, seeds, name = p.federation({**config, "seed": 0}), seeds_of(config), config["method"]
-    retrained = context.needed_record("twins").metrics
+def _served(
+    config: Config, context: RunContext, world: World, deletion: Deletion, read: Mapping[str, Tensor]
+) -> Served:
+    name, retrained = config["method"], context.needed_record("twins").metrics
+    # who has a yardstick of its own begins again and reads no model, so that any will do
+    assert "originals" in read or name in (*OWN_YARDSTICK, "Retrain")
+    seeds, rounds = seeds_of(config), world.rounds(config["rounds"])
+    starts = world.starts(seeds)
+    originals = world.pools(world.f, seeds, rounds, starts, read.get("originals", read["twins"]))
     if name == "Retrain":
         cost = {key: retrained[key] for key in ("bytes", "passes", "rounds")}
-        return Served(read["twins"], {**cost, "storage": 0.0}, [0] * len(seeds), retrained["seconds"])
-    # who has a yardstick of its own begins again and reads no model, so that any will do
-    assert "originals" in read or name in OWN_YARDSTICK
-    originals = Pool(f, seeds, config["rounds"], initial(f, seeds), read.get("originals", read["twins"]))
+        models = originals.to_judge(list(read["twins"]))
+        return Served(models, {**cost, "storage": 0.0}, [0] * len(seeds), retrained["seconds"])
     if name in (CONSTANT, NOISY):
         nothing = dict.fromkeys(("bytes", "passes", "rounds", "storage"), 0.0)
         return Served(control(name, originals, config["noise"]), nothing, [0] * len(seeds), 0.0)
     goal = sum(retrained["validation"]) / len(seeds)
-    rule = Recovery(p.validation, goal, config["recovery_cap"], config["natural_rounds"])
+    natural = world.rounds(config["natural_rounds"])
+    rule = Recovery(world.p.validation, goal, config["recovery_cap"], natural)
     if name == LONGER:
-        twins = Pool(f, seeds, config["rounds"], originals.w_0, read["twins"])
+        twins = world.pools(world.f, seeds, rounds, starts, read["twins"])
         return trained_on(twins, deletion, rule, retrained)
     with context.phase("unlearn"):
         return serve(name, originals, deletion, rule)
 
 
-def _distances(models: Tensor | list[Any], read: Mapping[str, Tensor]) -> list[float] | None:
+def _distances(models: Tensor | list[Any], world: World, read: Mapping[str, Tensor]) -> list[float] | None:
     """Of each model from its retrained twin, over the original's; of the twins themselves, from another seed's."""
     if "originals" not in read:
         return None
-    return distances(models, read.get("others", read["twins"]), (read["originals"], read["twins"]))
+    vectors = {name: world.vectors(w) for name, w in read.items()}
+    return distances(models, vectors.get("others", vectors["twins"]), (vectors["originals"], vectors["twins"]))
+
+
+# --- learning again --------------------------------------------------------------------------------------------------
+
+
+@run_function("arena.relearn", data=data_hash, needs=needs)
+def relearn(config: Config, context: RunContext) -> tuple[dict[str, Any], None]:
+    """How soon the first `relearned` unlearned models know again what they are said to have forgotten.
+
+    A model trains on the forgotten data alone, as a client does but at FINE times its rate, so that passes can be told
+    apart, until its loss on them is at most SLACK times its original's. Metrics, a number per model: "passes" over the
+    forgotten data; "reached", whether it got there within `relearn_cap`. What is no vector of one net cannot be trained
+    on and is "unsupported", as what a method refuses.
+    """
+    world, few = World.of(config), {**config, "models": config["relearned"]}
+    if not isinstance(world.model, FlatModel):
+        return {"unsupported": "relearn: vertical parties hold parts of a net and not one that is trained on"}, None
+    read = {name: context.needed(name, ["w"])["w"].to(device())[: config["relearned"]] for name in needs(config)}
+    deletion = world.deletion(config["request"])
+    try:
+        models = _served(few, context, world, deletion, read).models
+        if not isinstance(models, Tensor):
+            return {"unsupported": "relearn: an ensemble is not one net that is trained on"}, None
+        found = _relearned(config, world, models, world.vectors(read["originals"]), deletion)
+    except (UnsupportedTask, MissingHistory) as reason:
+        return {"unsupported": str(reason)}, None
+    except NumericalFailure as reason:
+        return {"diverged": str(reason)}, None
+    return {"passes": [r.passes for r in found], "reached": [r.reached for r in found]}, None
+
+
+def _relearned(config: Config, world: World, models: Tensor, originals: Tensor, deletion: Deletion) -> list[Relearned]:
+    found, local = [], client_opt({**config, "lr": FINE * config["lr"]})
+    for seed, w, original in zip(seeds_of(config), models, originals, strict=False):
+        before = level(world.model, original, deletion.forget, by="loss")
+        target = replace(before, value=SLACK * before.value)
+        found.append(
+            relearn_passes(world.model, w, deletion.forget, local, target=target, cap=config["relearn_cap"], seed=seed)
+        )
+    return found
 
 
 # --- judging ---------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from fu_core.unlearning.method import methods as registered_methods
 from fu_papers.arena.figures import place_name
 from fu_papers.arena.results import NOTHING, about, shown
 from fu_papers.arena.tables import MEGABYTE, interval, needs_of, number
+from fu_papers.arena.worlds import BACKDOOR, Where
 from fu_papers.controls import CONTROLS
 from fu_papers.links import MARKDOWN_LINK, linked
 
@@ -119,7 +120,8 @@ def which(
         and (labels or not known.needs.task)
         and (history or not (known.needs.history or known.needs.stateful_clients))
     }
-    rows = [_suggested(frame, name, known, kind) for name, known in fitting.items()]
+    there = frame[[here.world != BACKDOOR and here.exchange == exchange for here in map(Where.parse, frame.setting)]]
+    rows = [_suggested(there, name, known, kind) for name, known in fitting.items()]
     order = sorted(rows, key=lambda row: row["left"])
     columns = ("method", "guarantee", "left of the distance, %", "passes, % of Retrain", "test acc. lost")
     return pd.DataFrame([{column: row[column] for column in columns} for row in order], columns=list(columns))

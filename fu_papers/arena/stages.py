@@ -18,5 +18,6 @@ STAGES = (
     Stage("settings", runs.describe, descriptions),
     Stage("pool", runs.train, lambda e: dict(e.pools())),
     Stage("unlearning", runs.unlearn, lambda e: dict(e.unlearned()), needs=("pool",)),
+    Stage("relearning", runs.relearn, lambda e: dict(e.relearned()), needs=("pool",)),
     Stage("judging", runs.judge, lambda e: dict(e.judged()), needs=("unlearning",)),
 )

@@ -66,7 +66,7 @@ def test_the_committed_records_are_exactly_the_runs_of_quick(library):
 def test_larger_profiles_are_planned_without_their_data(profile, library, monkeypatch, tmp_path):
     monkeypatch.setenv("FU_DATA", str(tmp_path / "nothing"))
     stages = {stage.label: stage for stage in planned("arena", profile, {})}
-    assert list(stages) == ["settings", "pool", "unlearning", "judging"]
+    assert list(stages) == ["settings", "pool", "unlearning", "relearning", "judging"]
     assert max(config["models"] for config in stages["pool"].configs) <= Experiment.of(profile).chunk
 
 
@@ -101,8 +101,16 @@ def test_no_method_named_means_all_that_work_with_a_server():
         ({"slow_models": 3}, "slow_models must be a whole number >= 4"),
         ({"methods": ["PUF"]}, "methods must be one of"),
         ({"absent": ["NOT"]}, "absent must be one of .*did you mean 'NoT'"),
-        ({"methods": ["DU"]}, "methods must be one of"),
+        ({"methods": ["DU"]}, "methods must be one of"),  # there are no peers here
         ({"slow_methods": ["Nobody"]}, "slow_methods must be one of"),
+        ({"settings": ["digits/iid/mlp/ring"]}, "settings must look like"),
+        ({"further_places": ["digits/iid/mlp class-0"]}, "further_places must name a world after the net"),
+        ({"further_places": ["digits/iid/mlp/torus class-0"]}, "world of .* must be one of"),
+        ({"further_places": ["digits/iid/mlp/backdoor client-1"]}, "world of .* must be one of .*backdoor-<client>"),
+        ({"further_places": ["digits/iid/mlp/ring-2 client-1"]}, "world of .* must be one of"),
+        ({"further_places": ["digits/iid/tiny_cnn/vertical class-0"]}, "net of .* must be one of"),
+        ({"further_places": ["digits/iid/mlp/backdoor-1 class-0"]}, "must ask the client with the backdoor to leave"),
+        ({"further_places": ["digits/iid/mlp/ring client-9"]}, "further_places names client 9"),
         ({"settings": ["digits/dirichlet-1/softmax_regression"]}, "skewed_requests must name a request"),
     ],
 )
