@@ -5,6 +5,7 @@ from fu_papers.arena.grid import Experiment
 SMALL = {
     "further_places": [],
     "further_models": 8,
+    "relearn_requests": [],
     "settings": ["digits/iid/softmax_regression"],
     "requests": ["class-0"],
     "skewed_requests": [],

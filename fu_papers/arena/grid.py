@@ -169,9 +169,9 @@ class Experiment(ArenaParameters):
                     yield Cell(GROUP, setting, config["first_seed"], request, name), config
 
     def relearned(self) -> Iterator[tuple[Cell, dict[str, Any]]]:
-        """Every `relearn` run: the first models of every method, Retrain's among them, in every place."""
+        """Every `relearn` run: the first models of every method, Retrain's among them, after some of the requests."""
         for setting, request, name in self.meetings():
-            if name == AGAIN:
+            if name == AGAIN or request not in self.relearn_requests:
                 continue
             first = self.unlearnings(setting, request, name)[0]
             about = {"relearned": min(self.relearn_models, first["models"]), "relearn_cap": self.relearn_cap}

@@ -34,7 +34,7 @@ def study(tmp_path_factory):
     places = [f"{BACKDOOR} client-1", f"{RING} class-0", f"{VERTICAL} class-0"]
     e = experiment(
         further_places=places, further_models=4, methods=METHODS, models=4, slow_models=4, chunk=4, memory_models=4,
-        relearn_models=2, rounds=6,
+        relearn_requests=["class-0", "client-1"], relearn_models=2, rounds=6,
     )  # fmt: skip
     return Study(e, RecordStore(tmp_path_factory.mktemp("worlds")), jobs=1)
 
