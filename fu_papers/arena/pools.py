@@ -82,6 +82,11 @@ class Pool:
         """N models as judges look at them: vectors (N, d), or ensembles."""
         return torch.stack(list(models)) if isinstance(models[0], Tensor) else list(models)
 
+    def unseen(self, held_out: tuple[Tensor, Tensor], deletion: Deletion) -> Any:
+        """Of samples that nobody trained on, those of the classes that are forgotten, as this federation holds data."""
+        same = torch.isin(held_out[1], deletion.forget[1])
+        return held_out[0][same], held_out[1][same]
+
     def memories(self, history: bool) -> Sequence[Memory | PeerHistory]:
         """What a server would have kept of each training, by training again: updates of all rounds, or of the last."""
         kept = {
@@ -135,7 +140,7 @@ def serve(
     if needs.history or needs.stateful_clients:
         memories = pool.memories(needs.history)
     kept = [sum(t.numel() * t.element_size() for t in memory.tensors().values()) for memory in memories]
-    given = {**_further_data(about, recovery), **(options or {})}
+    given = {**_further_data(about, pool, deletion, recovery), **(options or {})}
     began = time.perf_counter()
     models, spent = [], Meter()
     for k, memory in enumerate(memories):
@@ -154,11 +159,13 @@ def serve(
     return Served(pool.to_judge(models), {**per_model(spent, len(models)), "storage": storage}, rounds, seconds)
 
 
-def _further_data(about: Method, recovery: Recovery) -> dict[str, Any]:
+def _further_data(about: Method, pool: Pool, deletion: Deletion, recovery: Recovery) -> dict[str, Any]:
     """What nobody trained on, for a method that asks for it by the name of one of its parameters."""
     if not about.needs.auxiliary_data or not is_dataclass(about.parameters):
         return {}
     asked = {f.name for f in fields(about.parameters)}
+    if "unseen" in asked:
+        return {"unseen": pool.unseen(recovery.held_out, deletion)}
     return {"held_out": recovery.held_out} if "held_out" in asked else {}
 
 

@@ -180,6 +180,10 @@ class VerticalPool(Pool):
         ]
         return after, [epochs] * len(after), counted.f.meter
 
+    def unseen(self, held_out: tuple[Tensor, Tensor], deletion: Deletion) -> list[Tensor]:
+        x, _ = super().unseen(held_out, deletion)
+        return list(x.split([party.x.shape[-1] for party in self.f.parties.passive], dim=-1))
+
     @staticmethod
     def flat(models: Sequence[Any]) -> list[Tensor]:
         """Vectors (d,), also of parties."""

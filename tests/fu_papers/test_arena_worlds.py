@@ -128,6 +128,18 @@ def test_vertical_parties_of_a_pool_are_trained_as_by_themselves():
     assert having(given.parties, pool.w[0]).w[0].equal(pool.w[0][: len(given.parties.w[0])])
 
 
+def test_a_method_that_asks_for_unseen_samples_gets_each_party_s_part_of_them():
+    e = experiment(further_places=[f"{VERTICAL} class-0"])
+    w = world(e, VERTICAL)
+    pool, deletion = w.trained([0], 1, "none"), w.deletion("class-0")
+    x, y = w.p.validation
+    left, right = pool.unseen((x, y), deletion)
+    assert torch.equal(torch.cat([left, right], dim=-1), x[y == 0])
+    served = serve("FedORA calibrated", pool, deletion, Recovery((x, y), 0.0, 1))
+    assert served.models.shape == pool.w.shape
+    assert not torch.equal(served.models, pool.w)
+
+
 @pytest.mark.parametrize("request_text", ["client-1", "sample-1-0.5", "class-0"])
 def test_a_request_names_the_same_samples_among_clients_and_parties(request_text):
     e = experiment(further_places=[f"{VERTICAL} {request_text}"])
