@@ -242,11 +242,8 @@ def worlds_figure(frame: pd.DataFrame) -> Figure:
         )
         for setting, request in places
     ]
-    tallest = max(map(len, panels))
-    fig, axes = plt.subplots(
-        1, len(panels), figsize=(4.1 * len(panels), 0.26 * tallest + 2.2), sharex=True, squeeze=False
-    )
-    for ax, rows, (setting, request) in zip(axes[0], panels, places, strict=True):
+    axes = _stacked([len(rows) for rows in panels])
+    for ax, rows, (setting, request) in zip(axes, panels, places, strict=True):
         ax.axvline(0, color=look_of(AGAIN), linestyle="--", linewidth=1.2, zorder=1)
         ax.axvline(100, color=look_of(NOTHING), linestyle=":", linewidth=1.2, zorder=1)
         for y, row in enumerate(rows.to_dict("records")):
@@ -257,19 +254,30 @@ def worlds_figure(frame: pd.DataFrame) -> Figure:
             ax.plot(np.clip(row["left"], LOWEST, FARTHEST), y, markersize=7, zorder=3, **look)
         names = [f"{shown(row.method)}{' →' if row.left > FARTHEST else ''}" for row in rows.itertuples()]
         ax.set_yticks(range(len(rows)), labels=names)
-        ax.set_ylim(tallest - 0.4, -0.6)
-        ax.set_title(
-            f"{NAMES[world_of(setting)]}\n{request}, {place_name(setting).replace(chr(10), ', ')}", fontsize=10
-        )
+        where = place_name(setting).replace(chr(10), ", ")
+        ax.set_title(f"{NAMES[world_of(setting)]}: {request}, {where}", fontsize=10.5)
+        ax.set(xlim=(LOWEST * 1.15, FARTHEST * 1.08), ylim=(len(rows) - 0.4, -0.6))
+        ax.set_xticks([0, 100, 200], labels=["Retrain", "do nothing", "200 %"])
         ax.grid(axis="y", visible=False)
-    axes[0][0].set(xlim=(LOWEST * 1.15, FARTHEST * 1.08))
-    axes[0][0].set_xticks([0, 100, 200], labels=["Retrain", "do nothing", "200 %"])
+    fig = axes[0].figure
+    assert isinstance(fig, Figure)
     fig.supxlabel("what is left to forget (log KLoM on forgotten data)", fontsize=11)
-    say_below(
-        fig,
-        f"{_models(frame)}bars: 95 % over models; →: more than {FARTHEST:.0f} %; each against Retrain of its own world",
-    )
+    edge = f"→: more than {FARTHEST:.0f} %"
+    say_below(fig, f"{_models(frame)}bars: 95 % over models; {edge}; each against Retrain of its own world")
     return fig
+
+
+def _stacked(rows: Sequence[int]) -> list[Axes]:
+    """A panel for each number of rows, as high as it needs: the first at the left, the others beside it, stacked."""
+    others = rows[1:]
+    height = 0.25 * max(rows[0], sum(others) + 4 * len(others)) + 1.4
+    fig = plt.figure(figsize=(12 if others else 6.5, height))
+    columns = fig.add_gridspec(1, 2 if others else 1)
+    axes = [fig.add_subplot(columns[0, 0])]
+    if others:
+        below = columns[0, 1].subgridspec(len(others), 1, height_ratios=list(others))
+        axes += [fig.add_subplot(below[k, 0]) for k in range(len(others))]
+    return axes
 
 
 def margins_figure(judged: Found, setting: str, request: str, names: Sequence[str]) -> Figure:
