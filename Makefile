@@ -86,11 +86,11 @@ $(BENCH)/.ready: benchmarks/requirements.txt $(READY)
 	$(PY) -m pip install --quiet --no-deps --require-hashes --target $(BENCH) --upgrade -r benchmarks/requirements.txt
 	@touch $@
 
-book: $(READY) $(BOOK)/.ready ## Make a site of the notebooks, with slides, documents and docstrings, in build/book/site
+book: $(READY) $(BOOK)/.ready ## Make a site of the notebooks, with slides, documents and docstrings (PROFILE)
 	rm -rf build/book
-	$(PY) docs/make_book.py build/book/pages
+	$(PY) docs/make_book.py build/book/pages $(PROFILE)
 	PYTHONPATH=$(BOOK) $(PY) -m sphinx -q -W --keep-going -b html -c docs build/book/pages build/book/site
-	$(PY) docs/make_slides.py build/book/site/slides
+	$(PY) docs/make_slides.py build/book/site/slides $(PROFILE)
 	@echo "open build/book/site/index.html"
 
 # In a folder of its own, like the benchmark's: no other command is to wait for it.

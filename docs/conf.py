@@ -6,7 +6,7 @@ extensions = ["myst_nb", "sphinx-mathjax-offline"]
 root_doc = "index"
 exclude_patterns: list[str] = []
 
-nb_execution_mode = "off"  # the pages show the notebooks as they were committed
+nb_execution_mode = "off"  # the pages show the notebooks as make_book.py found them run
 nb_ipywidgets_js: dict[str, dict[str, str]] = {}  # sliders need a kernel; their scripts would come from elsewhere
 myst_enable_extensions = ["dollarmath", "amsmath"]
 myst_heading_anchors = 3
@@ -23,5 +23,7 @@ html_theme_options = {
 }  # one field to search in is enough
 html_context = {"default_mode": "auto"}  # light or dark, as the reader's system
 html_favicon = "favicon.svg"
+html_static_path = ["book.css"]
+html_css_files = ["book.css"]
 html_show_sourcelink = False
 html_copy_source = False

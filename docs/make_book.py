@@ -1,51 +1,77 @@
 """Lays out the pages of the book: `python docs/make_book.py FOLDER`, then Sphinx makes a site of them (`make book`).
 
-The pages are the committed notebooks, the documents beside this file, errata, claims and places, and two kinds that are
-made here: the exercises with folded solutions, and the library's reference from its docstrings.
+The pages are the notebooks, as `make reproduce` has executed them here or else as committed (`fu_papers.lab.shown`);
+the documents beside this file, errata, claims and places; and two kinds that are made here: the exercises with folded
+solutions, and the library's reference from its docstrings. `python docs/make_book.py FOLDER laptop` takes the copies
+that were executed at another profile than `quick`.
 
-`python docs/make_book.py --claims` writes fu_papers/claims.md from claims.csv, and `--places` fu_papers/places.md from
-places.csv, which notebooks, README and documents link to.
+Pages that are committed, too, since notebooks, README and documents link to them, are written by
+`python docs/make_book.py --claims` (fu_papers/claims.md from claims.csv), `--places` (fu_papers/places.md from
+places.csv) and `--speed` (the tables of docs/speed.md from benchmarks/*.csv).
 """
 
 from __future__ import annotations
 
 import ast
 import csv
+import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import nbformat
 
+import fu_core
+from fu_core.errors import ConfigError, check_choice
 from fu_papers.exercises import exercises
-from fu_papers.lab.notebooks import notebooks
+from fu_papers.lab.notebooks import guides, notebooks
+from fu_papers.lab.shown import shown
 from fu_papers.links import CLAIM_NAME
+from fu_papers.parameters import profiles
 from fu_papers.places import anchor, linked, marks, places
 
 ROOT = Path(__file__).resolve().parent.parent
 PAPERS = {"puf": "PUF", "hf_kcu": "HF-KCU", "fedora": "FedORA", "certified_dfl": "Certified DFL"}
-WHAT = {
-    "data": "Data",
-    "models": "Models",
-    "federation": "Federations",
-    "unlearning": "Unlearning",
-    "evaluation": "Evaluation",
+PARTS = {  # pages of the reference, each with the parts of fu_core that it describes
+    "requests": ("Requests and partitions", ("request", "partition")),
+    "data": ("Data", ("data",)),
+    "models": ("Models", ("models",)),
+    "federation": ("Federations", ("federation",)),
+    "unlearning": ("Unlearning", ("unlearning",)),
+    "evaluation": ("Evaluation", ("evaluation",)),
+    "flower": ("In Flower", ("flower",)),
+    "foundations": ("Errors, randomness, precision", ("errors", "streams", "precision")),
 }
-DOCUMENTS = ("findings", "reading_groups", "glossary", "notation", "architecture", "arena", "data", "scale", "cluster")
+PAGE_OF = {part: page for page, (_, parts) in PARTS.items() for part in parts}
+DOCUMENTS = (
+    "first_hour",
+    "findings",
+    "reading_groups",
+    "glossary",
+    "notation",
+    "architecture",
+    "arena",
+    "data",
+    "scale",
+    "cluster",
+)
 DOCUMENTS += ("speed", "strangers", "online")
 INDEX = """
 # Federated unlearning, from scratch and from four papers
 
 A model that many parties have trained is to forget one of them. What does that mean, how is it measured, and do the
-methods of four papers do it? The pages of this book are notebooks that have been run, with every number from a record.
+methods of four papers do it? The pages of this book are notebooks that have been run, with every number from a record;
+each says at its top how large a run it shows.
 
-- **New to all this?** [Start here](notebooks/00_start_here.ipynb): half an hour, everything by hand.
+- **New to all this?** [Start here](notebooks/00_start_here.ipynb): half an hour, everything by hand. Or have
+  [your first hour](docs/first_hour.md) laid out, minute by minute, to an exercise solved.
 - **In a reading group?** [Ninety minutes with a paper](docs/reading_groups.md). Each paper's notebook has the equation
   beside its code, ends in five sentences, has questions to discuss, and [exercises](exercises.md) that answer.
 - **Looking something up?** [Words](docs/glossary.md), [letters](docs/notation.md),
   [what is wrong in the papers](fu_papers/errata.md), [what they claim](fu_papers/claims.md),
-  [an equation's code, a figure of theirs beside ours](fu_papers/places.md), [the library](reference/unlearning.md).
+  [an equation's code, a figure of theirs beside ours](fu_papers/places.md), [the library](reference/fu_core.md).
 - **In front of a group?** Slides of each notebook: {slides}.
 - **Nothing installed?** [Colab and Binder](docs/online.md).
 
@@ -60,6 +86,7 @@ methods of four papers do it? The pages of this book are notebooks that have bee
 :hidden:
 :caption: To work with
 
+docs/first_hour
 docs/findings
 docs/reading_groups
 docs/online
@@ -82,20 +109,28 @@ docs/scale
 docs/cluster
 docs/speed
 docs/strangers
+```
+
+```{{toctree}}
+:hidden:
+:caption: Reference
+
 {reference}
 ```
 """
 
 
-def lay_out(folder: Path) -> list[Path]:
-    """Write all pages into `folder`; returns their paths."""
-    pages = dict(_notebooks()) | dict(_documents()) | dict(_reference())
+def lay_out(folder: Path, profile: str = "quick") -> list[Path]:
+    """Write all pages into `folder`; returns their paths. profile: whose executed copies of the notebooks to take."""
+    check_choice("PROFILE", profile, {name for paper in notebooks() for name in profiles(paper)}, ConfigError)
+    pages = dict(_notebooks(profile)) | dict(_documents()) | dict(_reference())
     pages["exercises.md"] = _exercises()
-    names = {kind: sorted(name for name in pages if name.startswith(kind)) for kind in ("notebooks", "reference")}
+    names = {kind: [name for name in pages if name.startswith(kind)] for kind in ("notebooks", "reference")}
     toc = {kind: "\n".join(name.rpartition(".")[0] for name in listed) for kind, listed in names.items()}
     stems = [path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
     slides = ", ".join(f'<a href="slides/{stem}.html">{stem[:2]}</a>' for stem in stems)  # pages of make_slides.py
     pages["index.md"] = INDEX.format(**toc, slides=slides).lstrip()
+    pages["docs/cg.svg"] = (ROOT / "docs" / "cg.svg").read_text(encoding="utf-8")  # what notebooks show of docs/
     for name, text in pages.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,11 +138,13 @@ def lay_out(folder: Path) -> list[Path]:
     return [folder / name for name in pages]
 
 
-def _notebooks() -> Iterator[tuple[str, str]]:
-    """As committed; without the state of their sliders, whose scripts would come from elsewhere."""
-    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
-        notebook = nbformat.read(path, as_version=4)
+def _notebooks(profile: str) -> Iterator[tuple[str, str]]:
+    """Each says below its title which run it is; without sliders' state, whose scripts would come from elsewhere."""
+    for paper, path in (guides() | notebooks()).items():
+        notebook, what = shown(paper, path, profile)
         notebook.metadata.pop("widgets", None)
+        title = notebook.cells[0]
+        title.source = re.sub(r"^# .*$", rf"\g<0>\n\n*{what}*", title.source, count=1, flags=re.M)
         for cell in notebook.cells:
             if cell.cell_type == "markdown":
                 cell.source = _with_targets(cell.source.replace("fu_papers/claims.csv", "fu_papers/claims.md"))
@@ -140,9 +177,9 @@ def _in_the_reference(link: re.Match[str]) -> str:
     """A link to code: to its docstring if it is the library's and public, else what it is called."""
     name, path = link.groups()
     library, part = path.split("/")[:2]
-    if library != "fu_core" or part not in WHAT or name.startswith("_"):
+    if library != "fu_core" or part not in PAGE_OF or name.startswith("_"):
         return f"`{name}`"
-    return f"[`{name}`](../reference/{part}.md#{_target(path, name)})"
+    return f"[`{name}`](../reference/{PAGE_OF[part]}.md#{_target(path, name)})"
 
 
 def _errata_linked(text: str) -> str:
@@ -159,7 +196,9 @@ def _errata_linked(text: str) -> str:
 def _named(link: re.Match[str]) -> str:
     """A link to a file that is no page: what it was called, and where the file lies in the repository."""
     text, path = link.groups()
-    return link[0] if path.partition("#")[0].endswith((".md", ".ipynb")) else f"{text} (`{path}`)"
+    if path.partition("#")[0].endswith((".md", ".ipynb")):
+        return link[0]
+    return f"`{path}`" if text == path else f"{text} (`{path}`)"
 
 
 def claims_page() -> str:
@@ -219,6 +258,8 @@ def _code(reference: str) -> str:
 def _exercises() -> str:
     """All of them, with hints and solutions that unfold."""
     lines = ["# Exercises", "", 'They answer where they stand, at the end of each notebook: `check("puf-2", answer)`.']
+    lines[-1] += " `make lab` opens the notebooks; run the cell below *Exercises*, then those of one exercise. "
+    lines[-1] += "Nothing else has to be run before. Here they can be read, with hints and solutions that unfold."
     titles = {"start_here": "Start here"} | PAPERS
     for paper, title in titles.items():
         lines += ["", f"## {title}"]
@@ -235,16 +276,74 @@ def _folded(summary: str, text: str) -> list[str]:
     return [f"<details><summary>{summary}</summary>", "", text, "", "</details>"]
 
 
+# --- speed -----------------------------------------------------------------------------------------------------------
+
+
+MEASURED = re.compile(r"(<!-- (\w+): [^>]*-->\n).*?(<!-- /\2 -->)", re.DOTALL)  # a table between two comments
+SPEEDS = {  # by the name in the comment: the columns of benchmarks/<name>.csv, and what they are called on the page
+    "preconditioners": {
+        "damping": "damping λ",
+        "preconditioner": "preconditioner",
+        "products to 0.1": "products, to a residual of 0.1",
+        "passes to 0.1": "passes, to 0.1",
+        "products to 0.01": "products, to 0.01",
+        "passes to 0.01": "passes, to 0.01",
+    },
+    "certified": {
+        "data set, net": "data, net",
+        "method": "method",
+        "sample-wise, s": "a sample request (s)",
+        "class-wise, s": "a class (s)",
+        "client-wise, s": "a client (s)",
+        "saved, client-wise %": "saved, a client (%)",
+        "paper: saved %": "the paper (%)",
+    },
+}
+
+
+def speed_page() -> str:
+    """docs/speed.md with the tables of SPEEDS as benchmarks/*.csv have them."""
+    text = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
+    return MEASURED.sub(lambda found: f"{found[1]}{_measured(found[2])}\n{found[3]}", text)
+
+
+def _measured(name: str) -> str:
+    """A benchmark's table in Markdown, its numbers as the file has them."""
+    with (ROOT / "benchmarks" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
+    columns = SPEEDS[name]
+    lines = [list(columns.values()), ["---"] * len(columns), *([row[column] for column in columns] for row in rows)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
 # --- reference -------------------------------------------------------------------------------------------------------
 
 
 def _reference() -> Iterator[tuple[str, str]]:
-    """A page per part of the library: every public class and function with its signature and docstring."""
-    for part, title in WHAT.items():
+    """What `fu_core` itself offers; then by its parts every public class and function, with signature and docstring."""
+    yield "reference/fu_core.md", "\n".join(_top_level()) + "\n"
+    for page, (title, parts) in PARTS.items():
         lines = [f"# {title}"]
-        for path in sorted((ROOT / "fu_core" / part).rglob("*.py")):
-            lines += _module(path)
-        yield f"reference/{part}.md", "\n".join(lines) + "\n"
+        for part in parts:
+            module = ROOT / "fu_core" / f"{part}.py"
+            for path in [module] if module.exists() else sorted((ROOT / "fu_core" / part).rglob("*.py")):
+                lines += _module(path)
+        yield f"reference/{page}.md", "\n".join(lines) + "\n"
+
+
+def _top_level() -> list[str]:
+    """A line for every name that `fu_core` exports, which leads to where it is described."""
+    lines = ["# fu_core", *_text(inspect.getdoc(fu_core)), "", "| `fu_core.` | what it is |", "|---|---|"]
+    for name in (name for name in fu_core.__all__ if name != "__version__"):
+        found = getattr(fu_core, name)
+        told = re.split(r"(?<=[.?])(?<!al\.)\s|\n\n", found.__doc__ or "")[0].replace("\n", " ").replace("|", "\\|")
+        if isinstance(found, ModuleType):
+            to = f"{PAGE_OF[name]}.md"
+        else:
+            to = f"{PAGE_OF[found.__module__.split('.')[1]]}.md#{_target(found.__module__, name)}"
+        lines.append(f"| [`{name}`]({to}) | {told} |")
+    titles = (f"[{title}]({page}.md)" for page, (title, _) in PARTS.items())
+    return [*lines, "", f"All the rest, by parts: {', '.join(titles)}."]
 
 
 def _module(path: Path) -> list[str]:
@@ -270,11 +369,22 @@ def _signature(node: ast.FunctionDef | ast.ClassDef) -> str:
     bases = f"({', '.join(map(ast.unparse, node.bases))})" if node.bases else ""
     fields = [ast.unparse(line) for line in node.body if isinstance(line, ast.AnnAssign)]
     methods = [
-        f"def {item.name}({ast.unparse(item.args)}): ..."
+        _method(item)
         for item in node.body
         if isinstance(item, ast.FunctionDef) and (not item.name.startswith("_") or item.name == "__init__")
     ]
     return "\n    ".join([f"class {node.name}{bases}:", *(fields + methods or ["..."])])
+
+
+def _method(node: ast.FunctionDef) -> str:
+    """Below the first line of its docstring; a property looks like a field."""
+    told = (ast.get_docstring(node) or "").partition("\n")[0]
+    above = f"# {told}\n    " if told else ""
+    returns = ast.unparse(node.returns) if node.returns else ""
+    if {"property", "cached_property"} & {ast.unparse(each).rpartition(".")[2] for each in node.decorator_list}:
+        return f"{above}{node.name}: {returns}"
+    arrow = f" -> {returns}" if returns and node.name != "__init__" else ""
+    return f"{above}def {node.name}({ast.unparse(node.args)}){arrow}: ..."
 
 
 def _text(docstring: str | None) -> list[str]:
@@ -282,15 +392,19 @@ def _text(docstring: str | None) -> list[str]:
     return ["", "```text", docstring, "```"] if docstring else []
 
 
-def main(argument: str) -> None:
-    """Lay out the pages in the folder `argument`; or with --claims or --places write that committed page."""
-    committed = {"--claims": ("claims.md", claims_page), "--places": ("places.md", places_page)}
+def main(argument: str, profile: str = "quick") -> None:
+    """Lay out the pages in the folder `argument`; or with --claims, --places or --speed write that committed page."""
+    committed: dict[str, tuple[str, Callable[[], str]]] = {
+        "--claims": ("fu_papers/claims.md", claims_page),
+        "--places": ("fu_papers/places.md", places_page),
+        "--speed": ("docs/speed.md", speed_page),
+    }
     if argument in committed:
         name, page = committed[argument]
-        (ROOT / "fu_papers" / name).write_text(page(), encoding="utf-8")
+        (ROOT / name).write_text(page(), encoding="utf-8")
     else:
-        print(f"{len(lay_out(Path(argument)))} pages")
+        print(f"{len(lay_out(Path(argument), profile))} pages")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -1,7 +1,7 @@
-"""Makes slides of the notebooks: `python docs/make_slides.py FOLDER`, part of `make book`; one page per notebook.
+"""Makes slides of the notebooks: `python docs/make_slides.py FOLDER [PROFILE]`, part of `make book`.
 
-A cell with the tag `slide` begins one, `slide-more` goes on with it. Of code cells only what they show is on it, but
-for those with `slide-code`.
+One page per notebook. A cell with the tag `slide` begins one, `slide-more` goes on with it. Of code cells only what
+they show is on it, but for those with `slide-code`.
 
 The pages are plain: their style and a few lines of script are here, formulas are set by the MathJax that lies beside
 the book, and nothing is loaded from elsewhere. Down and up go from slide to slide.
@@ -18,7 +18,9 @@ from typing import Any
 import nbformat
 from nbconvert.filters.markdown import markdown2html
 
-NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
+from fu_papers.lab.notebooks import guides, notebooks
+from fu_papers.lab.shown import shown
+
 BEGIN, MORE, WITH_CODE = "slide", "slide-more", "slide-code"
 PAGE = """<!doctype html>
 <html lang="en">
@@ -39,6 +41,7 @@ table {{ border-collapse: collapse; font-size: 0.8rem; }}
 td, th {{ padding: 0.2em 0.6em; border-bottom: 1px solid #ddd; }}
 div.shown {{ overflow-x: auto; }}
 .anchor-link {{ display: none; }}
+@media (max-width: 700px) {{ section > * {{ overflow-x: auto; overflow-wrap: anywhere; }} table {{ display: block; }} }}
 footer {{ position: fixed; right: 1em; bottom: 0.4em; font-size: 0.75rem; }}
 </style>
 <script>
@@ -62,9 +65,9 @@ addEventListener("keydown", event => {{
 """
 
 
-def page(path: Path) -> str:
-    """The slides of one notebook, as it is committed."""
-    notebook = nbformat.read(path, as_version=4)
+def page(path: Path, notebook: Any = None) -> str:
+    """The slides of one notebook: as it is committed, or of another run of it."""
+    notebook = notebook or nbformat.read(path, as_version=4)
     slides: list[list[str]] = []
     for cell in notebook.cells:
         tags = cell.metadata.get("tags", [])
@@ -103,14 +106,15 @@ def linked(text: str) -> str:
     return re.sub(r'<a href="(?!https?:|#|\.\./(?:notebooks|docs|fu_papers)/\w+\.html)[^"]*">(.*?)</a>', r"\1", text)
 
 
-def main(folder: Path) -> None:
-    """All notebooks."""
+def main(folder: Path, profile: str = "quick") -> None:
+    """All notebooks, from the same runs as the book's pages."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = sorted(NOTEBOOKS.glob("*.ipynb"))
-    for path in paths:
-        (folder / f"{path.stem}.html").write_text(page(path), encoding="utf-8")
+    paths = guides() | notebooks()
+    for paper, path in paths.items():
+        notebook, _ = shown(paper, path, profile)
+        (folder / f"{path.stem}.html").write_text(page(path, notebook), encoding="utf-8")
     print(f"{len(paths)} pages of slides")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

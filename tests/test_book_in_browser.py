@@ -10,8 +10,10 @@ import threading
 import time
 import urllib.request
 
+import nbformat
 import pytest
 
+from fu_papers.lab.notebooks import guides, notebooks
 from fu_papers.lab.paths import ROOT
 from tests.browser import CHROMIUM, browser
 
@@ -114,10 +116,32 @@ def test_dark_mode_is_dark(site, tab):
     assert red < 60
 
 
-def test_a_narrow_page_does_not_run_over(site, tab):
+def test_parameters_and_imports_are_folded_and_open(site, tab):
+    """What notebooks mark as `hide-input`; its output stands, and all other code."""
     address, _ = site
+    for path in (guides() | notebooks()).values():
+        cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+        hidden = ["hide-input" in cell.metadata.get("tags", []) for cell in cells]
+        tab.open(f"{address}/notebooks/{path.stem}.html")
+        folds = "[...document.querySelectorAll('.cell')].map(c => c.querySelector('details.hide.above-input') !== null)"
+        assert tab.value(folds) == hidden, path.name
+        assert sum(hidden) >= 2
+        first = "document.querySelector('.cell details')"
+        assert tab.value(f"{first}.querySelector('pre').checkVisibility()") is False
+        tab.value(f"{first}.querySelector('summary').click()")
+        assert tab.wait_for(f"{first}.querySelector('pre').checkVisibility()")
+
+
+def test_no_page_and_no_slide_is_wider_than_a_telephone(site, tab):
+    """Long names break; tables, formulas and code scroll by themselves."""
+    address, folder = site
     tab.call("Emulation.setDeviceMetricsOverride", width=390, height=800, deviceScaleFactor=1, mobile=True)
-    tab.open(f"{address}/notebooks/02_hf_kcu.html")
-    width = tab.value("document.documentElement.scrollWidth")
+    wide = {}
+    for path in folder.rglob("*.html"):
+        page = path.relative_to(folder).as_posix()
+        if not page.startswith("_static/"):
+            tab.open(f"{address}/{page}")
+            wide[page] = tab.value("document.documentElement.scrollWidth")
     tab.call("Emulation.clearDeviceMetricsOverride")
-    assert width <= 400
+    assert len(wide) > 25
+    assert {page: width for page, width in wide.items() if width > 391} == {}
