@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fu_papers.explorable import Choice, Drawn, Slider
-from fu_papers.look import LINE, colour, linestyle, style
+from fu_papers.look import LINE, SOURCE_SIZE, colour, linestyle, say_below, style
 
 SOURCE = "Digits (scikit-learn): 300 images at three clients; three in ten of client 2's labels are wrong on purpose"
 SIDES = {"members": "#d55e00", "unseen": "#0072b2"}
@@ -41,6 +41,7 @@ def memory_figure(accuracies: Mapping[str, Mapping[str, Sequence[float]]]) -> Fi
         ax.set(title=data, xlabel="round", ylim=(-3, 103))
     axes[0].set_ylabel("accuracy (%)")
     axes[-1].legend(loc="center right")
+    say_below(fig, "A line: one model as it trains, n = 1 seed, so no band")
     return fig
 
 
@@ -70,6 +71,9 @@ class AttackersView:
             self.line = ax.axvline(1.0, color=LINE)
             _dress(ax, self.highest)
             ax.legend(loc="upper left")
+            figure.supxlabel(
+                _counted(next(iter(self.losses.values()))), x=0.01, ha="left", size=SOURCE_SIZE, color=LINE
+            )
         self.drawn = Drawn(figure)
 
     def caught(self, model: str, threshold: float) -> tuple[float, float]:
@@ -132,7 +136,12 @@ def losses_figure(losses: Mapping[str, tuple[Tensor, Tensor]], threshold: float)
         found, wrongly = view.caught(model, threshold)
         ax.set_title(f"{model}: called members, left of the line:\n{found:.0f} % of members, {wrongly:.0f} % of unseen")
     axes[0].legend(loc="upper left")
+    say_below(fig, _counted(next(iter(view.losses.values()))))
     return fig
+
+
+def _counted(sides: tuple[np.ndarray, ...]) -> str:
+    return f"{len(sides[0])} members, {len(sides[1])} unseen; n = 1 model each, so no band"
 
 
 def _shares(losses: np.ndarray) -> np.ndarray:
@@ -169,6 +178,7 @@ def backdoor_figure(clean: Tensor, stamped: Tensor, success: Mapping[str, float]
     right.plot(list(success.values()), range(len(names)), "o", color=SIDES["members"], markersize=9)
     right.set(xlim=(-4, 104), ylim=(len(names) - 0.5, -0.5), xlabel="patched images taken for a 7 (%)")
     right.set_yticks(range(len(names)), names)
+    say_below(fig, "A dot: n = 1 model, so no band")
     return fig
 
 
@@ -187,4 +197,5 @@ def yardstick_figure(gaps: Mapping[str, Sequence[float]], rounds: Sequence[int])
     ax.set(xlabel="rounds of training before the request")
     ax.set_ylabel("accuracy on the forgotten data,\nabove Retrain's (points)")
     ax.legend(loc="upper left")
+    say_below(fig, "A mark: n = 1 model, 100 images, so no band; what chance does: Retrain again")
     return fig
