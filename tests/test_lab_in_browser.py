@@ -4,6 +4,7 @@ Needs Chromium and JupyterLab; skipped where either is missing.
 """
 
 import importlib.util
+import json
 import os
 import shutil
 import socket
@@ -113,6 +114,33 @@ def test_the_first_notebook_runs_to_its_end(lab, tab):
     shown = tab.value(f"JSON.stringify({codes}.flatMap(cell => cell.outputs.toJSON()))")
     assert "by hand, and the same as the package" in shown
     assert '"output_type":"error"' not in shown
+
+
+def test_parameters_and_imports_are_folded(lab, tab):
+    """As the notebooks' metadata ask for: a reader begins with the text. All other code stands open."""
+    for path in (guides() | notebooks()).values():
+        opened(tab, lab, path.name)
+        cells = nbformat.read(path, as_version=4).cells
+        folded = [cell.metadata.get("jupyter", {}).get("source_hidden", False) for cell in cells]
+        assert sum(folded) >= 2
+        assert tab.value(f"{NOTEBOOK}.content.widgets.map(cell => cell.inputHidden)") == folded, path.name
+        tab.value("jupyterapp.commands.execute('notebook:shutdown-kernel').then(() => true)")
+
+
+def test_an_exercise_is_solved_with_nothing_run_but_the_imports_above_it(lab, tab):
+    """As docs/first_hour.md has it: the stub first, then the wrong sign, then the line that is right."""
+    path = notebooks()["puf"]
+    opened(tab, lab, path.name)
+    places = {cell.id: place for place, cell in enumerate(nbformat.read(path, as_version=4).cells)}
+    stub, own = places["exercise-puf-1"], f"{CELLS}[{places['exercise-puf-1']}]"
+    run_cell(tab, places["exercise-begin"])
+    for line, said in (("...", "not yet"), ("w + eta_u * DELTA", "negates"), ("w - eta_u * DELTA", "puf-1: right")):
+        answer = line.replace("DELTA", "(sizes / sizes.sum()) @ deltas")
+        source = f"{own}.sharedModel.getSource().replace(/return .*/, {json.dumps('return ' + answer)})"
+        tab.value(f"{own}.sharedModel.setSource({source})")
+        run_cell(tab, stub)
+        tab.wait_for(f"JSON.stringify({own}.outputs.toJSON()).includes({json.dumps(said)})", PATIENCE)
+    tab.value("jupyterapp.commands.execute('notebook:shutdown-kernel').then(() => true)")
 
 
 @pytest.mark.parametrize("paper", sorted(SLIDERS))
