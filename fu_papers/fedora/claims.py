@@ -4,7 +4,7 @@ The paper prints two algorithms, with a scalar dual (7)-(20) and with one dual p
 printed, so both are parts of F1 to F4 and F11, in every setting, and none is a corrected form; the other claims are
 judged of the scalar one. Accuracies and attacks are judged by 95 % intervals over seeds, of runs that did not diverge;
 a part that doing nothing meets as well does not hold. Accuracy and speed are compared among methods that forgot
-comparably (`results.forgot`, by means), since forgetting nothing costs neither; and forgetting counts where the model
+comparably (`rules.forgot`), since forgetting nothing costs neither; and forgetting counts where the model
 is still of use, at most `USEFUL` points of test accuracy below Retrain. What is claimed to be faster is judged on
 samples passed, which are counted and the same on every machine; the seconds are told beside.
 """
@@ -19,7 +19,16 @@ from scipy.stats import spearmanr
 from fu_papers.controls import AGAIN, USEFUL
 from fu_papers.fedora.claims_theory import bounded, two_forces
 from fu_papers.fedora.grid import ABLATIONS, BASELINES, STEPS, Experiment, Task
-from fu_papers.fedora.results import Speeds, dataset_title, forgot, kept_model, request_title, rows_of, ruined, shown
+from fu_papers.fedora.results import (
+    Speeds,
+    dataset_title,
+    kept_model,
+    request_title,
+    rows_of,
+    shown,
+    with_backdoor,
+)
+from fu_papers.fedora.rules import ahead, forgot, unless_diverged, useful, who_forgot
 from fu_papers.over_seeds import (
     FAILS,
     HOLDS,
@@ -82,20 +91,6 @@ def _named(found: Mapping[tuple[str, Task], Part]) -> dict[str, Part]:
     }
 
 
-def _unless_diverged(cell: pd.DataFrame, rule: Callable[[pd.DataFrame], Part]) -> Part:
-    """`rule` on the runs that did not diverge; what diverged for some seed cannot hold, and for all does not."""
-    kept = kept_model(cell)
-    if kept.empty:
-        return exact(False)
-    part, lost = rule(kept), len(cell) - len(kept)
-    return unknown(f"diverged for {lost} of {len(cell)} seeds") if lost and part.verdict == HOLDS else part
-
-
-def _useful(cell: pd.DataFrame) -> Part:
-    """Is the model still of use? What has lost its accuracy has forgotten everything."""
-    return at_most(cell.test_retrain - cell.test, USEFUL)
-
-
 def _counted(found: Mapping[tuple[str, Task], Part], tasks: Sequence[Task]) -> str:
     """In how many settings each reading holds."""
     holding = {m: sum(part.verdict == HOLDS for (of, _), part in found.items() if of == m) for m in READINGS}
@@ -109,17 +104,18 @@ def _accurate(id: str, runs: pd.DataFrame, group: str, tasks: Sequence[Task]) ->
     """
 
     def meets(task: Task, method: str) -> Part:
-        if not forgot(runs, group, task, method):
-            return exact(False)
-        rivals = [kept_model(rows_of(runs, group, task, m)) for m in BASELINES if forgot(runs, group, task, m)]
-        return _unless_diverged(
-            rows_of(runs, group, task, method),
-            lambda mine: all_of(
+        has = {m: forgot(runs, group, task, m) for m in (method, *BASELINES)}
+        rivals = {m: kept_model(rows_of(runs, group, task, m)) for m in BASELINES if has[m].verdict != FAILS}
+        lonely = not any(has[m].verdict == HOLDS for m in rivals)
+
+        def rule(mine: pd.DataFrame) -> Part:
+            return all_of(
                 at_most(mine.delta_test, POINT),
-                *(above(difference(mine, rival, "test"), 0) for rival in rivals),
-                *([] if rivals else [unknown("no rival forgot comparably")]),
-            ),
-        )
+                *(ahead(has[m], above(difference(mine, rival, "test"), 0)) for m, rival in rivals.items()),
+                *([unknown("no rival forgot comparably" + ", as far as can be told" * bool(rivals))] * lonely),
+            )
+
+        return all_of(has[method], unless_diverged(rows_of(runs, group, task, method), rule))
 
     def near_again(task: Task) -> bool:
         return at_most(rows_of(runs, group, task, AGAIN).delta_test, POINT).verdict == HOLDS
@@ -129,7 +125,7 @@ def _accurate(id: str, runs: pd.DataFrame, group: str, tasks: Sequence[Task]) ->
     gaps = {m: pd.concat([rows_of(runs, group, task, m) for task in tasks]).delta_test for m in ("Original", *READINGS)}
     ours = _counted(found, tasks)
     ours += "; mean |test - Retrain's|: " + ", ".join(f"{shown(m)} {gap.mean():.1f}" for m, gap in gaps.items())
-    counts = {m: sum(forgot(runs, group, task, m) for task in tasks) for m in (*READINGS, *BASELINES)}
+    counts = who_forgot(runs, group, tasks, (*READINGS, *BASELINES))
     ours += "; forgot comparably: " + ", ".join(f"{shown(m)} {count}" for m, count in counts.items())
     ours += f"; {shown(AGAIN)} is so near in {sum(map(near_again, tasks))} of {len(tasks)}{_lost(runs, group, tasks)}"
     reason = (
@@ -156,9 +152,9 @@ def _forgotten(runs: pd.DataFrame, tasks: Sequence[Task]) -> ClaimResult:
 
     def meets(task: Task, method: str) -> Part:
         retrained = rows_of(runs, "main", task, "Retrain")
-        return _unless_diverged(
+        return unless_diverged(
             rows_of(runs, "main", task, method),
-            lambda cell: all_of(at_most(difference(cell, retrained, "forget"), 0), _useful(cell)),
+            lambda cell: all_of(at_most(difference(cell, retrained, "forget"), 0), useful(cell)),
         )
 
     nothing = {task: meets(task, "Original") for task in tasks}
@@ -187,7 +183,7 @@ def _resilient(runs: pd.DataFrame, tasks: Sequence[Task]) -> ClaimResult:
 
     def meets(task: Task, method: str) -> Part:
         def rule(cell: pd.DataFrame) -> Part:
-            hidden = all_of(within(cell.mia - 0.5, CHANCE), _useful(cell))
+            hidden = all_of(within(cell.mia - 0.5, CHANCE), useful(cell))
             lost = cell.poisoned_diverged.astype(bool)
             if lost.all():
                 return exact(False)
@@ -198,18 +194,16 @@ def _resilient(runs: pd.DataFrame, tasks: Sequence[Task]) -> ClaimResult:
             told = f"diverged with a backdoor for {lost.sum()} of {len(cell)} seeds"
             return unknown(told) if lost.any() and part.verdict == HOLDS else part
 
-        return _unless_diverged(rows_of(runs, "main", task, method), rule)
+        return unless_diverged(rows_of(runs, "main", task, method), rule)
 
     nothing = {task: meets(task, "Original") for task in tasks}
     found = {(m, task): lowered_by(nothing[task], meets(task, m)) for m in READINGS for task in tasks}
     shares = []
     for method in ("Original", "Retrain", *READINGS):
         cells = pd.concat([rows_of(runs, "main", task, method) for task in tasks])
-        useless = ruined(cells)
-        gone = {"diverged": int(cells.poisoned_diverged.sum()), "ruined": int(useless.sum())}
-        told = ", ".join(f"{count} {what}" for what, count in gone.items() if count)
-        told = f" (of {len(cells)} with a backdoor {told})" if told else ""
-        shares.append(f"{shown(method)} {cells.mia.mean():.3f} and {cells.asr[~useless].mean():.1f} %{told}")
+        back = with_backdoor(cells)
+        told = f" (of {back.n} with a backdoor {back.lost()})" if back.lost() else ""
+        shares.append(f"{shown(method)} {cells.mia.mean():.3f} and {back.kept.asr.mean():.1f} %{told}")
     reason = (
         f"|MIA-ASR - 0.5| <= {CHANCE} and BD-ASR < {BACKDOORED:g} % at most {USEFUL:g} point of test acc. below "
         "Retrain, in every setting"
@@ -229,22 +223,24 @@ def _fast(runs: pd.DataFrame, speeds: Speeds, tasks: Sequence[Task]) -> ClaimRes
     parts, gains, below_ga = {}, [], 0
     for task in tasks:
         cell = rows_of(runs, "main", task, "FedORA")
-        mine, useful = kept_model(cell), _unless_diverged(cell, _useful)
+        mine, of_use = kept_model(cell), unless_diverged(cell, useful)
         passed = {m: kept_model(rows_of(runs, "main", task, m)).images.mean() for m in ("FedORA", *BASELINES)}
         below_ga += bool(passed["FedORA"] < passed["GA"])
         gains.append(mine.retrain_images.mean() / mine.images.mean())
-        has = forgot(runs, "main", task, "FedORA")
-        rivals = [passed[m] for m in ("ICO", "CVFU") if forgot(runs, "main", task, m)]
+        has = {m: forgot(runs, "main", task, m) for m in ("FedORA", "ICO", "CVFU")}
+        rivals = [m for m in ("ICO", "CVFU") if has[m].verdict != FAILS]
         original = rows_of(runs, "main", task, "Original")
-        nothing = all_of(at_most(original.delta_forget, POINT), _useful(original))
+        nothing = all_of(at_most(original.delta_forget, POINT), useful(original))
         counted = {
-            "half of Retrain's": gains[-1] >= TWICE,
-            "fewer than ICO and CVFU": all(passed["FedORA"] < rival for rival in rivals),
+            "half of Retrain's": exact(bool(gains[-1] >= TWICE)),
+            "fewer than ICO and CVFU": all_of(
+                *(ahead(has[m], exact(bool(passed["FedORA"] < passed[m]))) for m in rivals)
+            ),
         }
         for what, met in counted.items():
             name = f"{what} on {dataset_title(task.dataset)} {request_title(task.request)}"
-            parts[name] = lowered_by(nothing, all_of(exact(has and met), useful))
-    forgetting = sum(forgot(runs, "main", task, "FedORA") for task in tasks)
+            parts[name] = lowered_by(nothing, all_of(has["FedORA"], met, of_use))
+    forgetting = who_forgot(runs, "main", tasks, ["FedORA"])["FedORA"]
     taken = [r.metrics["seconds"]["Retrain"] / r.metrics["seconds"]["FedORA"] for r in speeds.values()]
     ours = (
         f"{min(gains):.1f}x to {max(gains):.1f}x fewer samples than Retrain in {len(tasks)} settings, forgot "
@@ -304,7 +300,7 @@ def _little_is_enough(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
     )
     part = above(jump, POINT)  # is there anything to be had from retained data?
     if part.verdict == HOLDS:
-        part = _unless_diverged(five, lambda cell: within(difference(cell, whole, "test"), POINT))
+        part = unless_diverged(five, lambda cell: within(difference(cell, whole, "test"), POINT))
     elif part.verdict == FAILS:
         part = unknown(f"without retained data test acc. is not {POINT:g} point lower: the sweep cannot tell")
     reason = f"|test acc. at 5 % - at 100 %| <= {POINT:g}, where it is more than {POINT:g} lower at 0 %"
@@ -342,8 +338,8 @@ def _one_sample(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
     nothing, retrained = (rows_of(runs, "small", task, m) for m in ("Original", "Retrain"))
 
     def meets(cell: pd.DataFrame) -> Part:
-        return _unless_diverged(
-            cell, lambda kept: all_of(at_most(kept.forget, 0), within(kept.mia - 0.5, CHANCE), _useful(kept))
+        return unless_diverged(
+            cell, lambda kept: all_of(at_most(kept.forget, 0), within(kept.mia - 0.5, CHANCE), useful(kept))
         )
 
     parts = {
@@ -374,7 +370,7 @@ def _private(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
 
     def meets(task: Task, method: str) -> Part:
         low = below(over(task, method), PRIVATE_POINTS)
-        return _unless_diverged(rows_of(runs, "private", task, method), lambda cell: all_of(low, _useful(cell)))
+        return unless_diverged(rows_of(runs, "private", task, method), lambda cell: all_of(low, useful(cell)))
 
     parts = {
         f"noise {std:g}": lowered_by(meets(task, "Original"), meets(task, "FedORA")) for std, task in tasks.items()

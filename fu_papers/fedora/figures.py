@@ -16,7 +16,16 @@ from matplotlib.figure import Figure
 from fu_papers.controls import AGAIN
 from fu_papers.fedora.further_tables import said_of_figure_8
 from fu_papers.fedora.grid import CURVES, FORMS, METHODS, REFERENCES, Experiment, Task
-from fu_papers.fedora.results import Unlearnings, kept_model, request_title, rows_of, ruined, shown
+from fu_papers.fedora.results import (
+    Unlearnings,
+    counted_in,
+    kept_model,
+    request_title,
+    rows_of,
+    ruined,
+    shown,
+    with_backdoor,
+)
 from fu_papers.look import colour, linestyle, say_below
 from fu_papers.problem_figures import axes_row
 from fu_papers.problems import dataset_name
@@ -36,11 +45,7 @@ def figure_4_7(e: Experiment, runs: pd.DataFrame, *, labels: bool, attacks: bool
     which enters neither mean nor line.
     """
     tasks = e.tasks(labels=labels)
-    rows: list[tuple[str, list[Task]]] = []  # at most four panels each, of tasks where the metric was measured
-    for metric in ATTACKS if attacks else ACCURACY:
-        measured = [task for task in tasks if rows_of(runs, "main", task, "Retrain")[metric].notna().any()]
-        wide = -(-len(measured) // -(-len(measured) // 4)) if measured else 1  # as even as they can be dealt out
-        rows += [(metric, measured[i : i + wide]) for i in range(0, len(measured), wide)]
+    rows = panels(e, runs, labels=labels, attacks=attacks)
     everybody = [m for m in (*REFERENCES, *METHODS) if any(len(rows_of(runs, "main", t, m)) for t in tasks)]
     any_ruined = attacks and any(ruined(rows_of(runs, "main", t, m)).any() for t in tasks for m in everybody)
     columns, tall = max(len(row) for _, row in rows), 1.2 + 0.24 * len(everybody)
@@ -66,6 +71,17 @@ def figure_4_7(e: Experiment, runs: pd.DataFrame, *, labels: bool, attacks: bool
     crossed = "; cross: ruined" if any_ruined else ""
     say_below(fig, f"{_seeds(e)} (dots), mean, range (line); dashed: Retrain; empty: diverged{crossed}")
     return fig
+
+
+def panels(e: Experiment, runs: pd.DataFrame, *, labels: bool, attacks: bool) -> list[tuple[str, list[Task]]]:
+    """The rows of `figure_4_7`: a metric, and at most four tasks where it was measured."""
+    rows: list[tuple[str, list[Task]]] = []
+    for metric in ATTACKS if attacks else ACCURACY:
+        tasks = e.tasks(labels=labels)
+        measured = [task for task in tasks if rows_of(runs, "main", task, "Retrain")[metric].notna().any()]
+        wide = -(-len(measured) // -(-len(measured) // 4)) if measured else 1  # as even as they can be dealt out
+        rows += [(metric, measured[i : i + wide]) for i in range(0, len(measured), wide)]
+    return rows
 
 
 def _seeds(e: Experiment) -> str:
@@ -131,7 +147,8 @@ def curves(e: Experiment, runs: pd.DataFrame) -> Figure:
 def figure_8(e: Experiment, runs: pd.DataFrame) -> Figure:
     """Fig. 8: accuracies and attacks against the forgetting weight (a) and the batch selection ratio (b).
 
-    Runs that diverged have no point. Crosses: what the paper's text says of its own figure.
+    Runs that diverged have no point, and a backdoor's success in a ruined model has none. Crosses: what the paper's
+    text says of its own figure.
     """
     fig, axes = axes_row(2, height=4.0, width=5.4)
     sweeps = (
@@ -145,7 +162,7 @@ def figure_8(e: Experiment, runs: pd.DataFrame) -> Figure:
     for ax, (group, values, name) in zip(axes, sweeps, strict=True):
         scale = 100.0 if group == "ratios" else 1.0
         for metric, (label, hue, dash) in lines.items():
-            cells = [kept_model(rows_of(runs, group, e.main, "FedORA", f"{v:g}"))[metric] for v in values]
+            cells = [counted_in(rows_of(runs, group, e.main, "FedORA", f"{v:g}"), metric)[metric] for v in values]
             factor = 100.0 if metric == "mia" else 1.0
             mean = np.array([factor * cell.mean() for cell in cells])
             least = np.array([factor * cell.min() for cell in cells])
@@ -169,7 +186,10 @@ def figure_8(e: Experiment, runs: pd.DataFrame) -> Figure:
         ax.set(xlabel=name, ylim=(-3, 103))
         ax.set_xticks(range(len(values)), [f"{scale * value:g}" for value in values])
     axes[0].set_ylabel("percent")
-    say_below(fig, f"{_seeds(e)}; lines: means; bands: lowest to highest")
+    swept = runs[runs.group.isin([group for group, _, _ in sweeps])]
+    lost = with_backdoor(swept).lost()
+    gone = f"; left out with a backdoor: {lost}" if lost else ""
+    say_below(fig, f"{_seeds(e)}; lines: means; bands: lowest to highest{gone}")
     handles, names = axes[0].get_legend_handles_labels()
     fig.legend(handles, names, loc="outside upper center", ncols=3, frameon=False)
     return fig

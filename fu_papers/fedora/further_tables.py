@@ -17,7 +17,7 @@ from fu_core.request import Request
 from fu_core.unlearning.method import method as registered
 from fu_papers.controls import CONTROLS
 from fu_papers.fedora.grid import BASELINES, CURVES, LEAKING, METHODS, PEERS, Experiment, Task
-from fu_papers.fedora.results import Unlearnings, dataset_title, kept_model, request_title, rows_of, shown
+from fu_papers.fedora.results import Unlearnings, counted_in, dataset_title, kept_model, request_title, rows_of, shown
 from fu_papers.fedora.runs import best_trial, objective
 from fu_papers.fedora.tables import PAPER_NAMES, outcome
 from fu_papers.lab.record import Record
@@ -210,8 +210,9 @@ def said_table(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     for row in published("fedora", "figure_numbers").to_dict("records"):
-        found = [cell for task, group, label in _said_of(e, row) for cell in _said_by(runs, row, task, group, label)]
         metric, factor = QUANTITIES[row["quantity"]]
+        cells = [cell for task, group, label in _said_of(e, row) for cell in _said_by(runs, row, task, group, label)]
+        found = [counted_in(cell, metric) for cell in cells]
         values = [factor * float(cell[metric].mean()) for cell in found if cell[metric].notna().any()]
         ends = sorted({round(value, 1) for value in (min(values), max(values))}) if values else []
         rows.append(
@@ -263,4 +264,4 @@ def _said_by(
     """The runs of the methods that a sentence names."""
     named = (*BASELINES, "Retrain", "FedORA") if row["method"] == "all" else row["method"].split(", ")
     for method in named:
-        yield kept_model(rows_of(runs, group, task, method, label))
+        yield rows_of(runs, group, task, method, label)

@@ -8,7 +8,8 @@ import pandas as pd
 
 from fu_papers.controls import AGAIN, USEFUL
 from fu_papers.fedora.grid import BASELINES, Experiment, Task
-from fu_papers.fedora.results import RUINED, Unlearnings, forgot, kept_model, rows_of, ruined, shown
+from fu_papers.fedora.results import RUINED, Unlearnings, kept_model, rows_of, shown, with_backdoor
+from fu_papers.fedora.rules import who_forgot
 
 OURS = "FedORA"  # the default form; tables have the others
 
@@ -23,8 +24,8 @@ def five_sentences(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) 
     mine = kept_model(_of(runs, tasks, OURS))
     ended = [r.metrics["ended"] for c, r in unlearnings.items() if _is_ours(c.group, c.method, c.label, r.metrics)]
     met = sum(end["score"] >= end["epsilon"] for end in ended)
-    counts = {m: sum(forgot(runs, "main", task, m) for task in tasks) for m in (OURS, *BASELINES)}
-    others = ", ".join(f"{m} {counts[m]}" for m in BASELINES)
+    counts = who_forgot(runs, "main", tasks, (OURS, *BASELINES))
+    others = ", ".join(f"{m} in {counts[m]}" for m in BASELINES)
     useful = int(((mine.test_retrain - mine.test) <= USEFUL).sum())
     gain = mine.retrain_images / mine.images
 
@@ -37,15 +38,14 @@ def five_sentences(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) 
     test, test_retrained, _ = three("test")
     affected, affected_retrained, affected_before = three("test_affected")
     attacked, attacked_retrained, attacked_before = three("mia", 100)
-    fooled, fooled_retrained, fooled_before = (
-        f"{rows.asr[~ruined(rows)].mean():.1f}" for rows in (_of(runs, tasks, m) for m in (OURS, "Retrain", "Original"))
-    )
-    gone = f"of its {len(mine)} models with a backdoor {mine.poisoned_diverged.sum()} diverged and "
-    gone += f"{ruined(mine).sum()} more lost over {RUINED:g} points of test accuracy to Retrain's, and are left out"
+    back = {m: with_backdoor(_of(runs, tasks, m)) for m in (OURS, "Retrain", "Original")}
+    fooled, fooled_retrained, fooled_before = (f"{found.kept.asr.mean():.1f}" for found in back.values())
+    gone = f"of its {back[OURS].n} models with a backdoor {back[OURS].diverged} diverged and {back[OURS].ruined} more "
+    gone += f"lost over {RUINED:g} points of test accuracy to Retrain's, and are left out"
     sentences = (
         f"**Forgetting**: in {counts[OURS]} of {len(tasks)} settings {shown(OURS)}, ends within half of doing "
-        f"nothing's distance to Retrain, above it or below ({others}); its accuracy on what is forgotten is off "
-        f"Retrain's by {off} points, doing nothing's by {idle}, a second retraining's by "
+        f"nothing's distance to Retrain, above it or below, by intervals over seeds; {others}. Its accuracy on what is "
+        f"forgotten is off Retrain's by {off} points, doing nothing's by {idle}, a second retraining's by "
         f"{mean(AGAIN, 'delta_forget'):.1f}.",
         f"**Utility**: its test accuracy is {test} %, Retrain's {test_retrained} %; it is at most {USEFUL:g} point "
         f"below Retrain's in {useful} of {len(mine)} runs.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -103,15 +103,32 @@ def ruined(runs: pd.DataFrame) -> pd.Series:
     return runs.poisoned_test_retrain - runs.poisoned_test > RUINED
 
 
-def forgot(runs: pd.DataFrame, group: str, task: Task, method: str, label: str = "") -> bool:
-    """Has a method forgotten comparably to Retrain? What is not forgotten costs no accuracy, and no time.
+class Backdoored(NamedTuple):
+    """What became of the models with a backdoor: the runs whose model is of use, and how many there are, diverged, and
+    are ruined besides."""
 
-    It has if its accuracy on the removed data is off Retrain's, on average, by at most half of what doing nothing is,
-    or by no more than a second retraining.
-    """
-    off = rows_of(runs, group, task, method, label).delta_forget.mean()
-    nothing, again = (rows_of(runs, group, task, of).delta_forget.mean() for of in ("Original", AGAIN))
-    return bool(off <= max(nothing / 2, 0.0 if math.isnan(again) else again))
+    kept: pd.DataFrame
+    n: int
+    diverged: int
+    ruined: int
+
+    def lost(self) -> str:
+        """`"9 diverged, 16 ruined"`, or "" if none did."""
+        counts = {"diverged": self.diverged, "ruined": self.ruined}
+        return ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+
+
+def with_backdoor(runs: pd.DataFrame) -> Backdoored:
+    """Of `runs`, those with a poisoned twin, and what became of it: the one place where that is counted."""
+    gone = runs.poisoned_diverged.astype(bool)
+    useless = ruined(runs) & ~gone
+    there = runs.asr.notna() | gone
+    return Backdoored(runs[there & ~gone & ~useless], int(there.sum()), int(gone.sum()), int(useless.sum()))
+
+
+def counted_in(runs: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Those of `runs` that are in the mean of a metric: of a backdoor's success, where its model is of use."""
+    return with_backdoor(runs).kept if metric in ("asr", "poisoned_test") else kept_model(runs)
 
 
 def rows_of(runs: pd.DataFrame, group: str, task: Task, method: str, label: str = "") -> pd.DataFrame:

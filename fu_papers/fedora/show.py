@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 from IPython.display import display
 
-from fu_papers.fedora import breast_cancer_figures, figures, theory_figures
+from fu_papers.fedora import breast_cancer_figures, figures, results, theory_figures
 from fu_papers.fedora.grid import Experiment
 from fu_papers.lab.record import Record
 from fu_papers.look import keep_figure, keep_table, show_figure, style
@@ -70,10 +70,22 @@ def forbidden(theory: Theory, out: Path) -> None:
     display(keep_table(out / "iterated.csv", CANCER, table, caption))
 
 
-def figures_4_to_7(experiment: Experiment, runs: pd.DataFrame, out: Path, source: str, *, attacks: bool) -> None:
-    """Figures 4 and 5, unlearning accuracy for samples and for labels; or with `attacks` 6 and 7."""
-    for labels in (False, True):
-        number, what = 4 + labels + 2 * attacks, "attacks" if attacks else "forgetting"
-        with style():
-            fig = figures.figure_4_7(experiment, runs, labels=labels, attacks=attacks)
-        display(show_figure(fig, out / f"fig{number}_{what}.png", source))
+def figure_4_7(
+    experiment: Experiment,
+    runs: pd.DataFrame,
+    out: Path,
+    descriptions: Mapping[str, Record],
+    *,
+    labels: bool,
+    attacks: bool,
+) -> None:
+    """Figure 4 or 5, unlearning accuracy for samples or for labels; or with `attacks` 6 or 7.
+
+    Of the data only what is drawn is named.
+    """
+    number, what = 4 + labels + 2 * attacks, "attacks" if attacks else "forgetting"
+    rows = figures.panels(experiment, runs, labels=labels, attacks=attacks)
+    source = results.source(descriptions, [task.dataset for _, tasks in rows for task in tasks])
+    with style():
+        fig = figures.figure_4_7(experiment, runs, labels=labels, attacks=attacks)
+    display(show_figure(fig, out / f"fig{number}_{what}.png", source))

@@ -12,7 +12,7 @@ import pandas as pd
 
 from fu_core.request import Request
 from fu_core.unlearning.gaussian_mechanism import gaussian_epsilon
-from fu_papers.controls import CONTROLS, Standing, warned, wrong_controls
+from fu_papers.controls import CONTROLS
 from fu_papers.fedora.grid import (
     ABLATIONS,
     FORMS,
@@ -25,7 +25,16 @@ from fu_papers.fedora.grid import (
     Task,
     refusal,
 )
-from fu_papers.fedora.results import Speeds, Unlearnings, dataset_title, kept_model, request_title, rows_of, shown
+from fu_papers.fedora.results import (
+    Speeds,
+    Unlearnings,
+    dataset_title,
+    kept_model,
+    request_title,
+    rows_of,
+    shown,
+    with_backdoor,
+)
 from fu_papers.lab.record import Record
 from fu_papers.look import published, published_row
 from fu_papers.problem_figures import spread_or_dash
@@ -60,20 +69,25 @@ def outcome(runs: pd.DataFrame) -> dict[str, str]:
         "off Retrain's (points)": spread_or_dash(cell.delta_forget),
         "KL to Retrain, forgotten": spread_or_dash(cell.kl, 2),
         "MIA-ASR": spread_or_dash(cell.mia, 3),
-        "BD-ASR (%)": backdoor(cell, "asr"),
-        "test acc. with backdoor (%)": backdoor(cell, "poisoned_test"),
+        **backdoor(runs),
         "entropy / log C": spread_or_dash(cell.entropy, 3),
     }
 
 
-def backdoor(cell: pd.DataFrame, metric: str) -> str:
-    """A metric of the twins that did not diverge, and how many did; a dash where there are none.
+def backdoor(runs: pd.DataFrame) -> dict[str, str]:
+    """The columns about the models with a backdoor; dashes where there are none.
 
-    A backdoor that is gone because the model is gone has not been forgotten: its success and its test accuracy belong
-    together.
+    A backdoor that is gone because the model is gone has not been forgotten: the means are of the models that are of
+    use, with their number where that is not all of them, and the others are counted.
     """
-    lost = cell.poisoned_diverged.astype(bool)
-    return spread_or_dash(cell[metric][~lost]) + f" ({lost.sum()} of {len(cell)} diverged)" * bool(lost.any())
+    found = with_backdoor(runs)
+    left = f" (n={len(found.kept)})" if 0 < len(found.kept) < found.n else ""
+    return {
+        "BD-ASR (%)": spread_or_dash(found.kept.asr) + left,
+        "test acc. with backdoor (%)": spread_or_dash(found.kept.poisoned_test) + left,
+        "diverged with backdoor": f"{found.diverged} of {found.n}" if found.n else "–",
+        "ruined with backdoor": f"{found.ruined} of {found.n}" if found.n else "–",
+    }
 
 
 def same_runs(e: Experiment, runs: pd.DataFrame, group: str, first: str) -> str:
@@ -324,42 +338,6 @@ def table_9(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
 def embedding_epsilon(std: float, clip: float, delta: float) -> str:
     """The epsilon of one embedding sent once, or why there is none. Sensitivity: twice the clipping length."""
     return f"{gaussian_epsilon(2 * clip, std, delta=delta):.1f} (δ={delta:g})" if clip else "none: unbounded"
-
-
-# --- controls --------------------------------------------------------------------------------------------------------
-
-
-def places(e: Experiment) -> dict[str, list[tuple[str, Task]]]:
-    """The blocks of every table of results: of which group, on which task."""
-    main = [("main", e.main)]
-    return {
-        "iv": [("main", task) for task in e.tasks(labels=False)],
-        "v": [("main", task) for task in e.tasks(labels=True)],
-        "vi": [*main, ("noisy", e.main._replace(noise=e.party_noise))],
-        "vii": main,
-        "viii": [("small", e.main._replace(request=f"samples-{count}")) for count in e.few],
-        "ix": [("private", task) for task in e.private_tasks()],
-        "parties": [*main, *(("parties", task) for task in e.split_tasks())],
-        "readings": main,
-    }
-
-
-def warned_of(caption: str, e: Experiment, runs: pd.DataFrame, table: str) -> str:
-    """The caption of one of the tables of `places`, with a warning where its controls come out wrong."""
-    blocks = places(e)[table]
-    wrong = {
-        _block(task) * (len(blocks) > 1): wrong_controls(
-            {m: Standing.of(rows_of(runs, group, task, m)) for m in CONTROLS}
-        )
-        for group, task in blocks
-    }
-    return warned(caption, wrong)
-
-
-def _block(task: Task) -> str:
-    """What a table's block is called: "Digits, MLP, m=2, n=50 %, party noise 0.2"."""
-    condition = f", {task.condition}" if task.condition else ""
-    return f"{dataset_title(task.dataset)}, {request_title(task.request)}{condition}"
 
 
 # --- the constraint --------------------------------------------------------------------------------------------------

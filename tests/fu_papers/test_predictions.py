@@ -1,5 +1,6 @@
 """Answers to what the notebooks ask before their figures: right for the records they are given, and folded."""
 
+import math
 import re
 
 import numpy as np
@@ -8,12 +9,15 @@ import pytest
 
 from fu_core.errors import InvalidRequest
 from fu_papers.certified_dfl import predictions as certified_dfl
+from fu_papers.fedora import grid as fedora_grid
 from fu_papers.fedora import predictions as fedora
 from fu_papers.hf_kcu import predictions as hf_kcu
 from fu_papers.lab.notebooks import notebooks
+from fu_papers.lab.paths import ROOT
 from fu_papers.lab.store import CommittedStore
 from fu_papers.predict import all_of, letter, reveal
 from fu_papers.puf import predictions as puf
+from tests.fedora_lab import experiment
 from tests.notebook_lab import code
 
 PAPERS = ("puf", "hf_kcu", "fedora", "certified_dfl")
@@ -66,6 +70,77 @@ def test_where_the_price_ends():
     assert right(fedora.price_ends([0.0, 1.0, 2.0], [0.1, 0.2, 0.3], 0.5)) == "a"
     assert right(fedora.price_ends([0.0, 2.0, 1.0], [0.1, 0.2, 0.6], 0.5)) == "b"
     assert right(fedora.price_ends([0.0, 2.0, 0.0], [0.1, 0.2, 0.9], 0.5)) == "c"
+
+
+FEDORA = experiment(
+    datasets=["digits/mlp"], classes=[[1, 2, 5]], percents=[[50, 50, 50]], seeds=[0], n_train=[200], n_val=[100],
+    n_test=[100], epochs=[2], lr=[0.2], batch_size=[16],
+)  # fmt: skip
+SAMPLES, CLASSES = (FEDORA.tasks(labels=labels) for labels in (False, True))
+
+
+def unlearned(tasks, **by_method):
+    """A row of each method on each task; a value that is a list has one per task."""
+    rows = []
+    for method, values in by_method.items():
+        for k, task in enumerate(tasks):
+            here = {name: value[k] if isinstance(value, list) else value for name, value in values.items()}
+            fine = {"asr": 1.0, "poisoned_test": 80.0, "poisoned_test_retrain": 80.0, "poisoned_diverged": False}
+            place = task.cell("main", 0, method)._asdict()
+            rows.append({**place, "diverged": False, "forget": 50.0, "mia": 0.5, **fine, **here})
+    return pd.DataFrame(rows)
+
+
+@pytest.mark.parametrize(
+    ("forget", "choice"), [([50, 60, 49], "a"), ([60, 10, 10], "b"), ([10, 10, 49], "c"), ([50.0, 50.0, 50.0], "a")]
+)
+def test_below_retrain(forget, choice):
+    answer = fedora.below_retrain(FEDORA, unlearned(SAMPLES, Retrain={"forget": 50.0}, FedORA={"forget": forget}))
+    assert right(answer) == choice
+    assert f"{forget[0]:.0f} %, Retrain 50 %" in answer.data
+
+
+def test_below_retrain_leaves_out_settings_whose_runs_all_diverged():
+    gone = unlearned(SAMPLES, Retrain={}, FedORA={"forget": [10.0, 60.0, math.nan], "diverged": [False, False, True]})
+    assert right(fedora.below_retrain(FEDORA, gone)) == "b"  # 1 of 2
+    assert right(fedora.below_retrain(FEDORA, unlearned(SAMPLES, Retrain={}, FedORA={"diverged": True}))) == "a"
+
+
+@pytest.mark.parametrize(("known", "choice"), [(0.0, "a"), (10.0, "b"), (40.0, "c")])
+def test_a_class_that_was_never_named(known, choice):
+    answer = fedora.never_named(FEDORA, unlearned(CLASSES, Retrain={"forget": known}, Original={"forget": 90.0}))
+    assert right(answer) == choice
+    assert f"{known:.1f} %, doing nothing 90 %" in answer.data
+
+
+@pytest.mark.parametrize(("mia", "choice"), [(0.52, "a"), (0.6, "b"), (0.9, "c"), ([0.5, 0.5, 0.8], "b")])
+def test_the_attack_before_anything_is_forgotten(mia, choice):
+    assert right(fedora.attack_before(FEDORA, unlearned(SAMPLES, Original={"mia": mia}))) == choice
+
+
+@pytest.mark.parametrize(
+    ("change", "choice", "counts"),
+    [
+        ({"asr": [1.0, 9.9, 90.0]}, "a", "2 kept their accuracy and lost the backdoor, 1 kept both, 0 are gone"),
+        ({"asr": [1.0, 10.0, 90.0]}, "b", "1 kept their accuracy and lost the backdoor, 2 kept both, 0 are gone"),
+        ({"poisoned_test": [80.0, 69.9, 10.0]}, "c", "2 are gone (0 diverged, 2 ruined)"),
+        ({"poisoned_diverged": [True, True, False], "asr": [math.nan, math.nan, 1.0]}, "c", "(2 diverged, 0 ruined)"),
+        ({"asr": [1.0, 90.0, 1.0], "poisoned_test": [80.0, 80.0, 10.0]}, "a and b and c", "Of 3 models"),
+    ],
+)
+def test_what_becomes_of_a_backdoor(change, choice, counts):
+    answer = fedora.backdoor_after(FEDORA, unlearned(CLASSES, FedORA=change))
+    assert right(answer) == choice
+    assert counts in answer.data
+
+
+@pytest.mark.parametrize("profile", ["quick", "laptop", "workstation"])
+def test_fedoras_answers_are_there_at_every_committed_profile(profile):
+    runs = pd.read_csv(ROOT / "figures" / profile / "fedora" / "runs.csv", comment="#")
+    runs = runs.assign(setting=runs.dataset, condition="", label=runs.label.where(runs.label != runs.method, ""))
+    e = fedora_grid.Experiment.of(profile)
+    for answer in (fedora.below_retrain, fedora.never_named, fedora.attack_before, fedora.backdoor_after):
+        assert re.fullmatch("[abc]( and [abc])*", right(answer(e, runs)))
 
 
 def test_the_printed_step_on_the_ring():
@@ -126,8 +201,6 @@ def test_every_notebook_asks_before_its_figures_and_answers_from_records(paper):
 
 def test_the_sign_is_wrong_in_what_is_committed():
     """Of exact problems, which no profile changes."""
-    from fu_papers.lab.paths import ROOT
-
     records = CommittedStore(ROOT / "figures" / "quick" / "hf_kcu").everything()
     exactness = [record for record in records if record.function == "hf_kcu.exactness"]
     assert exactness
