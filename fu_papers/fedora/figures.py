@@ -42,7 +42,7 @@ def figure_4_7(e: Experiment, runs: pd.DataFrame, *, labels: bool, attacks: bool
 
     A row per method: a small dot per seed, the mean large, a line from the lowest to the highest; where a row is empty,
     every run diverged. The dashed line is Retrain's mean. A cross is the backdoor's success in a model that is ruined,
-    which enters neither mean nor line.
+    which enters neither mean nor line; it stands below its row's dots, which would hide it.
     """
     tasks = e.tasks(labels=labels)
     rows = panels(e, runs, labels=labels, attacks=attacks)
@@ -60,7 +60,7 @@ def figure_4_7(e: Experiment, runs: pd.DataFrame, *, labels: bool, attacks: bool
                 cell = rows_of(runs, "main", task, method)
                 lost = ruined(cell) if metric == "asr" else pd.Series(False, index=cell.index)
                 if lost.any():
-                    ax.plot(cell[metric][lost], [height] * lost.sum(), "x", color=colour(method), zorder=3)
+                    ax.plot(cell[metric][lost], [height + 0.3] * lost.sum(), "x", color=colour(method), zorder=5)
                 _seeds_in_percent(ax, height, cell[metric][~lost].dropna(), metric, method)
             retrained = IN_PERCENT[metric] * rows_of(runs, "main", task, "Retrain")[metric].mean()
             ax.axvline(retrained, color=colour("Retrain"), linestyle=linestyle("Retrain"), linewidth=1.2, zorder=1)
