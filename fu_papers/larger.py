@@ -19,17 +19,9 @@ def show_larger(experiment: Parameters, *names: str) -> None:
     The largest that has them all: read from where its figures are, with nothing computed. Where there is none, one
     sentence says so.
     """
-    larger = SIZES[SIZES.index(experiment.profile) + 1 :]
-    above = [(profile, figures_dir(profile, experiment.paper)) for profile in reversed(larger)]
-    found = next(((p, folder) for p, folder in above if all((folder / name).exists() for name in names)), None)
-    if found is None:
-        display(Markdown(f"*Here are no results of a larger profile than `{experiment.profile}`.*"))
+    if (found := show_beside(experiment, *names)) is None:
         return
     profile, folder = found
-    for name in names:
-        path = folder / name
-        picture = path.suffix == ".png"
-        display(show_picture(path, f"{path.stem}, at the profile {profile}") if picture else _table(path, profile))
     verdicts = claims_table(read_claims(folder.parent).values())
     ours = verdicts[(verdicts.paper == experiment.paper) & (verdicts.verdict != "not run")]
     if ours.empty:  # the arena, which is no paper's
@@ -37,6 +29,22 @@ def show_larger(experiment: Parameters, *names: str) -> None:
     columns = ["id", "claim", "ours", "verdict", *(["corrected"] if (ours.corrected != NO_OTHER).any() else [])]
     source = f"the committed records of {profile}"
     display(show_table(ours[columns].reset_index(drop=True), source, f"Verdicts at {profile}"))
+
+
+def show_beside(experiment: Parameters, *names: str) -> tuple[str, Path] | None:
+    """As `show_larger`, without verdicts: where a figure's larger twin belongs beside it. Its profile and folder."""
+    larger = SIZES[SIZES.index(experiment.profile) + 1 :]
+    above = [(profile, figures_dir(profile, experiment.paper)) for profile in reversed(larger)]
+    found = next(((p, folder) for p, folder in above if all((folder / name).exists() for name in names)), None)
+    if found is None:
+        display(Markdown(f"*Here are no results of a larger profile than `{experiment.profile}`.*"))
+        return None
+    profile, folder = found
+    for name in names:
+        path = folder / name
+        picture = path.suffix == ".png"
+        display(show_picture(path, f"{path.stem}, at the profile {profile}") if picture else _table(path, profile))
+    return found
 
 
 def _table(path: Path, profile: str) -> HTML:

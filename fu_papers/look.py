@@ -116,10 +116,13 @@ def _ours_by_name(registration: tuple[str, Method]) -> tuple[bool, str]:
     return foreign, "" if foreign else name
 
 
-def label_dots(ax: Axes, labels: Sequence[tuple[float, float, str, str]], size: float = 8) -> None:
+def label_dots(
+    ax: Axes, labels: Sequence[tuple[float, float, str, str]], size: float = 8, *, off_lines: bool = False
+) -> None:
     """Names beside their dots, where they lie on no dot and on no other name; a thin line leads to one that had to go.
 
     labels: (x, y, text, colour) each. Call it when limits, scales and legends of the figure stand. size: in points.
+    off_lines: on no line either, where there is room.
     """
     fig = ax.figure
     assert isinstance(fig, Figure)
@@ -128,14 +131,19 @@ def label_dots(ax: Axes, labels: Sequence[tuple[float, float, str, str]], size: 
     drawn += [np.column_stack([line.get_xdata(), line.get_ydata()]) for line in ax.lines if line.get_marker() != "None"]
     dots = np.concatenate([np.empty((0, 2)), *(found.reshape(-1, 2) for found in drawn)]).astype(float)
     radius = 4 * fig.dpi / 72
+    joined = [line for line in ax.lines if off_lines and line.get_linestyle() != "None"]
+    ways = [line.get_transform().transform_path(line.get_path()) for line in joined]
     taken = [Bbox.from_extents(x - radius, y - radius, x + radius, y + radius) for x, y in ax.transData.transform(dots)]
     for x, y, text, ink in labels:
         name = ax.annotate(text, (x, y), xytext=(0, 0), textcoords="offset points", fontsize=size, color=ink)
         name.set_path_effects([withStroke(linewidth=2, foreground="white")])  # lines pass behind it
-        for right, up in [(points * right, points * up) for points in (6, 12, 20, 30, 42) for right, up in AROUND]:
+        places = [(points * right, points * up) for points in (6, 12, 20, 30, 42) for right, up in AROUND]
+        tries = [(place, lines) for lines in ([ways, []] if ways else [[]]) for place in places]
+        for (right, up), lines in tries:
             name.set(position=(right, up), ha=SIDES[np.sign(right)][0], va=SIDES[np.sign(up)][1])
             box = name.get_window_extent()
-            if not any(box.overlaps(other) for other in taken) and _within(box, ax.bbox):
+            free = not any(box.overlaps(other) for other in taken) and _within(box, ax.bbox)
+            if free and not any(line.intersects_bbox(box, filled=False) for line in lines):
                 break
         if max(abs(right), abs(up)) > 6:
             way = {"arrowstyle": "-", "color": ink, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3}

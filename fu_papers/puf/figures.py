@@ -268,7 +268,7 @@ def sweep_scatter(e: Experiment, runs: pd.DataFrame, scenario: str = "clients", 
         ax.set_ylim(bottom=0)
         names.append(labels)
     for ax, labels in zip(axes, names, strict=True):
-        label_dots(ax, labels)
+        label_dots(ax, labels, off_lines=True)
     requests = counted(len(e.scenario(scenario).requests), "request")
     told = f"the mean of at most {counted(len(e.few_seeds), 'seed')} × {requests}"
     say_below(fig, f"A dot: {told}; open: some of them gave up; lines join the η_u of one E_u")

@@ -6,9 +6,11 @@ import numpy as np
 import pandas as pd
 from IPython.display import HTML
 
+from fu_core.errors import InvalidRequest
 from fu_papers.predict import all_of, letter, reveal
 from fu_papers.problem_figures import title
 from fu_papers.puf.grid import Experiment
+from fu_papers.puf.recovery_figures import mean_way
 from fu_papers.puf.results import Unlearnings, runs_of
 
 FELL = {"a": "PUF-Special", "b": "NoT", "c": "PGA", "d": "Natural"}  # the choices of `who_falls`
@@ -52,6 +54,24 @@ def who_falls(e: Experiment, unlearnings: Unlearnings) -> HTML:
         "What counts is where it stands when it is back."
     )
     return reveal(lowest, because)
+
+
+def while_recovering(e: Experiment, unlearnings: Unlearnings) -> HTML:
+    """What happens to PUF-Special's forget gap while it recovers: it falls to the end, or turns, or only grows."""
+    setting = e.settings[0]
+    way = mean_way(unlearnings, "clients", setting, "PUF-Special")
+    if way is None:
+        raise InvalidRequest(f"unlearnings must hold runs of PUF-Special on {setting}, got none")
+    gaps = way[:, 1]
+    least = int(gaps.argmin())
+    right = "c" if least == 0 else "a" if least == len(gaps) - 1 else "b"
+    because = (
+        f"{title(setting)}, mean of all runs: {gaps[0]:.1f} points right after the step, least after round {least} "
+        f"({gaps[least]:.1f}), and {gaps[-1]:.1f} after the last, round {len(gaps) - 1}. What was pushed too far comes "
+        "back with the accuracy on everything else, and what the others' data teach of the target's, too: *when* one "
+        "stops decides how near to Retrain a method is."
+    )
+    return reveal(right, because)
 
 
 def pushing_harder(e: Experiment, sweep: pd.DataFrame) -> HTML:

@@ -96,6 +96,15 @@ def _run_line(ax: Axes, method: str, path: Sequence[float], stop: Mapping[str, A
     ax.plot(range(len(shown)), shown, color=colour(method), linewidth=1.0, alpha=0.8)
 
 
+def mean_way(unlearnings: Unlearnings, scenario: str, setting: str, method: str) -> FloatArray | None:
+    """Test shortfall and forget gap after each recovery round (rounds, 2), means over all runs; None without runs."""
+    if not (paths := _gaps_and_shortfalls(unlearnings, scenario, setting, method)):
+        return None
+    last = max(len(path) for path in paths)
+    way: FloatArray = np.mean([_extended(path, last) for path in paths], axis=0)
+    return way
+
+
 def utility_matched(
     e: Experiment, unlearnings: Unlearnings, setting: str, scenario: str = "clients", methods: Sequence[str] = ()
 ) -> Figure:
@@ -111,12 +120,11 @@ def utility_matched(
     ways: dict[str, FloatArray] = {}
     names: dict[str, str] = {}
     for method in methods or e.methods:
-        if not (paths := _gaps_and_shortfalls(unlearnings, scenario, setting, method)):
+        if (way := mean_way(unlearnings, scenario, setting, method)) is None:
             continue
-        last = max(len(path) for path in paths)
-        ways[method] = np.mean([_extended(path, last) for path in paths], axis=0)  # (rounds, 2)
+        ways[method] = way
         ended = [run.metrics["test"]["reached"] for run in runs_of(unlearnings, scenario, setting, method)]
-        gave_up = 0 if last == 1 or method == "Natural" else ended.count(False)  # neither can
+        gave_up = 0 if len(way) == 1 or method == "Natural" else ended.count(False)  # neither can
         names[method] = f"{method}, gave up {gave_up} of {len(ended)}" if gave_up else method
     rows, columns = _panels(len(ways))
     size = (2.2 * columns + 0.6, 2.2 * rows + 0.8)

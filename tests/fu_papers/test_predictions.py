@@ -2,6 +2,7 @@
 
 import math
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -64,6 +65,28 @@ def test_pushing_harder(gaps, choice):
 
     sweep = frame(method="PUF-Special", epochs_u=1.0, eta_u=[1.0, 2.0, 4.0], delta_forget=gaps)
     assert right(puf.pushing_harder(Swept(), sweep)) == choice
+
+
+@pytest.mark.parametrize(("gaps", "choice"), [((9, 5, 2), "a"), ((9, 2, 5), "b"), ((2, 5, 9), "c")])
+def test_what_happens_to_the_gap_while_a_model_recovers(monkeypatch, gaps, choice):
+    monkeypatch.setattr(puf, "mean_way", lambda *of: np.array([[0.0, gap] for gap in gaps]))
+
+    class Recovering:
+        settings = ("digits/iid/mlp",)
+
+    assert right(puf.while_recovering(Recovering(), {})) == choice
+    monkeypatch.setattr(puf, "mean_way", lambda *of: None)
+    with pytest.raises(InvalidRequest, match="must hold runs of PUF-Special"):
+        puf.while_recovering(Recovering(), {})
+
+
+@pytest.mark.parametrize(("original", "choice"), [(10.0, "a"), (60.0, "b"), (99.0, "c")])
+def test_who_is_no_better_than_nobody(monkeypatch, original, choice):
+    tests = {"Original": original, "NaiveGA": 50.0, "HF-KCU": 70.0}
+    monkeypatch.setattr(hf_kcu, "main_runs", lambda e, runs, method: pd.DataFrame({"test": [tests[method]]}))
+
+    timed = SimpleNamespace(metrics={"seconds": {"retrain": 9.0, "NaiveGA": 1.0, "HF-KCU": 2.0}})
+    assert right(hf_kcu.who_is_beaten(None, pd.DataFrame(), {"main": timed})) == choice
 
 
 def test_where_the_price_ends():
