@@ -116,6 +116,24 @@ def outputs(notebook):
     return [output for cell in code(notebook) for output in cell.outputs]
 
 
+def unlinked(text, paper):
+    """What a text (Markdown) names without a link: claims and errata, and numbers of a paper's equations and the like.
+
+    Numbers not in headings, code and formulas. One in brackets alone is an equation, but after code, whose shape it is.
+    """
+    named = re.sub(r"\[[^\]]*\]\([^)]*\)(: [A-Z]\d+ to [A-Z]\d+)?", "", text)  # a range beside a link to its list
+    shown = re.sub(r"```.*?```|\$\$.*?\$\$|^#.*?$", "", text, flags=re.DOTALL | re.MULTILINE)
+    shown = re.sub(r"\$[^$\n]*\$", "", re.sub(r"`[^`]*`", "CODE", shown))
+    plain = re.sub(r"\[[^\]]*\]\([^)]*\)", "LINK", shown)
+    kinds = r"(?:Eqs?|Figs?|Figures?|Tables?|Algorithms?|Theorems?|Lemmas?|Corollary|[Ll]ines?)\.?"
+    numbers = r"\(?(?:\d+|[IVX]+)\)?(?!\w)"
+    bare = r"(?<![\w)])(?<!CODE )\(\d{1,2}(?:, \d{1,2})*\)"
+    return [
+        *re.findall(r"(?<![\w/#-])[PHFD]\d{1,2}(?![\w-])", named),
+        *(re.findall(rf"\b{kinds}\s{numbers}|LINK(?:,| and| to|–) ?{numbers}|{bare}", plain) if paper else []),
+    ]
+
+
 def check_no_paths(lab, *claims):
     """Nothing that is shown or recorded has a path of this machine. claims: a file that papers have."""
     written = [path for path in lab.figures.rglob("*") if path.suffix in (".csv", ".jsonl")]

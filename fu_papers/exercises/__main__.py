@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import itertools
 import re
 from collections.abc import Collection
 from typing import Any
@@ -27,13 +30,18 @@ def cells_of(paper: str, count: int = 0, here: Collection[str] = ()) -> list[Any
 
     here: the places in that notebook that their texts can lead to (`fu_papers.places`).
     """
-    cells = [_code("exercise-begin", BEGIN, count + 1)]
-    for number, each in enumerate(_exercises(paper), count + 2):
+    numbers = itertools.count(count + 1)
+    cells = [_code("exercise-begin", BEGIN, next(numbers))]
+    for each in _exercises(paper):
+        number, id = next(numbers), f"exercise-{_id(each)}"
         output = nbformat.v4.new_output(
             "execute_result", {"text/plain": str(each.judge(each.defined(each.stub)))}, execution_count=number
         )
-        text = nbformat.v4.new_markdown_cell(linked(each.text, paper, here), id=f"exercise-{_id(each)}-text")
-        cells += [text, _code(f"exercise-{_id(each)}", each.code, number, [output])]
+        cells += [_text(f"{id}-text", each.text, paper, here), _code(id, each.code, number, [output])]
+        if each.then:
+            text, code = each.further
+            printed = nbformat.v4.new_output("stream", name="stdout", text=_printed(code))
+            cells += [_text(f"{id}-then-text", text, paper, here), _code(f"{id}-then", code, next(numbers), [printed])]
     return cells
 
 
@@ -64,6 +72,18 @@ def _exercises(paper: str) -> list[Exercise]:
 
 def _id(each: Exercise) -> str:
     return each.id.replace("_", "-")
+
+
+def _text(id: str, source: str, paper: str, here: Collection[str]) -> Any:
+    return nbformat.v4.new_markdown_cell(linked(source, paper, here), id=id)
+
+
+def _printed(code: str) -> str:
+    """What a cell prints where nothing but the first of the exercises' cells was run."""
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told):
+        exec(f"{BEGIN}\n{code}", {})
+    return told.getvalue()
 
 
 def _code(id: str, source: str, number: int, outputs: list[Any] | None = None) -> Any:

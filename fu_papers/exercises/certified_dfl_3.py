@@ -60,7 +60,7 @@ EXERCISE = Exercise(
             "1/N of the way",
             lambda x, gradients, hessians, leaves: x - newton(x, gradients, hessians, ~leaves) / len(leaves),
             "This goes 1/N of the way, as Algorithm 1 does when a client leaves: it divides by N once too often "
-            "(errata D4). The whole step is right.",
+            "(erratum D4). The whole step is right.",
         ),
         Mistake(
             "everybody's curvature",
@@ -85,11 +85,11 @@ EXERCISE = Exercise(
                 x - torch.linalg.solve(hessians[~leaves], gradients[~leaves]).mean(dim=0)
             ),
             "Everybody solves with its own curvature here, and the mean of the steps is taken, as the paper does. The "
-            "mean loss has the mean Hessian (errata D2).",
+            "mean loss has the mean Hessian (erratum D2).",
         ),
     ),
     commentary="""
-        The printed correction divides by N twice, so the others get a tenth of the way among ten (errata D4). In
+        The printed correction divides by N twice, so the others get a tenth of the way among ten (erratum D4). In
         section 12, let a client leave a ring of 16, and see where the printed form takes them. Where every client
         deletes equally and all share their designs, printed and corrected agree: then the mean of the steps is the step
         of the mean.

@@ -79,7 +79,7 @@ EXERCISE = Exercise(
     ),
     commentary="""
         No noise is large enough if it is used twice: the difference of two releases is bare. The same happens at once
-        where everybody adds the same vector (errata D1), in the difference of two clients' models. Our releases refuse
+        where everybody adds the same vector (erratum D1), in the difference of two clients' models. Our releases refuse
         noise that has been used (`RepeatedNoise`), and the audit of section 10 finds a release that does it on purpose.
     """,
     same=lambda given, right: torch.equal(given.sign(), right.sign()),

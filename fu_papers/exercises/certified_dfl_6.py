@@ -69,7 +69,7 @@ EXERCISE = Exercise(
         Mistake(
             "classical",
             lambda sensitivity, sigma, epsilon: 1.25 * math.exp(-((epsilon * sigma / sensitivity) ** 2) / 2),
-            "This is the classical bound solved for delta, an upper bound, proved for epsilon < 1 only (errata D8).",
+            "This is the classical bound solved for delta, an upper bound, proved for epsilon < 1 only (erratum D8).",
         ),
         Mistake(
             "b upside down",

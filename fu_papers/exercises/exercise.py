@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fu_papers import links
+
 Arguments = tuple[Any, ...]
 Function = Callable[..., Any]
 STARS = (1, 2, 3)
@@ -47,15 +49,18 @@ class Verdict:
 
 @dataclass(frozen=True, repr=False)
 class Page:
-    """Text in Markdown, which a notebook shows set."""
+    """Text in Markdown, which a notebook shows set, with links for what it names of the paper, of claims and errata."""
 
     text: str
+    paper: str = ""
 
     def __repr__(self) -> str:
         return self.text
 
     def _repr_markdown_(self) -> str:
-        return self.text
+        from fu_papers.places import linked  # brings what reads notebooks, which nobody waits for who only checks
+
+        return links.linked(linked(self.text, self.paper), links.MARKDOWN_LINK)
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,8 @@ class Exercise:
     hints: from a nudge to nearly all of it; mistakes: one of them the wrong sign; commentary: what it was good for.
     reference: what the answer is compared with; by default the solution. same: whether two results, float64 tensors of
     the same shape, count as equal. beyond: what else must be true of the answer; "" or what is wrong.
+    then: Python of a further cell, which does something with a right answer, and prints at once that there is none
+    where there is none; then_text: the cell above it (Markdown).
     """
 
     id: str
@@ -86,6 +93,8 @@ class Exercise:
     reference: Function | None = None
     same: Callable[[Tensor, Tensor], bool] = field(default=lambda given, right: _close(given, right))
     beyond: Callable[[Function], str] = field(default=lambda answer: "")
+    then_text: str = ""
+    then: str = ""
 
     @property
     def paper(self) -> str:
@@ -107,6 +116,11 @@ class Exercise:
     def code(self) -> str:
         """The cell to be filled in."""
         return f'{_tidy(self.stub)}\n\n\ncheck("{self.id}", {self.answer})'
+
+    @property
+    def further(self) -> tuple[str, str]:
+        """The two cells after it, text and code, for who has solved it; empty where there are none."""
+        return _tidy(self.then_text), _tidy(self.then)
 
     @property
     def solved(self) -> str:

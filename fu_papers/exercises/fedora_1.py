@@ -70,7 +70,7 @@ EXERCISE = Exercise(
         Mistake(
             "to be minimised",
             lambda logits, beta: -scored(logits, beta),
-            "This is to be minimised. The paper's constraint is a score *above* a threshold (errata F4).",
+            "This is to be minimised. The paper's constraint is a score *above* a threshold (erratum F4).",
         ),
         Mistake(
             "sum", lambda logits, beta: len(logits) * scored(logits, beta), "The mean over the samples, not the sum."

@@ -16,8 +16,8 @@ EXERCISE = Exercise(
     stars=2,
     minutes=15,
     statement=r"""
-        A threshold is given as a share $s$ of the largest score, $\log C$. With $L_u = (1+\beta) H - \beta \log C$,
-        which mean entropy does it ask for? Return it as a share of $\log C$.
+        A threshold is given as a share $s$ of the largest score, $\log C$. With (28) written as
+        $L_u = (1+\beta) H - \beta \log C$, which mean entropy does it ask for? Return it as a share of $\log C$.
     """,
     stub="""
         def entropy_asked_for(s, beta):

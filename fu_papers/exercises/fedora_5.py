@@ -95,6 +95,6 @@ EXERCISE = Exercise(
     commentary="""
         It is often negative: unseen samples are recognised, too, and a good model is sure of them. This is what the
         notebook runs as *threshold of unseen samples* (`FedORA calibrated` asks for no more). The paper's thresholds
-        ask for far more than a retrained model shows (errata F1).
+        ask for far more than a retrained model shows (erratum F1).
     """,
 )

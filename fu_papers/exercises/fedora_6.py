@@ -25,9 +25,9 @@ EXERCISE = Exercise(
     stars=2,
     minutes=20,
     statement=r"""
-        Minimise $\tfrac12 \lVert \theta - a\rVert^2$ subject to $c^\top \theta \ge \epsilon$, with $\lVert c\rVert =
-        1$. The minimum without the constraint is $a$. Return $\theta^\star$, also where the constraint is inactive.
-        (What is the price $\lambda^\star$ in either case?)
+        A problem of the kind of (7): minimise $\tfrac12 \lVert \theta - a\rVert^2$ subject to
+        $c^\top \theta \ge \epsilon$, with $\lVert c\rVert = 1$. The minimum without the constraint is $a$. Return
+        $\theta^\star$, also where the constraint is inactive. (What is the price $\lambda^\star$ in either case?)
     """,
     stub="""
         def saddle(a, c, epsilon):

@@ -28,7 +28,7 @@ EXERCISE = Exercise(
     minutes=15,
     statement=r"""
         The gradient of the entropy vanishes where the model is sure, which is where it has most to forget. That of
-        $\mathrm{KL}(\mathcal U \Vert p) = \frac1C \sum_c \log \frac{1}{C p_c}$ does not. Write the score with it:
+        $\mathrm{KL}(\mathcal U \Vert p) = \frac1C \sum_c \log \frac{1}{C p_c}$ does not. Write the score (28) with it:
         $\operatorname{mean}\big(H(p) - \beta\,\mathrm{KL}(\mathcal U \Vert p)\big)$ over the rows of `logits` (n, C).
     """,
     stub="""

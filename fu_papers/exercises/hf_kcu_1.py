@@ -45,8 +45,8 @@ EXERCISE = Exercise(
         Mistake(
             SIGN,
             lambda theta, g, H_r, w: theta - w / (1 - w) * torch.linalg.solve(H_r, g),
-            "This is the paper's sign, and the wrong one (errata H1): -H^-1 g leads *towards* the leaving client's own "
-            "minimum. The gradient of those who stay points the other way than g.",
+            "This is the paper's sign, and the wrong one (erratum H1): -H^-1 g leads *towards* the leaving client's "
+            "own minimum. The gradient of those who stay points the other way than g.",
         ),
         Mistake(
             "no weight",
@@ -56,7 +56,7 @@ EXERCISE = Exercise(
         Mistake(
             "no weight, printed sign",
             lambda theta, g, H_r, w: theta - torch.linalg.solve(H_r, g),
-            "This is Eq. (3) as printed: the wrong sign (errata H1), and no weight (H6).",
+            "This is Eq. (3) as printed: the wrong sign (erratum H1), and no weight (erratum H6).",
         ),
         Mistake(
             "weight w",

@@ -48,9 +48,9 @@ EXERCISE = Exercise(
     minutes=20,
     statement=r"""
         For a net with a million parameters the Hessian $H$ has $10^{12}$ entries. Its product with a vector needs none
-        of them: $Hv = \nabla_w \big(v^\top \nabla_w L(w)\big)$, the gradient of a number. Return $Hv$ for any function
-        `loss` of a vector `w` (d,), with two calls of `torch.autograd.grad`. (The first needs `create_graph=True`, so
-        that the second can go through it.)
+        of them, by Eq. (5): $Hv = \nabla_w \big(v^\top \nabla_w L(w)\big)$, the gradient of a number. Return $Hv$ for
+        any function `loss` of a vector `w` (d,), with two calls of `torch.autograd.grad`. (The first needs
+        `create_graph=True`, so that the second can go through it.)
     """,
     stub="""
         def hessian_product(loss, w, v):

@@ -41,10 +41,11 @@ EXERCISE = Exercise(
     stars=2,
     minutes=30,
     statement=r"""
-        Solve $Hv = g$ knowing only the function `product(p)` $= Hp$. Start with $v = 0$, residual $r = g$, direction $p
-        = g$, and repeat `k` times: $\alpha = \frac{r^\top r}{p^\top Hp}$, $v \leftarrow v + \alpha p$, $r_{\text{new}}
-        = r - \alpha Hp$, $p \leftarrow r_{\text{new}} + \frac{r_{\text{new}}^\top r_{\text{new}}}{r^\top r} p$. Return
-        $v$ after `k` steps.
+        Solve $Hv = g$ knowing only the function `product(p)` $= Hp$, as Algorithm 1 does from line 6 on. Start with
+        $v = 0$, residual $r = g$, direction $p = g$, and repeat `k` times: $\alpha = \frac{r^\top r}{p^\top Hp}$,
+        $v \leftarrow v + \alpha p$, $r_{\text{new}} = r - \alpha Hp$,
+        $p \leftarrow r_{\text{new}} + \frac{r_{\text{new}}^\top r_{\text{new}}}{r^\top r} p$. Return $v$ after `k`
+        steps.
     """,
     stub="""
         def conjugate_gradients(product, g, k):

@@ -54,7 +54,7 @@ EXERCISE = Exercise(
         ),
     ),
     commentary="""
-        Towards the optimum of the client that asked to be forgotten (errata H1). It is a test, too:
+        Towards the optimum of the client that asked to be forgotten (erratum H1). It is a test, too:
         tests/fu_core/unlearning/test_hf_kcu.py. In section 13, set the sign to -1 and see the path.
     """,
 )

@@ -66,7 +66,7 @@ EXERCISE = Exercise(
         Mistake(
             "divided by m",
             lambda theta, gradients, gone, H_r: stepped(theta, H_r, gradients[gone].mean(dim=0)),
-            "This is their mean gradient, as in Eq. (3): too long by (n - m) / m (errata H6).",
+            "This is their mean gradient, as in Eq. (3): too long by (n - m) / m (erratum H6).",
         ),
         Mistake(
             "multiplied",
@@ -76,7 +76,7 @@ EXERCISE = Exercise(
     ),
     commentary="""
         The factor is m / (n - m) on the mean gradient of what leaves. For one whole client it is w / (1 - w). Under
-        objective (2), which keeps the client's weight although it holds less, the right vector is centred as well
-        (errata H6): set `client_weights="fixed"` to see the difference.
+        objective, Eq. (2), which keeps the client's weight although it holds less, the right vector is centred as well
+        (erratum H6): set `client_weights="fixed"` to see the difference.
     """,
 )

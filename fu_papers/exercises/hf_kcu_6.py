@@ -51,7 +51,7 @@ EXERCISE = Exercise(
     ),
     commentary="""
         With the paper's beta = 0.01 and ten clients: a thousandth of the model's length, and less with more clients
-        (errata H2). A model that has hardly moved keeps its test accuracy, is produced quickly, and has forgotten
+        (erratum H2). A model that has hardly moved keeps its test accuracy, is produced quickly, and has forgotten
         nothing.
     """,
 )

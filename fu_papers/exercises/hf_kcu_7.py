@@ -43,7 +43,7 @@ EXERCISE = Exercise(
         Mistake(
             "as the table",
             lambda unlearned, retrained, original: abs(unlearned - retrained) / abs(original - retrained),
-            'This gives the paper\'s 0.38: the fraction without the "1 -" (errata H3).',
+            'This gives the paper\'s 0.38: the fraction without the "1 -" (erratum H3).',
         ),
         Mistake(
             "from the original",
@@ -57,7 +57,7 @@ EXERCISE = Exercise(
         ),
     ),
     commentary="""
-        No other row of the paper's CF column follows from its accuracies either (errata H3). And where original and
+        No other row of the paper's CF column follows from its accuracies either (erratum H3). And where original and
         retrained differ by less than the noise of a test accuracy, the fraction says nothing at all; our tables leave
         it out there (`fu_papers.hf_kcu.metrics`).
     """,

@@ -23,7 +23,7 @@ EXERCISE = Exercise(
     statement=r"""
         The clients that leave have trained once more: the rows of `deltas` (K, d) are their ordinary updates, `sizes`
         (K,) their sample counts. In PUF-Special nobody else takes part, so $n$ in Eq. (6) is the sum of `sizes`. Return
-        the unlearned model $w_{\bar u} = w - \eta_u \Delta^-$.
+        the unlearned model of Eq. (9), $w_{\bar u} = w - \eta_u \Delta^-$.
     """,
     stub="""
         def special(w, deltas, sizes, eta_u):

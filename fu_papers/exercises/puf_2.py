@@ -30,10 +30,10 @@ EXERCISE = Exercise(
     stars=1,
     minutes=10,
     statement=r"""
-        For one value of $\eta_u$, PUF-Regular (7, 8) is nothing but a round of FedAvg with the server's rate $\eta_r$:
-        $w + \eta_r \sum_i \frac{n_i}{n} \Delta_i$ over all clients, whoever leaves. Find it on paper, and then show it:
-        return that FedAvg model, made by PUF's own pseudo-gradient. (`puf` refuses an $\eta_u$ that is not positive;
-        `pseudo_gradient` does not.)
+        For one value of $\eta_u$, PUF-Regular, Eqs. (7) and (8), is nothing but a round of FedAvg with the server's
+        rate $\eta_r$: $w + \eta_r \sum_i \frac{n_i}{n} \Delta_i$ over all clients, whoever leaves. Find it on paper,
+        and then show it: return that FedAvg model, made by PUF's own pseudo-gradient. (`puf` refuses an $\eta_u$ that
+        is not positive; `pseudo_gradient` does not.)
     """,
     stub="""
         def fedavg_by_puf(w, deltas, sizes, leaves, eta_r):
@@ -51,7 +51,7 @@ EXERCISE = Exercise(
     """,
     trials=trials,
     hints=(
-        "Write (7) as one sum over all clients: a client that stays has the factor eta_r, one that leaves -eta_u.",
+        "Write Eq. (7) as one sum over all clients: a client that stays has the factor eta_r, one that leaves -eta_u.",
         "For FedAvg both factors must be the same: eta_r = -eta_u.",
     ),
     mistakes=(
@@ -59,7 +59,7 @@ EXERCISE = Exercise(
             SIGN,
             lambda w, deltas, sizes, leaves, eta_r: regular(w, deltas, sizes, leaves, eta_r=eta_r, eta_u=eta_r),
             "With eta_u = eta_r who leaves is subtracted as much as others are added. FedAvg adds everybody: mind the "
-            "minus before eta_u in (7).",
+            "minus before eta_u in Eq. (7).",
         ),
         Mistake(
             "none",

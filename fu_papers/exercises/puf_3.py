@@ -25,10 +25,10 @@ EXERCISE = Exercise(
     stars=2,
     minutes=15,
     statement=r"""
-        In both modes the mean update of who leaves is subtracted $\eta_u |D_u| / n$ times, where $|D_u|$ samples leave.
-        But $n$ counts only those who take part: in Special the leaving clients alone, in Regular everybody. Given
-        PUF-Special's `eta_u`, return the $\eta_u$ with which PUF-Regular pushes equally hard. `sizes` (N,) are all
-        clients' sample counts, `leaves` (N,) says who leaves.
+        In both modes, by Eqs. (6) to (8), the mean update of who leaves is subtracted $\eta_u |D_u| / n$ times, where
+        $|D_u|$ samples leave. But $n$ counts only those who take part: in Special the leaving clients alone, in Regular
+        everybody. Given PUF-Special's `eta_u`, return the $\eta_u$ with which PUF-Regular pushes equally hard. `sizes`
+        (N,) are all clients' sample counts, `leaves` (N,) says who leaves.
     """,
     stub="""
         def regular_eta(sizes, leaves, eta_u):
@@ -70,7 +70,7 @@ EXERCISE = Exercise(
     ),
     commentary="""
         One of ten equal clients: 2 and 20 agree. Two of ten: Regular pushes twice as hard as Special with the same
-        defaults, which the paper does not say (errata P7). `fu_core.unlearning.puf.effective_step` tells it for any
+        defaults, which the paper does not say (erratum P7). `fu_core.unlearning.puf.effective_step` tells it for any
         case.
     """,
 )

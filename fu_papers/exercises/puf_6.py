@@ -1,4 +1,4 @@
-"""NoT in three lines, registered."""
+"""NoT in three lines, registered, and sent to the arena."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ EXERCISE = Exercise(
         it in three lines, and register it, so that `fu_core.unlearn("my NoT", ...)` serves requests with it and it can
         stand in every table. `trained.model` is the vector $w$; `trained.horizontal.model.views(w)` cuts it into
         tensors *that share its memory*, by name and in the order of the layers. The checker's net has two linear
-        layers.
+        layers. Then run the cell after it: it sends your method to the [arena](05_arena.ipynb), beside NoT.
     """,
     stub="""
         # @fu_core.register("my NoT", paper="mine", colour="#d98cc0")
@@ -105,4 +105,24 @@ EXERCISE = Exercise(
     """,
     reference=with_layers("0"),
     beyond=registered,
+    then_text="""
+        **In the arena.** Client 3 of five asks to be forgotten by sixteen small models, some seconds of training.
+        `left` is what is left of doing nothing's distance from Retrain, in percent, so that the two rows to compare
+        yours with are *Original*, 100, and *NoT*: whose row must yours equal?
+    """,
+    then="""
+        from fu_papers.arena import compare
+
+        if "my NoT" in fu_core.methods():
+            digits = fu_core.load("digits").subset(n_train=400, seed=0)
+            held = fu_core.partition.dirichlet(digits.y_train, 5, alpha=0.3, seed=0)
+            clients = [(digits.x_train[rows], digits.y_train[rows]) for rows in held]
+            place = fu_core.Federation(fu_core.build("mlp", digits), clients, fu_core.ClientOpt(lr=0.1, batch_size=10))
+            frame = compare(place, ["client-3"], ["NoT", "my NoT"], rounds=10, models=16)
+            print(frame[["method", "left", "auc", "price", "test"]].round(2).to_string(index=False))
+            crowds = frame.attrs["about"]["hashes"]  # of sixteen models each
+            print("The very models that NoT makes:", crowds["client-3: my NoT"] == crowds["client-3: NoT"])
+        else:
+            print("Nobody is registered as 'my NoT' yet.")
+    """,
 )

@@ -46,9 +46,9 @@ def hint(id: str, number: int = 1) -> Page:
     if not isinstance(number, int) or number < 1:
         raise ValueError(f"number must be a whole number >= 1, got {number!r}")
     shown = min(number, len(chosen.hints))
-    return Page(f"Hint {shown} of {len(chosen.hints)}: {chosen.hints[shown - 1]}")
+    return Page(f"Hint {shown} of {len(chosen.hints)}: {chosen.hints[shown - 1]}", chosen.paper)
 
 
 def solution(id: str) -> Page:
     """A solution, and what there is to learn from it."""
-    return Page(exercise(id).solved)
+    return Page(exercise(id).solved, exercise(id).paper)

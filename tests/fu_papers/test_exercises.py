@@ -1,7 +1,9 @@
 """Every exercise answers: its solution is right, every wrong answer gets the hint that fits. Notebooks have them."""
 
+import time
 from collections import Counter
 from inspect import signature
+from textwrap import dedent
 
 import nbformat
 import pytest
@@ -13,12 +15,14 @@ from fu_core.federation import graphs
 from fu_core.federation.server import aggregate
 from fu_core.unlearning import fedora_score, gaussian_mechanism, hf_kcu, method, puf
 from fu_core.unlearning.baselines import fed_eraser
+from fu_papers.arena import results as arena_results
 from fu_papers.exercises import check, exercise, exercises, hint, solution
-from fu_papers.exercises.__main__ import TAG, cells_of, put_into
+from fu_papers.exercises.__main__ import BEGIN, TAG, cells_of, put_into
 from fu_papers.exercises.exercise import SIGN, STARS
 from fu_papers.hf_kcu.metrics import causal_faithfulness
 from fu_papers.lab.notebooks import guides, notebooks
-from fu_papers.places import marks
+from fu_papers.places import linked, marks
+from tests.notebook_lab import unlinked
 
 IDS = list(exercises())
 MISTAKES = [(id, mistake.name) for id in IDS for mistake in exercise(id).mistakes]
@@ -145,6 +149,23 @@ def test_hints_and_solution_are_shown(id):
         hint(id, 0)
 
 
+@pytest.mark.parametrize("id", IDS)
+def test_what_it_names_of_the_paper_of_claims_and_of_errata_is_a_link(id):
+    """Where it is Markdown: what a check says is plain text."""
+    chosen = exercise(id)
+    helps = [hint(id, number + 1) for number in range(len(chosen.hints))]
+    shown = [linked(text, chosen.paper) for text in (chosen.text, chosen.further[0])]
+    shown += [page._repr_markdown_() for page in (*helps, solution(id))]
+    assert [text for text in shown if unlinked(text, chosen.paper if chosen.paper in PAPERS else "")] == []
+
+
+def test_a_link_in_a_hint_leads_where_it_says_and_its_plain_text_has_none():
+    named = hint("puf-2")
+    assert "[Eq. (7)](../fu_papers/places.md#place-puf-eq-7)" in named._repr_markdown_()
+    assert "Eq. (7) as one sum" in repr(named)
+    assert "[erratum P7](../fu_papers/errata.md#p7)" in solution("puf-3")._repr_markdown_()
+
+
 def test_an_exercise_that_is_not_there_is_named_with_the_nearest():
     with pytest.raises(ValueError, match="did you mean 'puf-2'"):
         check("puf2", None)
@@ -247,6 +268,46 @@ def test_beyond_the_largest_rate_training_diverges():
     assert lengths[1] > 1e3
 
 
+def run_after(*cells):
+    """The names that a notebook has after the first cell of the exercises and then these."""
+    names = {"__name__": "__main__"}
+    for cell in (BEGIN, *cells):
+        exec(cell, names)
+    return names
+
+
+def test_a_registered_method_is_sent_to_the_arena_and_lands_where_not_does(capsys):
+    """puf-6: the same numbers and the same bits, in well under twenty seconds; and the controls hold there."""
+    chosen, begun = exercise("puf-6"), time.monotonic()
+    names = run_after(dedent(chosen.solution), chosen.further[1])
+    assert time.monotonic() - begun < 20
+    frame = names["frame"]
+    mine, theirs = (frame[frame.method == name].iloc[0] for name in ("my NoT", "NoT"))
+    for number in ("left", "left_low", "left_high", "klom_forget", "auc", "price", "test", "forget"):
+        assert mine[number] == theirs[number]
+    assert arena_results.wrong_controls(frame) == []
+    assert frame.set_index("method").left["Original"] == pytest.approx(100)
+    assert "The very models that NoT makes: True" in capsys.readouterr().out
+
+
+def test_another_method_than_not_is_told_from_it(capsys):
+    nothing = dedent("""
+        @fu_core.register("my NoT", paper="mine", colour="#d98cc0")
+        def nothing(trained, deletion, config):
+            return trained.model.clone()
+    """)
+    run_after(nothing, exercise("puf-6").further[1])
+    assert "The very models that NoT makes: False" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("id", [id for id in IDS if exercise(id).then])
+def test_before_it_is_solved_its_further_cell_only_says_so(id, capsys):
+    text, code = exercise(id).further
+    assert text
+    run_after(code)
+    assert "yet" in capsys.readouterr().out
+
+
 # --- in the notebooks ---
 
 BOOKS = guides() | notebooks()
@@ -262,7 +323,7 @@ def test_the_notebook_has_them_as_they_are_here_and_as_their_stubs_print(paper):
     wanted = cells_of(paper, count, [mark for cell in notebook.cells for mark in marks(cell.source)])
     assert notebook.cells[begin : begin + len(wanted)] == wanted
     tagged = [cell for cell in notebook.cells if TAG in cell.metadata.get("tags", [])]
-    assert len(tagged) == 1 + sum(exercise(id).paper == paper for id in IDS)
+    assert len(tagged) == 1 + sum(1 + bool(exercise(id).then) for id in IDS if exercise(id).paper == paper)
 
 
 def test_putting_them_in_twice_changes_nothing_and_other_code_may_not_follow():
