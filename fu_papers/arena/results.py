@@ -28,6 +28,7 @@ Chunk = tuple[Mapping[str, Any], int]  # what `runs.unlearn` tells of so many mo
 REASONS = ("unsupported", "diverged")
 AS_GOOD = 2.0  # times the floor: below it, unlearned models count as told apart from retrained ones by nobody
 NOTHING = "Original"
+STAYS, LEAVES = 25.0, 10.0  # percent of triggered images: a backdoor works above, and not below
 MUST_FAIL = (NOTHING, CONSTANT, DESTROYED)
 SHOWN = {NOTHING: "do nothing (Original)", AGAIN: FLOOR}
 
@@ -226,6 +227,15 @@ def ranking(frame: pd.DataFrame) -> pd.DataFrame:
             row["as_good"] = int((there.klom_forget <= AS_GOOD * there.floor).sum())
         rows.append(row)
     return pd.DataFrame(rows).sort_values("left", kind="stable", na_position="last").reset_index(drop=True)
+
+
+def backdoors_tell(frame: pd.DataFrame) -> bool:
+    """Does every backdoor stay where nothing is done, and leave with retraining? True where nobody carries one."""
+    if "backdoor" not in frame:
+        return True
+    marked = frame[frame.backdoor.notna()]
+    stays, leaves = (marked.backdoor[marked.method == name] for name in (NOTHING, AGAIN))
+    return bool((stays > STAYS).all() and (leaves < LEAVES).all())
 
 
 def with_a_server(frame: pd.DataFrame) -> pd.DataFrame:

@@ -99,6 +99,8 @@ NOTEBOOKS = {
             "methods": ["PUF-Special", "Natural"], "slow_methods": [], "slow_models": 4, "models": 4, "few_models": 4,
             "memory_models": 4, "chunk": 4, "clients": 3, "n_train": 60, "n_val": 30, "n_test": 40, "rounds": 2,
             "epochs": 1.0, "recovery_cap": 1, "natural_rounds": 1, "examples": 10, "resamples": 10,
+            "further_places": [], "further_models": 4, "relearn_requests": ["client-1"], "relearn_models": 1,
+            "relearn_cap": 1,
         },
         untried=("judge",),
     ),

@@ -167,6 +167,15 @@ def test_a_backdoor_stays_with_who_does_nothing_and_leaves_with_retrain(everywhe
     assert everywhere[everywhere.setting != BACKDOOR].backdoor.isna().all()
 
 
+def test_whether_backdoors_tell_is_a_question_of_both_references(everywhere):
+    assert results.backdoors_tell(everywhere)
+    assert results.backdoors_tell(everywhere.drop(columns="backdoor"))  # there is none
+    for name, success in (("Original", 1.0), (AGAIN, 60.0)):
+        wrong = everywhere.copy()
+        wrong.loc[(wrong.method == name) & wrong.backdoor.notna(), "backdoor"] = success
+        assert not results.backdoors_tell(wrong)
+
+
 def test_who_does_nothing_has_nothing_to_learn_again_and_retrain_is_the_unit(everywhere, study):
     there = everywhere[everywhere.setting != VERTICAL].set_index(["setting", "method"])
     for place in (study.experiment.settings[0], BACKDOOR, RING):
@@ -206,7 +215,7 @@ def test_the_picture_of_the_worlds_hides_nothing(everywhere):
     rows.loc[rows.method == AGAIN, "klom_forget"] = rows.floor.max()
     rows.loc[rows.method.isin(results.MUST_FAIL), "low"] = 1e9
     fig = figures.worlds_figure(rows)
-    assert [ax.get_title().split("\n")[0] for ax in fig.axes] == ["a backdoor", "peers on a ring", "vertical parties"]
+    assert [ax.get_title().split(": ")[0] for ax in fig.axes] == ["a backdoor", "peers on a ring", "vertical parties"]
     for ax, place in zip(fig.axes, (BACKDOOR, RING, VERTICAL), strict=True):
         names = [label.get_text().removesuffix(" →") for label in ax.get_yticklabels()]
         there = rows[(rows.setting == place) & rows.klom_forget.notna()]
