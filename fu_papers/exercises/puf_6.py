@@ -67,7 +67,7 @@ EXERCISE = Exercise(
         it in three lines, and register it, so that `fu_core.unlearn("my NoT", ...)` serves requests with it and it can
         stand in every table. `trained.model` is the vector $w$; `trained.horizontal.model.views(w)` cuts it into
         tensors *that share its memory*, by name and in the order of the layers. The checker's net has two linear
-        layers. Then run the cell after it: it sends your method to the [arena](05_arena.ipynb), beside NoT.
+        layers. Then run the cell after it: it sends your method to the arena, beside NoT.
     """,
     stub="""
         # @fu_core.register("my NoT", paper="mine", colour="#d98cc0")
