@@ -6,6 +6,7 @@ Tables III to VI are in `fu_papers.puf.printed_tables`. Every function takes the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,8 +14,10 @@ import pandas as pd
 
 from fu_core.unlearning.method import method as registered
 from fu_papers.evidence import completed
+from fu_papers.lab.paths import figures_dir
 from fu_papers.lab.record import Record
 from fu_papers.look import mean_spread, published
+from fu_papers.parameters import SIZES
 from fu_papers.problem_figures import title
 from fu_papers.problems import Setting
 from fu_papers.puf.grid import AGAIN, PUFS, Experiment, Scenario
@@ -22,6 +25,7 @@ from fu_papers.puf.printed_tables import DASH
 from fu_papers.puf.results import Unlearnings, as_published, rows_of, unsupported
 from fu_papers.puf.runs import best_trial
 
+SURE = 2  # a gap of so many noise floors is a gap
 NOT_HERE = "not implemented here"
 # our name of a need -> heading of doing without, the published table's column
 COLUMNS = {
@@ -48,6 +52,39 @@ def gap_table(runs: pd.DataFrame) -> pd.DataFrame:
     floor = r[r.method == AGAIN].groupby("setting").delta_forget.mean().round(1)
     gap.insert(2, "forget gap, noise floor", floor.reindex(gap.index))
     return gap.rename(index=title)
+
+
+def gaps_by_size(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
+    """The forget gap of these runs, and beside it of every larger profile whose runs are saved: a row per setting.
+
+    In points, and in noise floors, of which a gap that can be told from a second retraining has several.
+    """
+    above = {profile: figures_dir(profile, e.paper) / "runs.csv" for profile in SIZES[SIZES.index(e.profile) + 1 :]}
+    saved = {profile: path for profile, path in above.items() if path.exists()}
+    found = {profile: pd.read_csv(path, comment="#", low_memory=False) for profile, path in saved.items()}
+    rows = []
+    for profile, frame in {e.profile: runs, **found}.items():
+        r = frame.rename(columns={"scenario": "group"})
+        r = r[(r.group == "clients") & (r.stop == "test")]
+        floors = r[r.method == AGAIN].groupby("setting").delta_forget.mean()
+        for setting, gaps in r[r.method == "Original"].groupby("setting", sort=False).delta_forget:
+            mean, floor = float(gaps.mean()), float(floors[setting])
+            rows.append({"profile": profile, "setting": title(str(setting)), "runs": len(gaps),
+                         "forget gap, mean": mean, "forget gap, min": gaps.min(), "noise floor": floor,
+                         "gap / floor": mean / floor if floor else math.inf})  # fmt: skip
+    return pd.DataFrame(rows).round(1)
+
+
+def most_to_forget(gaps: pd.DataFrame) -> str:
+    """What `gaps_by_size` says in words: where most is to be forgotten, where that is surest, and where it is not."""
+    most, surest = (gaps.loc[gaps[column].idxmax()] for column in ("forget gap, mean", "gap / floor"))
+    unsure = int((gaps["gap / floor"] < SURE).sum())
+    return (
+        f"Most to forget: {most['forget gap, mean']:g} points, {most.setting} at {most.profile}, "
+        f"{most['gap / floor']:g} times the floor. "
+        f"Surest: {surest.setting} at {surest.profile}, {surest['gap / floor']:g} times the floor, "
+        f"{surest['forget gap, mean']:g} points. Less than {SURE} times: {unsure} of {len(gaps)} rows"
+    )
 
 
 def needs_table(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from matplotlib.colors import to_hex
 
 from fu_core.unlearning.method import method as registered
 from fu_papers.lab.record import Record
-from fu_papers.look import colour, published, show_table, style
+from fu_papers.look import colour, published, save_table, show_table, style
 from fu_papers.puf import figures, printed_tables, recovery_figures, results, show, stages, tables
 from fu_papers.puf.grid import (
     AGAIN,
@@ -709,6 +709,25 @@ def test_the_gap_is_the_mean_and_the_smallest_of_a_settings_requests():
     assert gap["forget gap, min"].tolist() == [20.0, 30.0]
     assert gap["yeom gap, mean"].tolist() == [17.5, 25.0]  # |65 - 40| and |30 - 40|: absolute
     assert gap["yeom gap, min"].tolist() == [10.0, 25.0]
+
+
+def test_gaps_stand_beside_those_of_larger_sizes_in_points_and_in_noise_floors(tmp_path, monkeypatch):
+    monkeypatch.setenv("FU_FIGURES", str(tmp_path))
+    e, here = E.changed(profile="quick"), tidy()
+    alone = tables.gaps_by_size(e, here)
+    assert alone.profile.unique().tolist() == ["quick"]
+    assert alone["forget gap, mean"].tolist() == [30.0, 30.0]  # 90 against 60, the floor is 3
+    assert alone["gap / floor"].tolist() == [10.0, 10.0]
+    (tmp_path / "workstation" / "puf").mkdir(parents=True)
+    changes = {("clients", SKEWED, None, "Original"): {"forget": 64.5}}
+    save_table(results.saved(tidy(changes)), tmp_path / "workstation" / "puf" / "runs.csv", "digits # bundled")
+    both = tables.gaps_by_size(e, here)
+    assert both.profile.tolist() == ["quick", "quick", "workstation", "workstation"]
+    assert both["gap / floor"].tolist() == [10.0, 10.0, 1.5, 10.0]
+    assert both.runs.tolist() == [2, 2, 2, 2]
+    told = tables.most_to_forget(both)
+    assert "30 points" in told
+    assert told.endswith("Less than 2 times: 1 of 4 rows")
 
 
 # --- what the notebook shows of a scenario ---------------------------------------------------------------------------
