@@ -62,6 +62,19 @@ def overprinted(fig: Figure) -> list[str]:
     return found
 
 
+def crossed(fig: Figure) -> list[str]:
+    """Names of dots that a line of data passes under."""
+    found = []
+    for ax in fig.axes:
+        lines = [line.get_transform().transform_path(line.get_path()) for line in ax.lines if _of_data(line, ax)]
+        for text in ax.texts:
+            if text.get_text() and isinstance(text, Annotation):
+                box = text.get_window_extent().padded(-SLACK)
+                under = any(line.intersects_bbox(box, filled=False) for line in lines)
+                found += [f"a line passes under {text.get_text()!r}"] * under
+    return found
+
+
 def alike(fig: Figure) -> list[str]:
     """Entries of one legend that cannot be told apart: colours too near, with the same marker and the same dashes."""
     found = []

@@ -187,6 +187,31 @@ def test_names_of_dots_lie_on_no_dot_and_on_no_name():
     assert len(beside) > 10
 
 
+def test_names_of_dots_that_lines_join_lie_on_no_line_if_that_is_asked_for():
+    ways = [
+        [(0.0, 2.9), (1.3, 2.2), (2.7, 1.3), (4.7, 1.2), (15.0, 1.8)],
+        [(1.0, 1.8), (2.3, 0.9), (4.3, 0.9), (10, 3)],
+    ]
+    ways += [[(1.3, 2.2), (1.7, 1.7), (3.0, 1.3), (5.5, 0.4), (12.0, 2.5)], [(1.3, 1.3), (2.0, 0.8), (5.5, 0.4)]]
+    found = []
+    for off_lines in (True, False):
+        with report.style():
+            fig = Figure(figsize=(7, 4.2))
+            ax = fig.subplots()
+            for way in ways:
+                ax.plot(*zip(*way, strict=True))
+                ax.scatter(*zip(*way, strict=True))
+            ax.set(xlim=(-1, 16), ylim=(0, 3.3))
+            dots = [dot for way in ways for dot in way]
+            report.label_dots(ax, [(*dot, str(k), "#333333") for k, dot in enumerate(dots)], off_lines=off_lines)
+            fig.draw_without_rendering()
+            assert pictures.overprinted(fig) == []
+            found.append(pictures.crossed(fig))
+    ours, beside = found
+    assert ours == []
+    assert len(beside) > 2
+
+
 def plain(ax, labels):
     for x, y, text, ink in labels:
         ax.annotate(text, (x, y), xytext=(5, 4), textcoords="offset points", color=ink)

@@ -32,7 +32,7 @@ from fu_papers.puf.grid import (
 )
 from fu_papers.puf.runs import STOP_RULES
 from fu_papers.study import Cell, wide
-from tests.pictures import faults
+from tests.pictures import crossed, faults
 from tests.puf_lab import experiment
 
 SKEWED, EVEN, SITES = "cifar10/dirichlet-0.3/tiny_cnn", "cifar10/iid/tiny_cnn", "phantom/site/small_res_unet"
@@ -1305,7 +1305,9 @@ def drawn():
 
 
 def test_no_figure_has_a_legend_on_data_a_dot_outside_or_a_name_on_a_name():
-    assert {name: found for name, fig in drawn().items() if (found := faults(fig))} == {}
+    figures_drawn = drawn()
+    assert {name: found for name, fig in figures_drawn.items() if (found := faults(fig))} == {}
+    assert [name for name in ("sweep", "sweep, hospitals") if crossed(figures_drawn[name])] == []
 
 
 def test_no_figure_of_runs_that_fell_deep_and_gave_up_loses_them():
