@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ def ranking_table(ranked: pd.DataFrame) -> pd.DataFrame:
                 "at 0.1 %": f"{100 * row['tpr_01']:.0f} %",
                 "RMIA AUC": f"{row['rmia']:.2f}",
                 "excess ε": f"{row['excess']:.1f}",
-                **({"learned again in": relearned(row["relearn"], row["relearn_capped"])} if "relearn" in row else {}),
+                **relearned(row),
                 "forget acc. off": f"{row['forget_gap']:.1f}",
                 "stayers exposed": f"{row['exposure']:+.3f}",
                 "test acc. lost": f"{row['lost']:.1f}",
@@ -73,9 +74,15 @@ def interval(value: float, low: float, high: float) -> str:
     return f"{value:.0f} [{low:.0f}, {high:.0f}]"
 
 
-def relearned(ratio: float, capped: float) -> str:
-    """Times as many passes as a retrained model needs; "≥" where some models had not got there when it ended."""
-    return "–" if pd.isna(ratio) else f"{'≥ ' if capped else ''}{number(ratio, 2)}"
+def relearned(row: Mapping[Any, Any]) -> dict[str, str]:
+    """The column of learning again, where that was measured: times as many passes as a retrained model needs.
+
+    "≥" where some models had not got there when it ended.
+    """
+    if "relearn" not in row:
+        return {}
+    ratio, ended = row["relearn"], "≥ " if row["relearn_capped"] else ""
+    return {"learned again in": "–" if pd.isna(ratio) else f"{ended}{number(ratio, 2)}"}
 
 
 def request_table(frame: pd.DataFrame, setting: str, request: str) -> pd.DataFrame:
@@ -99,7 +106,7 @@ def request_table(frame: pd.DataFrame, setting: str, request: str) -> pd.DataFra
                 "retained": number(row["klom_retain"]),
                 "U-LiRA AUC": f"{row['auc']:.2f} [{row['auc_low']:.2f}, {row['auc_high']:.2f}]",
                 "excess ε": f"{row['excess']:.1f}",
-                **({"learned again in": relearned(row["relearn"], row["relearn_capped"])} if "relearn" in row else {}),
+                **relearned(row),
                 **({"backdoor %": f"{row['backdoor']:.1f}"} if pd.notna(row.get("backdoor")) else {}),
                 "forget acc. %": f"{row['forget']:.1f}",
                 "test acc. %": f"{row['test']:.1f}",

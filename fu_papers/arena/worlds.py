@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Any, Self
 
 import torch
@@ -38,6 +37,7 @@ from fu_papers.arena.pools import Pool, Recovery, Sides, accuracies, outputs_of
 from fu_papers.fedora.problem import column_blocks
 from fu_papers.lab.device import device
 from fu_papers.problems import Problem, Setting, client_opt, problem
+from fu_papers.puf.trainings import TRIGGER
 
 SERVER = "server"
 GRAPHS = ("ring", "complete")
@@ -45,7 +45,6 @@ BACKDOOR, VERTICAL = "backdoor", "vertical"
 WORLDS = (BACKDOOR, *GRAPHS, VERTICAL)  # the fourth part of a place
 NAMES = {SERVER: "a server", BACKDOOR: "a backdoor", "ring": "peers on a ring",
          "complete": "peers, all linked", VERTICAL: "vertical parties"}  # fmt: skip
-TRIGGER = Trigger(size=3, target=7)  # as in PUF's runs
 
 
 @dataclass(frozen=True)
@@ -286,12 +285,10 @@ class World:
 
     def attack_success(self, models: Tensor | list[Any]) -> list[float] | None:
         """How often the trigger calls up its class (percent) under each model; None where nothing carries one."""
-        if self.trigger is None:
+        if (trigger := self.trigger) is None:
             return None
-        x, y = self.p.test
-        singles = list(models.split(1)) if isinstance(models, Tensor) else [[ensemble] for ensemble in models]
-        found = []
-        for one in singles:
-            outputs = partial(outputs_of, self.model, one)
-            found.append(attack_success(lambda x, of=outputs: of(x)[0], x, y, self.trigger))  # type: ignore[misc]
-        return found
+
+        def success(one: Tensor | list[Any]) -> float:
+            return attack_success(lambda x: outputs_of(self.model, one, x)[0], *self.p.test, trigger)
+
+        return [success(models[k : k + 1]) for k in range(len(models))]

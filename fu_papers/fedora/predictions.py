@@ -9,13 +9,12 @@ import numpy as np
 import pandas as pd
 from IPython.display import HTML
 
+from fu_papers.fedora.claims import BACKDOORED
 from fu_papers.fedora.grid import Experiment, Task
+from fu_papers.fedora.page import OURS
 from fu_papers.fedora.results import dataset_title, kept_model, request_title, rows_of, shown, with_backdoor
 from fu_papers.lab.record import Record
 from fu_papers.predict import all_of, letter, reveal
-
-OURS = "FedORA"  # the scalar dual
-RESISTS = 10.0  # percent of backdoored samples, below which claim F4 calls a backdoor gone
 
 
 def price_ends(prices: Sequence[float], scores: Sequence[float], epsilon: float) -> HTML:
@@ -120,7 +119,7 @@ def backdoor_after(e: Experiment, runs: pd.DataFrame) -> HTML:
     it, or no use."""
     rows = pd.concat([_of(runs, task, OURS) for task in e.tasks(labels=True)])
     found = with_backdoor(rows)
-    rid = int((found.kept.asr < RESISTS).sum())
+    rid = int((found.kept.asr < BACKDOORED).sum())
     counts = {"a": rid, "b": len(found.kept) - rid, "c": found.diverged + found.ruined}
     most = [choice for choice, count in counts.items() if count == max(counts.values())]
     because = (

@@ -185,8 +185,9 @@ def test_who_does_nothing_has_nothing_to_learn_again_and_retrain_is_the_unit(eve
     assert (there.relearn.dropna() >= 0).all()
     # a net whose outputs do not depend on its hidden layer learns nothing in the time: it is counted
     assert there.relearn_capped[BACKDOOR, "Constant output"] == 1
-    assert tables.relearned(2.0, 0.5) == "≥ 2"
-    assert tables.relearned(float("nan"), 0.0) == "–"
+    assert tables.relearned({"relearn": 2.0, "relearn_capped": 0.5}) == {"learned again in": "≥ 2"}
+    assert tables.relearned({"relearn": float("nan"), "relearn_capped": float("nan")}) == {"learned again in": "–"}
+    assert tables.relearned({}) == {}
     lost = [r.metrics for c, r in study.run("relearning").items() if c.setting == VERTICAL]
     assert all("vertical parties hold parts" in metrics["unsupported"] for metrics in lost)
 

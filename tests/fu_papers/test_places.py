@@ -40,11 +40,12 @@ def test_its_code_is_there(place):
 
 def test_figures_and_tables_name_files_that_every_profile_has():
     profiles = {path.parent for path in (ROOT / "figures").glob("*/*/*.png")}
-    profiles -= {ROOT / "figures" / "workstation" / "puf"}  # which grows by a setting at a time
+    growing = ROOT / "figures" / "workstation" / "puf"  # by a setting at a time: its sweeps are to come
     assert profiles
     for place in places().values():
         for folder in (folder for folder in profiles if folder.name == place.paper):
-            assert not place.files or list(folder.glob(place.files)), (folder, place)
+            to_come = folder == growing and "_sweep" in place.files
+            assert not place.files or to_come or list(folder.glob(place.files)), (folder, place)
         drawn = place.name.startswith(("Fig", "Table"))
         assert bool(place.files) == drawn or place.name in ("Table VII",), place  # PUF's list of letters
 
