@@ -33,9 +33,16 @@ def cnn_bottom(shape: tuple[int, ...]) -> nn.Module:
     )  # fmt: skip
 
 
+def pooled_cnn_bottom(shape: tuple[int, ...]) -> nn.Module:
+    """`cnn_bottom` on images at half their resolution, a quarter of the work: for pictures of 64 pixels a side."""
+    channels, height, width = shape
+    return nn.Sequential(nn.AvgPool2d(2), *cnn_bottom((channels, height // 2, width // 2)).children())
+
+
 BOTTOMS: dict[str, Callable[[tuple[int, ...]], nn.Module]] = {
     "mlp": mlp_bottom,
     "cnn": cnn_bottom,
+    "pooled_cnn": pooled_cnn_bottom,
     "resnet18": lambda shape: residual("residual_bottoms", "resnet18_bottom")(shape[0]),
     "densenet121": lambda shape: residual("residual_bottoms", "densenet_bottom")(shape[0]),
     "resnet50": lambda shape: residual("residual_bottoms", "resnet50_bottom")(shape[0]),

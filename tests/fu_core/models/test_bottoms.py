@@ -11,7 +11,7 @@ from fu_core.models.flat import FlatModel, Standardize
 
 HALVES = [(3, 32, 16), (1, 28, 14), (1, 8, 4)]  # of CIFAR-10, MNIST and digits
 BIG = ["resnet18", "resnet50", "densenet121"]
-WIDTHS = {"mlp": 32, "cnn": 64, "resnet18": 512, "densenet121": 1024, "resnet50": 2048}
+WIDTHS = {"mlp": 32, "cnn": 64, "pooled_cnn": 64, "resnet18": 512, "densenet121": 1024, "resnet50": 2048}
 
 
 def pixels(shape, n=2, seed=0):
@@ -44,7 +44,7 @@ def big():
 
 
 @pytest.mark.parametrize("shape", HALVES)
-@pytest.mark.parametrize("name", ["mlp", "cnn"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "pooled_cnn"])
 def test_small_bottoms_embed_every_half(name, shape):
     model = bottom(name, shape)
     h = model.logits(model.init(0), pixels(shape))
@@ -98,6 +98,7 @@ def cnn_count(channels, features):
         ("cnn", (3, 32, 16), cnn_count(3, 32 * 8 * 4)),
         ("cnn", (1, 28, 14), cnn_count(1, 32 * 7 * 3)),
         ("cnn", (1, 8, 4), cnn_count(1, 32 * 2 * 1)),
+        ("pooled_cnn", (3, 64, 32), cnn_count(3, 32 * 8 * 4)),
     ],
 )
 def test_parameter_counts(name, shape, parameters):
@@ -114,6 +115,14 @@ def test_big_bottoms_are_torchvisions_nets_but_for_stem_and_classifier(big, name
     assert model.d == len(w) == published - 1000 * (features + 1) - 64 * 3 * (49 - 9)
 
 
+def test_the_pooled_net_is_the_other_one_on_means_of_four_pixels():
+    pooled, plain = bottom("pooled_cnn", (3, 16, 8)), bottom("cnn", (3, 8, 4))
+    w, x = plain.init(0), pixels((3, 8, 4)).float()
+    torch.testing.assert_close(
+        pooled.logits(w, x.repeat_interleave(2, 2).repeat_interleave(2, 3)), plain.logits(w, x), rtol=1e-5, atol=1e-5
+    )
+
+
 def test_one_channel_less_costs_64_kernels_and_digits_are_large_enough(big):
     grey = bottom("resnet18", (1, 8, 4))
     assert big["resnet18"][0].d - grey.d == 2 * 64 * 9
@@ -128,10 +137,11 @@ def test_a_partys_parameters_are_all_there_is_to_it(big, name):
     assert [name for name, _ in model.module.named_buffers()] == ["0.shift", "0.gain"]
     groups = [part.num_groups for part in model.module.modules() if isinstance(part, nn.GroupNorm)]
     assert set(groups) <= {2}
-    assert len(groups) == {"mlp": 0, "cnn": 2, "resnet18": 20, "resnet50": 53, "densenet121": 121}[name]
+    norms = {"cnn": 2, "pooled_cnn": 2, "resnet18": 20, "resnet50": 53, "densenet121": 121}
+    assert len(groups) == norms.get(name, 0)
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn"])
+@pytest.mark.parametrize("name", ["mlp", "cnn", "pooled_cnn"])
 def test_first_parameters_depend_on_the_seed_alone(name):
     model, twin = (bottom(name, (1, 8, 4)) for _ in range(2))
     torch.manual_seed(7)
