@@ -269,6 +269,9 @@ def _exercises() -> str:
             for number, hint in enumerate(each.hints, 1):
                 lines += ["", *_folded(f"Hint {number}", hint)]
             lines += ["", *_folded("Solution", each.solved)]
+            if each.then:
+                then_text, then = each.further
+                lines += ["", linked(then_text, paper, up=""), "", f"```python\n{then}\n```"]
     return "\n".join(lines) + "\n"
 
 

@@ -174,6 +174,7 @@ def test_every_exercise_is_there_with_its_solution_folded(pages):
         assert after, each.id
         assert before.endswith("<details><summary>Solution</summary>\n\n")
         assert after.lstrip().startswith("</details>")
+        assert not each.then or f"```python\n{each.further[1]}\n```" in after  # what a right answer is good for
 
 
 def test_the_reference_names_what_people_call(pages):
