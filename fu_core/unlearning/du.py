@@ -59,6 +59,7 @@ OBJECTIVES = ("clients", "samples")
 GRADIENTS = ("retained", "centred", "forgotten")
 NOISES = ("consensus", "first", "shared", "independent")
 SUMS = ("tree", "flood")
+CLOSE = 0.01  # DU iterated: how far, at most, from the minimum of what is retained (in parameters, by the gradient)
 NEEDS = Needs(full_participation=True)  # a message must reach everybody who stays
 
 
@@ -225,6 +226,8 @@ def within(config: DU, privacy: Privacy) -> DU:
 @register("DU", paper="Certified DFL", colour="#b22222", parameters=DU, needs=NEEDS,
           exchanges=("peers",), guarantee="certified", recovers=False)  # fmt: skip
 @register("DU printed", paper="Certified DFL", colour="#f2a07b", dash="--", parameters=DU, preset={"form": "printed"},
+          needs=NEEDS, exchanges=("peers",), guarantee="certified", recovers=False)  # fmt: skip
+@register("DU iterated", paper="Certified DFL", colour="#7a0f3c", dash=":", parameters=DU, preset={"until": CLOSE},
           needs=NEEDS, exchanges=("peers",), guarantee="certified", recovers=False)  # fmt: skip
 def serve(trained: Trained, deletion: Deletion, config: DU) -> Tensor:
     """The step itself, without noise. Notes: step, its length beside the mean model's; scale and hops of `Release`."""

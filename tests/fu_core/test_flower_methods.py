@@ -38,7 +38,7 @@ REFUSED = {
          "Trust-region Newton"), SAMPLES),
     **dict.fromkeys(("CVFU", "FedORA", "FedORA calibrated", "FedORA reverse", "FedORA vector", "Few-shot", "GA", "ICO"),
                     VERTICAL),
-    **dict.fromkeys(("DU", "DU printed", "PDUDT"), PEERS),
+    **dict.fromkeys(("DU", "DU iterated", "DU printed", "PDUDT"), PEERS),
     "SISA": "it ends in a Ensemble, not in one model",
     "Stored vectors": "vectors: Hessian-free online unlearning needs those of `trained_with_vectors`",
 }  # fmt: skip

@@ -13,8 +13,9 @@ from fu_core.models.flat import FlatModel
 from fu_core.request import Deletion
 from fu_core.unlearning import method
 from fu_core.unlearning.certificate import Privacy, residual_radius
-from fu_core.unlearning.du import DU, du, du_release
+from fu_core.unlearning.du import CLOSE, DU, du, du_release
 from fu_core.unlearning.method import Trained, unlearn
+from tests.federations import among_peers as softmax_among_peers
 from tests.ridge import EVERYBODY, L2, ONE, D, N, Ridge, among_peers, relative
 
 TWO_LEAVE = [1, 3]
@@ -293,6 +294,16 @@ def test_it_serves_a_request_by_name_and_tells_how(ridge, monkeypatch, name, for
         unlearn(name, Trained(f, W), "client-9")
     with pytest.raises(UnsupportedTask, match="peers, but this one is server"):
         unlearn(name, Trained(Federation(ridge.model, ridge.clients), W[0]), "client-4")
+
+
+def test_iterated_it_ends_where_one_step_does_not_by_the_radius_that_certifies():
+    trained = softmax_among_peers()
+    deletion = Deletion.of(trained.horizontal.clients, 2)
+    left = {
+        name: residual_radius(trained.horizontal.model, unlearn(name, trained, "client-2").model.mean(dim=0), deletion)
+        for name in ("DU", "DU iterated")
+    }
+    assert left["DU iterated"] <= CLOSE < left["DU"]
 
 
 # --- bad input -------------------------------------------------------------------------------------------------------
