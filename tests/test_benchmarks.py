@@ -18,6 +18,7 @@ from fu_papers.lab.paths import ROOT
 sys.path.insert(0, str(ROOT / "benchmarks"))  # its files are scripts, which find each other by their folder
 
 import bench_certified
+import bench_crowds
 import bench_rounds
 import bench_unlearning
 import workloads
@@ -242,3 +243,12 @@ def test_every_variant_of_unlearning_has_a_row_with_its_sample_its_price_and_wha
     assert (table["seconds"] > 0).all()
     assert table["forget acc. change"].notna().all()
     assert table["fewer passes, x"].iloc[1] == 20 * 5 * 90 / table["gradient passes (images)"].iloc[1]
+
+
+def test_a_crowd_trained_at_once_is_the_crowd_trained_one_by_one():
+    row = bench_crowds.measured("digits", 100, "softmax_regression", models=3, turns=1)
+    assert row["largest difference"] < 1e-5
+    rates = [row[f"{way}, trainings/s"] for way in ("all at once", "one at a time", "plain")]
+    assert all(rate > 0 for rate in rates)
+    assert row["at once / plain"] == pytest.approx(rates[0] / rates[2])
+    assert row["at once / one at a time"] == pytest.approx(rates[0] / rates[1])

@@ -19,7 +19,7 @@ from fu_core.errors import InvalidRequest, NumericalFailure, check_count
 from fu_core.federation.federation import Federation
 from fu_core.federation.horizontal import fedavg
 from fu_core.federation.server import ServerState, server_step
-from fu_core.federation.together import TOGETHER, prepared, train_rows
+from fu_core.federation.together import prepared, rows_at_once, train_rows
 
 OnUpdatesOfMany = Callable[[int, int, list[int], Tensor], None]  # seed, round, ids, deltas (K, d)
 
@@ -62,7 +62,7 @@ def fedavg_many(
             w.copy_(fedavg(f.having(seed=seed), start, rounds, first_round=first_round, on_updates=seen))
         return W
     f = prepared(f, w_0)
-    size = max(1, TOGETHER // len(f.clients)) if w_0.device.type == "cpu" else len(seeds)
+    size = max(1, rows_at_once(w_0, len(seeds) * len(f.clients)) // len(f.clients))
     blocks = [slice(k, k + size) for k in range(0, len(seeds), size)]
     return torch.cat([_train_block(f, seeds[b], starts[b], first_round, rounds, on_updates) for b in blocks])
 

@@ -27,7 +27,8 @@ from fu_core.models.flat import FlatModel
 from fu_core.precision import training_precision
 from fu_core.streams import stream
 
-TOGETHER = 100  # clients trained as one matrix on a CPU: more fall out of its cache, and need as much memory each
+TOGETHER = 100  # clients trained as one matrix on a CPU, at most: more gain nothing, and need as much memory each
+CACHED = 1 << 20  # and so many parameters: their models, 4 MB, stay in its cache from one batch to the next
 
 Layers = dict[str, Tensor]  # (K, *shape) per name of `FlatModel.views`
 
@@ -112,7 +113,7 @@ def train_rows(f: Federation, w: Tensor, round: int, ids: list[int], seeds: Sequ
         return f.how(f, w, round, ids)
     model, seeds = f.model, [f.seed] * len(ids) if seeds is None else seeds
     way = _way(f, f.how, w.device, len(ids))
-    together = TOGETHER if w.device.type == "cpu" else len(ids)
+    together = rows_at_once(w, len(ids))
     deltas = torch.empty((len(ids), model.d), dtype=w.dtype, device=w.device)
     for first in range(0, len(ids), together):
         part = slice(first, first + together)
@@ -128,6 +129,11 @@ def train_rows(f: Federation, w: Tensor, round: int, ids: list[int], seeds: Sequ
                 f, _tail(model), start, _as_features(model, w, pool), own, of, round, dense_gradients
             )
     return deltas
+
+
+def rows_at_once(w: Tensor, rows: int) -> int:
+    """How many models of the size of `w` (..., d) are trained as one matrix: all `rows`, but for a CPU's cache."""
+    return max(1, min(TOGETHER, CACHED // w.shape[-1])) if w.device.type == "cpu" else rows
 
 
 def _way(f: Federation, how: str, device: torch.device, clients: int) -> str:

@@ -50,12 +50,20 @@ def test_a_share_of_the_clients_takes_part_as_alone():
     assert torch.equal(fedavg_many(f, SEEDS, ROUNDS), one_by_one(f))
 
 
-def test_blocks_that_fit_the_cache_change_nothing(monkeypatch):
+@pytest.mark.parametrize("limit", ["TOGETHER", "CACHED"])
+def test_blocks_that_fit_the_cache_change_nothing(monkeypatch, limit):
     f = federation()
     whole = fedavg_many(f, SEEDS, ROUNDS)
-    monkeypatch.setattr(together, "TOGETHER", 4)
-    monkeypatch.setattr("fu_core.federation.many.TOGETHER", 4)
+    monkeypatch.setattr(together, limit, {"TOGETHER": 4, "CACHED": 4 * f.model.d}[limit])
+    assert together.rows_at_once(whole, 100) == 4
     torch.testing.assert_close(fedavg_many(f, SEEDS, ROUNDS), whole, rtol=1e-5, atol=1e-7)
+
+
+def test_large_models_are_trained_few_at_once_on_a_processor_and_never_none():
+    """4 MB of them: a hundred softmax regressions on digits, ten perceptrons of a hundred thousand weights."""
+    sizes = {650: 100, 101_770: 10, 10_000_000: 1}
+    assert {d: together.rows_at_once(torch.empty(d, device="cpu"), 640) for d in sizes} == sizes
+    assert together.rows_at_once(torch.empty(101_770, device="meta"), 640) == 640
 
 
 def test_a_server_with_moments_keeps_one_for_each():
