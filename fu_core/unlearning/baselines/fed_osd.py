@@ -17,6 +17,7 @@ Post-training, r = R_u + 1, ..., R_u + R_p, by those who stay alone, from w_o, t
 Updates Delta are -lr times the printed gradients, so that lr cancels; in both stages it is lr_r = lr 0.999^(r - 1).
 The authors' code takes means that count clients alike, and leaves singular values below 1e-6 as they are in its
 pseudo-inverse, where ours leaves directions out whose singular value is below 1e-10 of the largest.
+It also runs the first round of post-training at the unlearning rate, which is set one round too long; ours does not.
 UCE falls along D to first order. Where p_y of a client's samples differs, their cross-entropy need not rise: sample by
 sample, grad UCE = -p_y / (2 - p_y) grad CE, so that what is known well weighs more.
 """
