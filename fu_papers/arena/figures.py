@@ -293,10 +293,11 @@ def margins_figure(judged: Found, setting: str, request: str, names: Sequence[st
     edges = np.linspace(min(margins) - 0.1, max(margins) + 0.1, 24)  # the same in every panel
     for ax, name in zip(axes[0], names, strict=True):
         both = examples[name]
-        ax.hist(both["unlearned"], edges, color=look_of(name), alpha=0.5)
-        ax.hist(both["retrained"], edges, histtype="step", color="black", linewidth=1.6)
+        shares = {side: [100 / len(crowd)] * len(crowd) for side, crowd in both.items()}  # crowds differ in size
+        ax.hist(both["unlearned"], edges, weights=shares["unlearned"], color=look_of(name), alpha=0.5)
+        ax.hist(both["retrained"], edges, weights=shares["retrained"], histtype="step", color="black", linewidth=1.6)
         ax.set(title=shown(name))
-    axes[0][0].set_ylabel("models")
+    axes[0][0].set_ylabel("models (%)")
     fig.supxlabel("margin of one forgotten example", fontsize=11)
     handles = [
         Patch(color=LINE, alpha=0.5, label="unlearned"),
