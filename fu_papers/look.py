@@ -224,7 +224,7 @@ def keep_figure(path: Path, source: str, draw: Callable[..., Figure], *of: Any) 
 
 
 def _line_below(fig: Figure, source: str) -> Any:
-    """Text just below the drawn part of `fig`, one line as wide as that at most; a tight bounding box includes it."""
+    """Text just below the drawn part of `fig`, whole words, no wider than that; a tight bounding box includes it."""
     fig.draw_without_rendering()
     drawn = fig.get_tightbbox()  # inches
     width, height = fig.get_size_inches()
@@ -242,7 +242,8 @@ def _line_below(fig: Figure, source: str) -> Any:
     )
     said = f"{fig.get_label()}. " if fig.get_label() else ""
     names = in_short(source)
-    shorter = [f"{names[:end].rstrip()} …" for end in range(len(names), 0, -1)]
+    words = names.split(" ")
+    shorter = [f"{' '.join(words[:kept])} …" for kept in range(len(words), 0, -1)]
     for data in (source, *shorter):
         note.set_text(f"{said}Data: {data}")
         if note.get_window_extent().width <= drawn.width * fig.dpi:

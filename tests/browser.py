@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import shutil
 import subprocess
 import time
@@ -13,6 +14,7 @@ import websocket  # of websocket-client, which Jupyter brings
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
 )
+REQUIRED = bool(os.environ.get("FU_BROWSER"))  # then tests without a browser fail, and are not skipped
 SECONDS = 30  # for anything to appear
 
 
@@ -73,6 +75,7 @@ class Tab:
 @contextmanager
 def browser(profile, patience=SECONDS):
     """A tab of a browser of its own, whose profile is the folder `profile`; patience: seconds for an answer."""
+    assert CHROMIUM, "Chromium is not installed, and FU_BROWSER is set"
     settings = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--no-first-run"]
     settings += ["--disable-background-networking", "--disable-component-update", f"--user-data-dir={profile}"]
     started = subprocess.Popen([CHROMIUM, *settings, "about:blank"], stderr=subprocess.DEVNULL)

@@ -1,6 +1,6 @@
 """JupyterLab as a reader has it: notebook 00 runs to its end, and a slider of every notebook moves its picture.
 
-Needs Chromium and JupyterLab; skipped where either is missing.
+Needs Chromium and JupyterLab; skipped where either is missing, unless FU_BROWSER is set.
 """
 
 import importlib.util
@@ -19,7 +19,7 @@ import pytest
 
 from fu_papers.lab.notebooks import guides, notebooks
 from fu_papers.lab.paths import NOTEBOOKS, ROOT
-from tests.browser import CHROMIUM, browser
+from tests.browser import CHROMIUM, REQUIRED, browser
 
 PATIENCE = 600  # seconds for a notebook, on a machine that is busy
 SLIDERS = {
@@ -31,8 +31,10 @@ SLIDERS = {
 }
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not CHROMIUM, reason="Chromium is not installed"),
-    pytest.mark.skipif(not importlib.util.find_spec("jupyterlab"), reason="JupyterLab is not installed"),
+    pytest.mark.skipif(not CHROMIUM and not REQUIRED, reason="Chromium is not installed"),
+    pytest.mark.skipif(
+        not importlib.util.find_spec("jupyterlab") and not REQUIRED, reason="JupyterLab is not installed"
+    ),
 ]
 NOTEBOOK = "jupyterapp.shell.currentWidget"
 CELLS = f"[...{NOTEBOOK}.content.model.cells]"

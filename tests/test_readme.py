@@ -85,6 +85,16 @@ def test_it_counts_the_undetermined_claims():
     assert (int(open_), int(all_)) == (sum(row[column - 4] for row in counted), sum(map(sum, counted)))
 
 
+def test_every_word_of_the_glossary_can_be_linked_to():
+    """In the order of the alphabet, so that they are found without links, too."""
+    entries = re.findall(r"^- (.*)$", (ROOT / "docs" / "glossary.md").read_text("utf-8"), re.MULTILINE)
+    found = [re.match(r'<a id="([a-z-]+)"></a>\*\*(.+?)\*\*', entry) for entry in entries]
+    assert all(found)
+    assert len(found) >= 30
+    words = [match[2].lower() for match in found if match]
+    assert words == sorted(words)
+
+
 def test_every_notebook_is_in_its_table():
     assert [path.name for path in NOTEBOOKS.glob("*.ipynb") if f"(notebooks/{path.name})" not in README] == []
 
