@@ -260,7 +260,7 @@ def _exercises() -> str:
     lines = ["# Exercises", "", 'They answer where they stand, at the end of each notebook: `check("puf-2", answer)`.']
     lines[-1] += " `make lab` opens the notebooks; run the cell below *Exercises*, then those of one exercise. "
     lines[-1] += "Nothing else has to be run before. Here they can be read, with hints and solutions that unfold."
-    titles = {"start_here": "Start here"} | PAPERS
+    titles = {"start_here": "Start here"} | PAPERS | {"arena": "The arena"}
     for paper, title in titles.items():
         lines += ["", f"## {title}"]
         for each in (each for each in exercises().values() if each.paper == paper):

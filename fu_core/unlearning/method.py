@@ -221,9 +221,9 @@ def _check_about(name: str, about: Mapping[str, Any]) -> None:
 
 
 def methods() -> dict[str, Method]:
-    """Every registered method by name."""
+    """Every registered method by name, in the order of the alphabet, whatever was imported first."""
     _import_all()
-    return dict(_REGISTERED)
+    return dict(sorted(_REGISTERED.items()))
 
 
 def method(name: str) -> Method:

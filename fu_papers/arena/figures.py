@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.transforms import Bbox
 
+from fu_papers.arena.names import Dot, place_names
 from fu_papers.arena.pools import BY_HAND, CONSTANT, LONGER, NOISY
 from fu_papers.arena.results import NOTHING, Found, about, check_controls, shown
 from fu_papers.arena.worlds import NAMES, world_of
@@ -32,7 +30,6 @@ CONTROLS = (NOTHING, AGAIN, *BY_HAND, DESTROYED)
 BAND = 15.0  # percent left: below it is what the map calls as near as a retraining
 FORGOTTEN, REMEMBERED = "#dcebf7", "#fdeee0"  # blue and orange: told apart by colour-blind readers, too
 LEFT_COLOURS = "RdBu_r"  # blue: as Retrain; white: as doing nothing; red: farther
-NAME_HEIGHT = 0.028  # of a name on the picture of the judges, in AUC
 FAR, TOLD = 100.0, 0.8  # times the floor; AUC: where the judges disagree
 KINDS_SHOWN: dict[str, dict[str, Any]] = {  # on the picture of the judges
     "methods without a guarantee": {"marker": "o", "color": "#e69f00", "markersize": 5, "alpha": 0.8},
@@ -41,9 +38,6 @@ KINDS_SHOWN: dict[str, dict[str, Any]] = {  # on the picture of the judges
     NOTHING: {"marker": "D", "color": "black", "fillstyle": "none", "markersize": 6, "markeredgewidth": 1.4},
     "other controls": {"marker": "o", "color": "#777777", "fillstyle": "none", "markersize": 6, "markeredgewidth": 1.2},
 }
-DOT, ASIDE = 7.0, 10.0  # pixels: half a dot on the map, and from its middle to its name
-
-Dot = tuple[float, float, str]  # x, y, name
 
 
 def look_of(name: str) -> str:
@@ -85,7 +79,7 @@ def map_figure(ranked: pd.DataFrame) -> Figure:
     ax.set_title(_summary(there), fontsize=13)
     fig.legend(handles=_map_handles(there), loc="outside upper center", ncols=5, frameon=False)
     fig.draw_without_rendering()  # the layout stands only now
-    _place_labels(ax, dots, [text.get_window_extent() for text in written])
+    place_names(ax, dots, [text.get_window_extent() for text in written], off=(0, 100))
     say_below(fig, f"{_models(there)}means over the places served, of {there.of.max()}; ↑: more than {FARTHEST:.0f} %")
     return fig
 
@@ -128,61 +122,6 @@ def _map_handles(there: pd.DataFrame) -> list[Line2D]:
                markerfacecoloralt="white", label=name)
         for name, mark, filled in rows
     ]  # fmt: skip
-
-
-def _place_labels(ax: Axes, dots: Sequence[Dot], taken: list[Bbox]) -> None:
-    """Names beside their dots; where dots crowd, around the crowd, with a thin line to the dot. Deterministic.
-
-    A name lies on no dot, on no other name and on nothing of `taken` (boxes in pixels, which grow by the names').
-    """
-    assert isinstance(ax.figure, Figure)
-    ax.figure.draw_without_rendering()
-    at = [np.array(ax.transData.transform((x, y))) for x, y, _ in dots]
-    taken += [Bbox.from_extents(*(place - DOT), *(place + DOT)) for place in at]
-    # The lonely first: they take the places at their sides, and the crowded go around them.
-    order = sorted(range(len(dots)), key=lambda i: (_crowd(at, i), -at[i][1], at[i][0], dots[i][2]))
-    for i in order:
-        x, y, text = dots[i]
-        name = ax.annotate(text, (x, y), fontsize=9, va="center")
-        width, height = name.get_window_extent().width, name.get_window_extent().height
-        box, side = _free_box(ax, at[i], width, height, taken)
-        taken.append(box)
-        end = np.array([box.x0 if side > 0 else box.x1, (box.y0 + box.y1) / 2])
-        name.set(position=ax.transData.inverted().transform(end), ha="left" if side > 0 else "right")
-        if abs(end[1] - at[i][1]) > height / 2 or abs(end[0] - at[i][0]) > 2 * ASIDE:
-            line = {"arrowstyle": "-", "color": "#8a8a8a", "linewidth": 0.7, "shrinkA": 1, "shrinkB": 4}
-            ax.annotate("", (x, y), xytext=name.get_position(), arrowprops=line)
-
-
-def _crowd(at: Sequence[Any], i: int) -> int:
-    """How many other dots are so near that their names would meet."""
-    return sum(abs(at[i][0] - x) < 90 and abs(at[i][1] - y) < 15 for j, (x, y) in enumerate(at) if j != i)
-
-
-def _free_box(ax: Axes, dot: Any, width: float, height: float, taken: Sequence[Bbox]) -> tuple[Bbox, int]:
-    """The nearest free place for a name, in pixels, and on which side of its dot it is: 1 right, -1 left."""
-    levels = [ax.transData.transform((1, level))[1] for level in (0, 100)]  # of the two lines that matter
-    x0, y0, x1, y1 = np.array([other.extents for other in taken]).T
-    places = [
-        (abs(up) + 0.7 * out + 3 * (side < 0), side, out, up)
-        for side, out, up in itertools.product((1, -1), range(0, 120, 12), range(-150, 151, 5))
-    ]
-    best, found = math.inf, (Bbox.from_bounds(dot[0] + ASIDE, dot[1] - height / 2, width, height), 1)
-    for far, side, out, up in sorted(places, key=lambda one: one[0]):
-        if far >= best:
-            break  # whatever comes is farther away
-        begin, middle = dot[0] + side * (ASIDE + out), dot[1] + up
-        left, low = begin if side > 0 else begin - width, middle - height / 2
-        right, high = left + width, low + height
-        inside = ax.bbox.x0 + 3 < left and right < ax.bbox.x1 - 3 and ax.bbox.y0 + 3 < low < ax.bbox.y1 - height
-        if not inside or np.any((left <= x1) & (x0 <= right) & (low <= y1) & (y0 <= high)):
-            continue
-        x, y = np.linspace((dot[0] + side * ASIDE, dot[1]), (begin, middle), 12).T[:, :, None]  # of the line to the dot
-        crossed = np.any((x0 < x) & (x < x1) & (y0 < y) & (y < y1), axis=0).sum()
-        struck = any(low < level < high for level in levels)
-        if (cost := far + 60 * crossed + 12 * struck) < best:
-            best, found = cost, (Bbox.from_extents(left, low, right, high), side)
-    return found
 
 
 def places_figure(frame: pd.DataFrame, ranked: pd.DataFrame) -> Figure:
@@ -255,7 +194,7 @@ def worlds_figure(frame: pd.DataFrame) -> Figure:
         names = [f"{shown(row.method)}{' →' if row.left > FARTHEST else ''}" for row in rows.itertuples()]
         ax.set_yticks(range(len(rows)), labels=names)
         where = place_name(setting).replace(chr(10), ", ")
-        ax.set_title(f"{NAMES[world_of(setting)]}: {request}, {where}", fontsize=10.5)
+        ax.set_title(f"{NAMES[world_of(setting)]}: {request}\n{where}", fontsize=10.5)
         ax.set(xlim=(LOWEST * 1.15, FARTHEST * 1.08), ylim=(len(rows) - 0.4, -0.6))
         ax.set_xticks([0, 100, 200], labels=["Retrain", "do nothing", "200 %"])
         ax.grid(axis="y", visible=False)
@@ -325,17 +264,6 @@ def judges_figure(frame: pd.DataFrame) -> Figure:
         if len(own):
             ax.plot(own.times, own.auc, linestyle="none", label=shown(kind), **look)
     disagree = there[(there.times >= FAR) & (there.auc < TOLD)].sort_values("auc", kind="stable")
-    written: list[float] = []  # heights of the names: one that would lie on another moves up
-    for name, own in disagree.groupby("method", sort=False):
-        first = own.iloc[0]
-        height = float(first.auc)
-        while any(abs(height - other) < NAME_HEIGHT for other in written):
-            height += NAME_HEIGHT / 4
-        written.append(height)
-        text = f"{shown(str(name))}{f', {len(own)} places' if len(own) > 1 else ''}"
-        right = first.times < MOST_TIMES / 10
-        ax.annotate(text, (first.times, height), xytext=(8 if right else -8, 0), textcoords="offset points",
-                    fontsize=9, va="center", ha="left" if right else "right")  # fmt: skip
     ax.axvline(1, color=LINE, linestyle="--", linewidth=1, zorder=1)
     ax.axhline(0.5, color=LINE, linestyle="--", linewidth=1, zorder=1)
     ax.set(xscale="log", xlabel="KLoM on forgotten data, times the noise floor", ylabel="AUC of U-LiRA")
@@ -343,10 +271,21 @@ def judges_figure(frame: pd.DataFrame) -> Figure:
     ax.set_xticks(ticks, labels=["1\n(floor)", "10", "100", "1,000", "10,000\nand more"])
     ax.set_yticks([0.5, 0.6, 0.7, 0.8, 0.9, 1.0], labels=["chance 0.5", "0.6", "0.7", "0.8", "0.9", "told 1.0"])
     ax.minorticks_off()
-    fig.legend(loc="outside upper center", ncols=4, frameon=False)
-    named = f"; named: KLoM at least {FAR:g} floors, AUC below {TOLD:g}" if len(disagree) else ""
+    fig.legend(loc="outside upper center", ncols=3, frameon=False)
+    fig.draw_without_rendering()  # the layout stands only now
+    place_names(ax, _disagreeing(disagree), [], list(zip(there.times, there.auc, strict=True)))
+    named = f"; named, at its lowest AUC: KLoM at least {FAR:g} floors, AUC below {TOLD:g}" if len(disagree) else ""
     say_below(fig, f"{_models(frame)}a dot: one method in one place{named}")
     return fig
+
+
+def _disagreeing(rows: pd.DataFrame) -> list[Dot]:
+    """Each method of `rows` (the lowest AUC first) at its first place, and in how many it is there."""
+    firsts = [(name, len(own), own.iloc[0]) for name, own in rows.groupby("method", sort=False)]
+    return [
+        (float(row.times), float(row.auc), f"{shown(str(name))}{f', {places} places' if places > 1 else ''}")
+        for name, places, row in firsts
+    ]
 
 
 def _kind(name: str) -> str:

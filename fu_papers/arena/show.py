@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -16,6 +16,8 @@ from fu_papers.arena.tables import MEGABYTE, interval, needs_of, number
 from fu_papers.arena.worlds import BACKDOOR, Where
 from fu_papers.controls import CONTROLS
 from fu_papers.links import MARKDOWN_LINK, linked
+from fu_papers.problem_figures import Descriptions
+from fu_papers.problems import dataset_name
 
 NONE_FITS = "No method that has been measured here meets all five. Retraining always does."
 
@@ -26,6 +28,21 @@ def kind_of(request: str) -> str:
     if read.kind == "client":
         return "client" if len(read.clients) == 1 else "clients"
     return {"class": "classes"}.get(read.kind, "samples")
+
+
+def source_of(descriptions: Descriptions, settings: Iterable[str]) -> str:
+    """The line under what shows only these settings, of whatever world: their data and their nets.
+
+    descriptions: of the settings with a server, by their text; a world without one there has the same data.
+    """
+    lines = []
+    for setting in settings:
+        dataset, _, net = setting.split("/")[:3]
+        same = (
+            str(record.metrics["source"]) for text, record in descriptions.items() if text.startswith(f"{dataset}/")
+        )
+        lines.append(f"{next(same, dataset_name(dataset))}; net: {net}")
+    return " | ".join(dict.fromkeys(lines))
 
 
 # --- a paragraph per method ------------------------------------------------------------------------------------------
@@ -164,4 +181,15 @@ def nothing_left(frame: pd.DataFrame) -> float:
     return float((rows.klom_forget / rows.floor).astype(float).median())
 
 
-__all__ = ["CHOICES", "DEFAULT", "NONE_FITS", "kind_of", "nothing_left", "paragraph", "paragraphs", "shown", "which"]
+__all__ = [
+    "CHOICES",
+    "DEFAULT",
+    "NONE_FITS",
+    "kind_of",
+    "nothing_left",
+    "paragraph",
+    "paragraphs",
+    "shown",
+    "source_of",
+    "which",
+]

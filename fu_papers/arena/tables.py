@@ -41,7 +41,7 @@ def ranking_table(ranked: pd.DataFrame) -> pd.DataFrame:
                 "places": f"{row['places']} of {row['of']}",
                 "left of the distance, %": interval(row["left"], row["low"], row["high"]),
                 "classes": interval(row["left_classes"], row["classes_low"], row["classes_high"]),
-                "as Retrain": f"{row['as_good']} of {row['places']}",
+                "as Retrain": f"{row['as_good']:.0f} of {row['places']}",
                 "KLoM, forgotten": number(row["klom_forget"]),
                 "retained": number(row["klom_retain"]),
                 "U-LiRA AUC": f"{row['auc']:.2f}",
@@ -71,7 +71,7 @@ def interval(value: float, low: float, high: float) -> str:
         return "∞"
     if value > 1000:
         return "> 1000"
-    return f"{value:.0f} [{low:.0f}, {high:.0f}]"
+    return f"{value:z.0f} [{low:z.0f}, {high:z.0f}]"
 
 
 def relearned(row: Mapping[Any, Any]) -> dict[str, str]:

@@ -1,13 +1,16 @@
 """The arena on small federations: runs, judges, controls, the ranking, and a method from a scratch file."""
 
 import math
+import re
 import sys
+import types
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from PIL import Image
 
 from fu_core.errors import ConfigError
 from fu_core.evaluation.accuracy import accuracy
@@ -15,11 +18,13 @@ from fu_core.evaluation.klom import klom
 from fu_core.federation.horizontal import fedavg
 from fu_core.request import Request
 from fu_core.unlearning import method as registry
-from fu_papers.arena import figures, results, runs, show, tables
+from fu_papers import problem_figures
+from fu_papers.arena import figures, names, results, runs, short_map, show, tables
 from fu_papers.arena.grid import CONTROLS, YARDSTICK, Experiment
 from fu_papers.arena.pools import LONGER, Pool, Recovery, recovered, serve
 from fu_papers.controls import AGAIN
 from fu_papers.lab import paths
+from fu_papers.lab.paths import ROOT
 from fu_papers.lab.plan import planned
 from fu_papers.lab.record import config_key, function_name
 from fu_papers.lab.store import CommittedStore, RecordStore
@@ -404,6 +409,94 @@ def test_every_colour_of_the_judges_is_in_the_legend_and_names_are_of_who_disagr
     assert faults(fig) == []
     assert fig.get_label().startswith("32 models a side; a dot: one method in one place")
     plt.close(fig)
+
+
+NEAR_NAMES = ("PUF-Special", "PUF-Regular", "Model clipping", "SCRUB", "Random labels", "FedORA horizontal reverse")
+
+
+def test_names_of_judges_that_disagree_lie_on_no_dot_and_on_no_other_name():
+    """Six near names, and a crowd of dots to their right."""
+    named = [(name, 10.0 + k / 2, 0.70 + 0.004 * k) for k, name in enumerate(NEAR_NAMES)]
+    crowd = [("Natural", 14.0 + 4 * (k % 8), 0.805 - 0.012 * (k // 8)) for k in range(8)]
+    crowd += [("NaiveGA", 5.5 - 0.2 * k, 0.70 + 0.01 * k) for k in range(6)]
+    rows = [(AGAIN, 0.06, 0.5), ("Original", 4.0, 0.9), *named, *crowd]
+    frame = pd.DataFrame(rows, columns=["method", "klom_forget", "auc"]).assign(floor=0.06, models=32)
+    with style():
+        fig = figures.judges_figure(frame)
+    (ax,) = fig.axes
+    assert {text.get_text() for text in ax.texts} - {""} == set(NEAR_NAMES)
+    assert faults(fig) == []
+    dots = ax.transData.transform(np.column_stack([frame.klom_forget / frame.floor, frame.auc]))
+    for text in ax.texts:
+        if text.get_text():
+            box = text.get_window_extent().padded(names.DOT - 2)
+            assert not any(box.contains(*dot) for dot in dots)
+    plt.close(fig)
+
+
+def test_the_short_map_has_the_ends_the_papers_own_and_the_frontier():
+    rows = planted_ranking(
+        ("Retrain again", 1.0, 1, {}), ("Original", 0, 100, {}), ("SISA", 0.3, 5, {"guarantee": "exact"}),
+        ("Natural", 0.05, 98, {}), ("PUF-Special", 0.1, 84, {}), ("PUF-Regular", 0.11, 80, {}),
+        ("HF-KCU held-out", 0.4, 78, {}), ("FedORA horizontal", 0.04, 230, {}), ("HF-KCU", 0.4, 90, {}),
+        ("Rewind", 0.5, 60, {}), ("FedEraser", 0.45, 50, {"places": 7}), ("NoT", 0.7, 65, {}),
+        ("Trust-region Newton", 1.5, math.inf, {}),
+    )  # fmt: skip
+    drawn = set(short_map.chosen(rows).method)
+    assert drawn == {AGAIN, "Original", "SISA", "Natural", *short_map.OWN, "Rewind"}
+    with style():
+        fig = short_map.short_map_figure(rows)
+    (ax,) = fig.axes
+    words = {text.get_text() for text in ax.texts} - {""}
+    assert words == {"retrain", "do nothing", "SISA", "Natural", "PUF-Special", "HF-KCU held-out", "Rewind",
+                     "FedORA horizontal ↑"}  # fmt: skip
+    assert ax.get_title() == "Nearest without a guarantee: Rewind, 60 % left to forget at 50 % of the price"
+    assert faults(fig) == []
+    nobody = short_map.short_map_figure(rows[rows.method.isin([AGAIN, "Original", "FedORA horizontal"])])
+    assert "nobody here comes nearer" in nobody.axes[0].get_title()
+    alone = short_map.short_map_figure(rows[rows.method.isin([AGAIN, "Original", "SISA"])])
+    assert alone.axes[0].get_title() == "Forgetting against price"
+    plt.close("all")
+
+
+def test_what_is_below_a_picture_names_the_data_that_it_shows(study):
+    def record(source):
+        return types.SimpleNamespace(metrics={"source": source})
+
+    described = {"digits/iid/mlp": record("Digits, whole"), "cifar10/iid/mlp": record("CIFAR-10, whole")}
+    told = show.source_of(described, ["cifar10/iid/mlp", "cifar10/dirichlet-0.1/mlp"])
+    assert told == "CIFAR-10, whole; net: mlp"
+    world = show.source_of(described, ["digits/dirichlet-0.1/softmax_regression/ring"])
+    assert world == "Digits, whole; net: softmax_regression"
+    assert show.source_of(described, ["mnist/iid/mlp"]).endswith("; net: mlp")
+    committed = study.run("settings")
+    assert show.source_of(committed, committed) == problem_figures.source(committed)
+
+
+@pytest.mark.parametrize("profile", ["quick", "laptop"])
+def test_the_committed_tables_of_a_place_name_one_data_set(profile):
+    tables_there = list((ROOT / "figures" / profile / "arena").glob("place_*.csv"))
+    assert tables_there
+    for path in tables_there:
+        first = path.read_text(encoding="utf-8").splitlines()[0]
+        assert first.count("; net: ") == 1
+        assert ("CIFAR-10" in first) == ("cifar10" in path.name)
+
+
+@pytest.mark.parametrize(
+    ("picture", "shows"),
+    [("margins", {"CIFAR-10"}), ("worlds", {"Fashion-MNIST"}), ("map_short", {"Fashion-MNIST", "CIFAR-10"})],
+)
+def test_the_committed_pictures_name_the_data_that_they_show(picture, shows):
+    with Image.open(ROOT / "figures" / "laptop" / "arena" / f"{picture}.png") as opened:
+        told = opened.text["Description"]
+    assert {name for name in ("Fashion-MNIST", "CIFAR-10") if f"{name} (" in told} == shows
+
+
+def test_counts_in_the_ranking_are_whole_and_no_zero_is_negative(ranked):
+    shown = tables.ranking_table(ranked.astype({"as_good": float}))
+    assert all(re.fullmatch(r"\d+ of \d+", count) for count in shown["as Retrain"])
+    assert tables.interval(-0.3, -6.2, -0.1) == "0 [-6, 0]"
 
 
 def test_cells_can_be_read_on_their_colours_and_no_zero_is_negative():

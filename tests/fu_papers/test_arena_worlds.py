@@ -18,6 +18,7 @@ from fu_papers.arena.worlds import PeerPool, VerticalPool, Where, World, having,
 from fu_papers.controls import AGAIN
 from fu_papers.fedora.problem import column_blocks
 from fu_papers.lab.store import RecordStore
+from fu_papers.look import style
 from fu_papers.problems import problem
 from fu_papers.study import Study
 from tests.arena_lab import experiment
@@ -215,11 +216,14 @@ def test_the_picture_of_the_worlds_hides_nothing(everywhere):
     rows = everywhere[everywhere.setting.isin([BACKDOOR, RING, VERTICAL])].copy()
     rows.loc[rows.method == AGAIN, "klom_forget"] = rows.floor.max()
     rows.loc[rows.method.isin(results.MUST_FAIL), "low"] = 1e9
-    fig = figures.worlds_figure(rows)
+    with style():
+        fig = figures.worlds_figure(rows)
     assert [ax.get_title().split(": ")[0] for ax in fig.axes] == ["a backdoor", "peers on a ring", "vertical parties"]
     for ax, place in zip(fig.axes, (BACKDOOR, RING, VERTICAL), strict=True):
         names = [label.get_text().removesuffix(" →") for label in ax.get_yticklabels()]
         there = rows[(rows.setting == place) & rows.klom_forget.notna()]
         assert sorted(names) == sorted(results.shown(name) for name in there.method)
     assert faults(fig) == []
+    for ax in fig.axes:
+        assert ax.title.get_window_extent().width <= ax.get_window_extent().width
     plt.close(fig)

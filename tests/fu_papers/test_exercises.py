@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fu_core
-from fu_core.evaluation import membership
+from fu_core.evaluation import klom, lira, membership, per_example_epsilon
 from fu_core.federation import graphs
 from fu_core.federation.server import aggregate
 from fu_core.unlearning import fedora_score, gaussian_mechanism, hf_kcu, method, puf
@@ -59,7 +59,7 @@ def refused(verdict):
 def test_each_paper_has_at_least_six():
     counts = Counter(exercise(id).paper for id in IDS)
     assert {paper: counts[paper] >= 6 for paper in PAPERS} == dict.fromkeys(PAPERS, True)
-    assert set(counts) == {*PAPERS, "start_here"}
+    assert set(counts) == {*PAPERS, "start_here", "arena"}
 
 
 @pytest.mark.parametrize("id", IDS)
@@ -235,6 +235,11 @@ LIBRARY = {
     ),
     "certified_dfl-7": lambda sigma, k: 1 / (
         gaussian_mechanism.gaussian_mu(1.0, sigma) / gaussian_mechanism.composed_mu([1.0] * k)
+    ),
+    "arena-1": lambda unlearned, retrained: klom.klom(unlearned[:, None], retrained[:, None])[0],
+    "arena-2": lambda *crowds: lira._scores(*(crowd[:, None].numpy() for crowd in crowds), "pooled")[:, 0],
+    "arena-3": lambda missed, accused, n, delta: (
+        per_example_epsilon._epsilons(n, delta).reshape(n + 1, n + 1)[missed, accused]
     ),
 }  # fmt: skip
 

@@ -9,6 +9,8 @@ import pandas as pd
 import pytest
 
 from fu_core.errors import InvalidRequest
+from fu_papers.arena import predictions as arena
+from fu_papers.arena import results as arena_results
 from fu_papers.certified_dfl import predictions as certified_dfl
 from fu_papers.fedora import grid as fedora_grid
 from fu_papers.fedora import predictions as fedora
@@ -21,7 +23,7 @@ from fu_papers.puf import predictions as puf
 from tests.fedora_lab import experiment
 from tests.notebook_lab import code
 
-PAPERS = ("puf", "hf_kcu", "fedora", "certified_dfl")
+PAPERS = ("puf", "hf_kcu", "fedora", "certified_dfl", "arena")
 
 
 def right(answer):
@@ -199,6 +201,40 @@ def test_what_is_planted_or_about_something_else_is_no_promise():
     answer = certified_dfl.refuted([Audit(*noise, audited("printed, b", False))])
     assert right(answer) == "a"
     assert "0 of 0 of corrected" in answer.data
+
+
+@pytest.mark.parametrize("choice", arena.FAMILIES)
+def test_which_family_ends_nearest(choice):
+    """Who refused places does not count, and the nearest member of a family speaks for it."""
+    members = [name for _, names in arena.FAMILIES.values() for name in names]
+    ranked = pd.DataFrame({"method": members, "left": 90.0, "price": 0.05, "places": 4, "of": 4})
+    nearest = arena.FAMILIES[choice][1][-1]
+    ranked.loc[ranked.method == nearest, "left"] = 45.0
+    answer = arena.nearest_family(ranked)
+    assert right(answer) == choice
+    assert f"{nearest} (45 % left, 5 % of the passes)" in answer.data
+    assert ("and 1 of them get below 50 %" in answer.data) == (choice == "d")
+    ranked.loc[ranked.method == nearest, "places"] = 3
+    assert f"{nearest} (" not in arena.nearest_family(ranked).data
+    assert right(arena.nearest_family(ranked.assign(places=0))) == "none"
+
+
+@pytest.mark.parametrize(("forget", "choice"), [((3, 2, 1, 0), "a"), ((1, 0, 2, 3), "b"), ((0.5, 1, 2, 3), "c")])
+def test_how_accuracy_judges(forget, choice):
+    """Against KLoM's order 0.1, 1, 2, 3: -1, 0.8 and 1."""
+    runs = pd.DataFrame({"method": ["Natural", "NoT", "PGA", "SISA"], "forget": forget, "forget_retrain": 0.0})
+    runs = runs.assign(klom_forget=[0.1, 1, 2, 3], floor=0.05, auc=0.6, rmia=0.6, epsilon=1.0)
+    answer = arena.accuracy_as_judge(runs)
+    assert right(answer) == choice
+    assert "within one point of Retrain" in answer.data
+
+
+@pytest.mark.parametrize("profile", ["quick", "laptop"])
+def test_the_arena_s_answers_are_there_at_every_committed_profile(profile):
+    runs = pd.read_csv(ROOT / "figures" / profile / "arena" / "runs.csv", comment="#")
+    frame = arena_results.with_a_server(runs.assign(group="", label="", condition="", seed=0))
+    answers = arena.nearest_family(arena_results.ranking(frame)), arena.accuracy_as_judge(frame)
+    assert [re.fullmatch("[abcd]", right(answer)) is None for answer in answers] == [False, False]
 
 
 # --- in the notebooks ---

@@ -12,7 +12,7 @@ from tests.notebook_lab import Lab, check_drawn_again, check_no_paths, closing_c
 
 pytestmark = pytest.mark.slow
 SHOWN = {
-    *("map.png", "places.png", "margins.png", "judges.png", "label_distribution.png"),
+    *("map.png", "map_short.png", "places.png", "margins.png", "judges.png", "label_distribution.png"),
     *("ranking.csv", "controls.csv", "entrants.csv", "judges.csv", "binned.csv", "which.csv", "runs.csv"),
 }
 

@@ -1,0 +1,92 @@
+"""What is committed for every profile is what its records give today: the same files, the same tables, good pictures.
+
+Notebooks are run here cell by cell from the committed records, into a folder of their own, computing no runs. The
+profile quick is also run in a kernel (tests/drawn_from_records.py) and shown in the notebooks; the larger ones are not.
+"""
+
+import shutil
+
+import nbformat
+import pandas as pd
+import pytest
+
+from fu_papers import look
+from fu_papers.exercises.__main__ import TAG as EXERCISE
+from fu_papers.lab import paths
+from fu_papers.lab.committed import RECORDS
+from fu_papers.lab.notebooks import notebooks, plan
+from fu_papers.parameters import SIZES
+from tests.pictures import faults
+
+COMMITTED = paths.ROOT / "figures"
+DRAWN = (path.parent for path in COMMITTED.glob(f"*/*/{RECORDS}") if list(path.parent.glob("*.png")))  # others grow
+PLACES = sorted((SIZES.index(folder.parent.name), folder.name) for folder in DRAWN)
+ON_PURPOSE = {  # what leaves a frame because the frame was chosen so
+    "mixing.png": "leave the frame",  # errors go on falling, below what is of interest
+}
+
+
+@pytest.fixture(scope="module", params=PLACES, ids=lambda place: f"{SIZES[place[0]]}-{place[1]}")
+def drawn(request, tmp_path_factory):
+    """Profile, paper, the folder with everything drawn, and what is wrong with each picture."""
+    profile, paper = SIZES[request.param[0]], request.param[1]
+    home, wrong = tmp_path_factory.mktemp(f"{profile}-{paper}"), {}
+    for each in (path for path in COMMITTED.glob(f"*/{paper}") if path.parent.name != profile):
+        shutil.copytree(each, home / "figures" / each.parent.name / paper)  # larger twins are shown beside
+    ours = home / "figures" / profile / paper
+    ours.mkdir(parents=True)
+    for each in (COMMITTED / profile / paper).glob("*.jsonl"):
+        shutil.copyfile(each, ours / each.name)
+    save = look.save_figure
+
+    def looked_at(fig, path, source):
+        wrong[path.name] = [fault for fault in faults(fig) if ON_PURPOSE.get(path.name, "\n") not in fault]
+        return save(fig, path, source)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("FU_FIGURES_ONLY", "1")
+        for name in ("figures", "runs", "data"):
+            patched.setenv(f"FU_{name.upper()}", str(home / name))
+        patched.setattr(look, "save_figure", looked_at)
+        _run(paper, profile)
+    return profile, paper, ours, wrong
+
+
+def _run(paper, profile):
+    names = {"__name__": "__main__"}
+    for cell in nbformat.read(notebooks()[paper], as_version=4).cells:
+        tags = cell.metadata.get("tags", [])
+        if cell.cell_type == "code" and EXERCISE not in tags:
+            exec(compile(cell.source, f"{paper}, cell {cell.id}", "exec"), names)
+        if "parameters" in tags:
+            names.update(plan(paper, profile, {}).parameters)
+
+
+@pytest.mark.slow
+def test_every_picture_is_a_good_one(drawn):
+    *_, wrong = drawn
+    assert len(wrong) >= 5
+    assert {name: faults for name, faults in wrong.items() if faults} == {}
+
+
+@pytest.mark.slow
+def test_the_same_files_are_committed_and_no_others(drawn):
+    profile, paper, ours, _ = drawn
+    assert {path.name for path in ours.iterdir()} == {path.name for path in (COMMITTED / profile / paper).iterdir()}
+
+
+@pytest.mark.slow
+def test_every_committed_table_says_what_the_records_say(drawn):
+    profile, paper, ours, _ = drawn
+    for path in sorted(ours.glob("*.csv")):
+        committed = COMMITTED / profile / paper / path.name
+        new, old = (pd.read_csv(each, comment="#", keep_default_na=False) for each in (path, committed))
+        assert list(new) == list(old), path.name
+        for column in new:
+            pd.testing.assert_series_equal(new[column], old[column], rtol=1e-3, atol=1e-9, check_dtype=False)
+        assert _above(path) == _above(committed), path.name
+
+
+def _above(table):
+    """Its source, and its caption."""
+    return [line for line in table.read_text(encoding="utf-8").splitlines()[:2] if line.startswith("#")]
