@@ -9,10 +9,13 @@ are counted and the same on every machine; the seconds are told beside. One curv
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 
 import pandas as pd
 
 from fu_papers.certified_dfl.grid import DU_FORMS, WHOLE_CLIENTS, Experiment, Place, granularity
+from fu_papers.certified_dfl.heads import nets
 from fu_papers.certified_dfl.results import (
     Curves,
     Descriptions,
@@ -25,8 +28,9 @@ from fu_papers.certified_dfl.results import (
 from fu_papers.certified_dfl.theory_audit import LARGEST_CLAIM
 from fu_papers.certified_dfl.titles import SHOWN, dataset_title
 from fu_papers.over_seeds import Part, all_of, at_most, exact, judged, lowered_by, of_each, unknown
-from fu_papers.verdicts import ClaimResult, Theory
+from fu_papers.verdicts import NO_OTHER, ClaimResult, Theory
 
+ABOUT_NETS = ("D1", "D2", "D3", "D4", "D5", "D6", "D7")
 POINT, CIFAR_POINTS, REMOVED_POINTS = 1.0, 5.0, 5.0
 AUC_SLACK, SAVED = 0.02, 97.0
 JUDGED = ("Original", *DU_FORMS)
@@ -44,8 +48,11 @@ def verdicts(
 def judges(
     e: Experiment, descriptions: Descriptions, runs: pd.DataFrame, curves: Curves, speeds: Speeds, theory: Theory
 ) -> dict[str, Callable[[], ClaimResult]]:
-    """What judges each claim, by its name: who asks about one need not wait for all."""
-    return {
+    """What judges each claim, by its name: who asks about one need not wait for all.
+
+    Those on what happens to trained models are about nets, too: a profile that has none yet does not judge them.
+    """
+    found: dict[str, Callable[[], ClaimResult]] = {
         "D1": lambda: _sample_wise(e, runs),
         "D2": lambda: _class_wise(e, runs),
         "D3": lambda: _attack(e, runs),
@@ -60,6 +67,17 @@ def judges(
         "D12": lambda: _storage(descriptions, runs),
         "D13": lambda: _fisher(theory),
     }
+    to_come = () if nets(e) else ABOUT_NETS
+    return found | {name: partial(_nets_to_come, found[name]) for name in to_come}
+
+
+def _nets_to_come(judge: Callable[[], ClaimResult]) -> ClaimResult:
+    """What the convex model alone says, told and not counted."""
+    result = judge()
+    alone = result.verdict if result.corrected == result.verdict else f"{result.verdict}, corrected {result.corrected}"
+    reason = f"nets are to come, of which it speaks, too; of the convex model alone: {alone}; {result.reason}"
+    other = NO_OTHER if result.corrected == NO_OTHER else "not run"
+    return replace(result, verdict="not run", corrected=other, reason=reason)
 
 
 def _cells(e: Experiment, runs: pd.DataFrame, request: str, method: str) -> Iterator[tuple[Place, pd.DataFrame]]:

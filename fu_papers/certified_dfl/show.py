@@ -6,17 +6,28 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
-from IPython.display import display
+from IPython.display import Markdown, display
 
-from fu_papers.certified_dfl import figures, tables, theory_figures, theory_tables, titles
+from fu_papers.certified_dfl import (
+    figures,
+    further_figures,
+    further_tables,
+    tables,
+    theory_figures,
+    theory_tables,
+    titles,
+)
 from fu_papers.certified_dfl.grid import Experiment, Place
 from fu_papers.certified_dfl.results import cell_runs
 from fu_papers.controls import CONTROLS, Standing, warned, wrong_controls
 from fu_papers.lab.record import Record
 from fu_papers.look import keep_figure, keep_table
+from fu_papers.study import Cell
 
 BREAST_CANCER = theory_figures.SOURCE
 GENERATED = theory_figures.GENERATED
+
+NO_NET = "*This profile has no net yet, only a convex model.*"
 
 Theory = Mapping[str, Sequence[Record]]  # records by their kind, as `Study.theory` returns them
 
@@ -67,6 +78,31 @@ def warned_of(caption: str, runs: pd.DataFrame, request: str, places: Sequence[P
         rows = {method: Standing.of(cell_runs(runs, place, request, method)) for method in CONTROLS}
         told[f"{titles.dataset_title(place.dataset)}, {titles.topology_title(place.topology)}"] = wrong_controls(rows)
     return warned(caption, told)
+
+
+def net_choices(experiment: Experiment, runs: pd.DataFrame, out: Path, source: str) -> None:
+    """On nets, the choices that theory leaves open: table."""
+    caption = "On nets: which curvature, which gradient, and how long a step may be. Sample-wise"
+    table = tables.net_choices_table(experiment, runs)
+    display(Markdown(NO_NET) if table.empty else keep_table(out / "net_choices.csv", source, table, caption))
+
+
+def certified_heads(experiment: Experiment, heads: Mapping[Cell, Record], out: Path, source: str) -> None:
+    """The last layer of a net, certified on a fixed body: figure and table."""
+    if not heads:
+        display(Markdown(NO_NET))
+        return
+    below = further_tables.heads_source(experiment, source)
+    display(keep_figure(out / "heads.png", below, further_figures.heads_figure, experiment, heads))
+    caption = "Certified heads: accuracy, of classes that somebody still holds; what is covered and what is not"
+    display(keep_table(out / "heads.csv", below, further_tables.heads_table(experiment, heads), caption))
+
+
+def noisy_nets(nets: Mapping[Cell, Record], out: Path, source: str) -> None:
+    """Whole nets, certified by noisy fine-tuning: table."""
+    caption = "Whole nets: noisy fine-tuning, then noiseless rounds, beside new weights trained as long as those"
+    table = further_tables.noisy_nets_table(nets)
+    display(Markdown(NO_NET) if table.empty else keep_table(out / "noisy_nets.csv", source, table, caption))
 
 
 def audit(theory: Theory, out: Path) -> None:

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from fu_papers.certified_dfl import claims
-from fu_papers.certified_dfl.grid import DU_FORMS, Place, granularity
+from fu_papers.certified_dfl.grid import DU_FORMS, PER_DATASET, Place, granularity
 from fu_papers.lab.record import Record
 from fu_papers.verdicts import NO_OTHER, claims_table
 from fu_papers.verdicts import claims as rules
@@ -21,6 +21,7 @@ NOTHING, PRINTED, CORRECTED, PDUDT, TUNED = "Original", "DU printed", "DU", "PDU
 HOLDS, PART, NOT, OPEN = "holds", "holds in part", "does not hold", "undetermined"
 JUDGED = (NOTHING, PRINTED, CORRECTED)
 HERE = Place(MNIST, "dirichlet-0.3", "ring")  # the cell that an exception is planted in
+ALONE = experiment(seeds=[0, 1], datasets=[MNIST], **{name: getattr(E, name)[:1] for name in PER_DATASET})
 SIZES = {place.setting: 100 if place.dataset == MNIST else 7 for place in E.places()}  # parameters
 # Every test below is about these rules; whoever changes one has to change the code and the test.
 RULES = {
@@ -641,6 +642,20 @@ def test_d13_asks_for_a_cosine_of_0_9_well_and_misspecified(well, mis, verdict):
 
 ONE_FORM = ("D8", "D11", "D12", "D13")  # no other form is printed or corrected
 FIXED = {"D5": OPEN, "D7": OPEN}  # whatever is planted
+
+
+@pytest.mark.parametrize("id", ["D1", "D2", "D6"])
+def test_what_is_about_nets_too_is_not_judged_on_a_convex_model_alone(id):
+    """What it says there is told; the verdict of a smaller profile, which has nets, stays the one that counts."""
+    assert both(judged(id)) == (HOLDS, HOLDS)
+    found = judged(id, e=ALONE)
+    assert both(found) == ("not run", "not run")
+    assert "of the convex model alone: holds" in found.reason
+    assert found.records
+
+
+def test_theory_is_judged_whatever_the_data_sets():
+    assert judged("D8", e=ALONE).verdict == HOLDS
 
 
 def test_there_is_one_verdict_per_claim_in_the_papers_order():

@@ -8,7 +8,7 @@ from fu_core.data import load
 from fu_core.errors import ConfigError, UnsupportedModel
 from fu_core.models import FlatModel, build
 from fu_core.unlearning.gaussian_mechanism import gaussian_sigma
-from fu_papers.certified_dfl import further_figures, further_tables, heads, runs
+from fu_papers.certified_dfl import further_figures, further_tables, heads, runs, show
 from fu_papers.certified_dfl.exact import CLOSE, retrained_minimiser
 from fu_papers.certified_dfl.theory_problems import first, kept_by
 from fu_papers.convex import convex_clients, convex_model, optimum, pooled
@@ -247,3 +247,10 @@ def test_the_figure_shows_what_the_records_say(found, records):
 
 def test_without_a_net_there_is_an_empty_table():
     assert further_tables.heads_table(TINY, {}).empty
+
+
+def test_a_profile_without_a_net_says_so_and_draws_nothing(tmp_path, capsys):
+    show.certified_heads(experiment(), {}, tmp_path, "digits")
+    show.noisy_nets({}, tmp_path, "digits")
+    assert list(tmp_path.iterdir()) == []
+    assert capsys.readouterr().out.count("Markdown") == 2
