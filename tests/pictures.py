@@ -160,7 +160,8 @@ def _texts(fig: Figure) -> Iterator[Text]:
 def _look(handle: object) -> tuple[str, str, str, bool]:
     """Colour, marker, dashes and whether it is hollow, of an entry of a legend."""
     if hasattr(handle, "get_marker"):
-        hollow = to_hex(handle.get_markerfacecolor()) == "#ffffff"
+        inside = handle.get_markerfacecolor()
+        hollow = inside == "none" or to_hex(inside) == "#ffffff"
         mark = f"{handle.get_marker()}, {handle.get_fillstyle()}" if hasattr(handle, "get_fillstyle") else ""
         return to_hex(handle.get_color()), mark, str(handle.get_linestyle()), hollow
     if hasattr(handle, "get_paths") and len(handle.get_edgecolor()):  # of dots
