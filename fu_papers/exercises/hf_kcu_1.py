@@ -71,7 +71,7 @@ EXERCISE = Exercise(
     ),
     commentary="""
         The printed formula is the influence of *adding* weight to a sample. Forgetting takes weight away, and there is
-        the second minus that Eq. (3) lost. Section 3 shows the same on real data: the printed step is farther from
+        the second minus that Eq. (3) lost. Section 4 shows the same on real data: the printed step is farther from
         retraining than doing nothing.
     """,
 )

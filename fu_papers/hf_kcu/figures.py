@@ -5,23 +5,26 @@ Every function takes the experiment and records or the wide frame of `results`; 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.transforms import ScaledTranslation
 
 from fu_papers.controls import AGAIN, REFERENCES
 from fu_papers.hf_kcu.cells import DIVERGED
 from fu_papers.hf_kcu.grid import ASCENT, FORMS, MATCHED, METHODS, ROUND, SAME_START, Experiment
 from fu_papers.hf_kcu.results import Speeds, main_runs, rows_of, shown
+from fu_papers.hf_kcu.sweeps import SWEPT, held_fixed
 from fu_papers.lab.record import Record
 from fu_papers.look import colour, linestyle, marker, say_below
 from fu_papers.problem_figures import axes_row, counted, title
 
 PRICED = (*FORMS, MATCHED, ASCENT, "NaiveGA", "FedEraser")  # against price
 SHOWN_BELOW_RETRAIN = 15  # points of test accuracy; a collapsed method leaves the frame and is named instead
+ASIDE = 6.0  # points between dots that would hide each other
 FREE = 4.0  # doing nothing takes no time: it stands so many times farther right than the fastest
 
 
@@ -34,28 +37,66 @@ def forgetting_figure(e: Experiment, runs: pd.DataFrame) -> Figure:
         here = r[r.setting == setting]
         collapsed = here[here.test < here[here.method == "Retrain"].test.mean() - SHOWN_BELOW_RETRAIN]
         inside = here.drop(collapsed.index)
-        for method in inside.method.unique():
-            dots = inside[inside.method == method]
+        for method, points, dots in _side_by_side(inside):
             look: dict[str, Any] = {"marker": marker(method), "s": 45, "color": colour(method)}
             if method == "Retrain":
                 look |= {"s": 90}
             elif method == "Original":  # a ring, since HF-KCU as printed lands on it
                 look |= {"marker": "o", "s": 150, "facecolors": "none"}
-            named[shown(method)] = ax.scatter(dots.forget, dots.test, **look)
+            aside = ax.transData + ScaledTranslation(points / 72, 0, fig.dpi_scale_trans)
+            drawn = ax.scatter(dots.forget, dots.test, transform=aside, zorder=3, **look)
+            named.setdefault(shown(method), drawn)
+        ax.set(xlim=_with_margin(inside.forget), ylim=_with_margin(inside.test))
         goal = here[here.method == "Retrain"]
         ax.axvline(goal.forget.mean(), color=colour("Retrain"), linestyle="--", linewidth=1)
         ax.axhline(goal.test.mean(), color=colour("Retrain"), linestyle="--", linewidth=1)
-        gone = [
-            f"{shown(name)} at test {collapsed[collapsed.method == name].test.mean():.0f} %"
-            for name in collapsed.method.unique()
-        ]
-        below = f"\n(below the frame: {', '.join(gone)})" if gone else ""
+        of = {name: len(here[here.method == name]) for name in collapsed.method.unique()}
+        lost = {name: collapsed[collapsed.method == name].test for name in of}
+        below = _below({name: (tests.mean(), len(tests), of[name]) for name, tests in lost.items()})
         ax.set(title=title(setting), xlabel=f"accuracy on the forgotten data (%){below}")
     axes[0].set_ylabel("test accuracy (%)")
     columns = max(2, 2 * len(axes) - 1)
     fig.legend(list(named.values()), list(named), loc="outside upper center", ncols=columns, frameon=False)
-    say_below(fig, f"A dot: one of {counted(len(e.seeds), 'seed')}; dashed: Retrain's mean")
+    told = f"A dot: one of {counted(len(e.seeds), 'seed')}; methods that coincide stand side by side"
+    say_below(fig, f"{told}; dashed: Retrain's mean")
     return fig
+
+
+def _side_by_side(runs: pd.DataFrame) -> Iterator[tuple[str, float, pd.DataFrame]]:
+    """Method, points to the right, and the rows that are drawn there: methods in one place would hide each other.
+
+    Doing nothing is a ring around whoever is in its place, and stays there.
+    """
+    places = list(zip(runs.method, runs.forget.round(6), runs.test.round(6), strict=True))
+    crowds: dict[tuple[float, float], list[str]] = {}
+    for method, *place in places:
+        here = crowds.setdefault((place[0], place[1]), [])
+        here += [method] * (method not in (*here, "Original"))
+    aside = []
+    for method, *place in places:
+        here = crowds[place[0], place[1]]
+        aside.append(ASIDE * (here.index(method) - (len(here) - 1) / 2) if method in here else 0.0)
+    shift = pd.Series(aside, index=runs.index)
+    for method in runs.method.unique():
+        for points in sorted(shift[runs.method == method].unique()):
+            yield method, points, runs[(runs.method == method) & (shift == points)]
+
+
+def _with_margin(values: pd.Series) -> tuple[float, float]:
+    """The ends of an axis on which nothing touches the frame."""
+    low, high = float(values.min()), float(values.max())
+    margin = 0.07 * (high - low or 1.0)
+    return low - margin, high + margin
+
+
+def _below(collapsed: Mapping[str, tuple[float, int, int]]) -> str:
+    """A line per method that has left the frame: its mean test accuracy there, and of how many of its runs that is."""
+    told = [
+        f"{shown(name)} at test {mean:.0f} %" + ("" if lost == of else f", {lost} of {of}")
+        for name, (mean, lost, of) in collapsed.items()
+    ]
+    listed = ";\n".join(told)
+    return f"\n(below the frame: {listed})" if told else ""
 
 
 def pareto_figure(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> Figure:
@@ -63,7 +104,7 @@ def pareto_figure(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> Figure:
 
     Grey, dashed: the frontier, those than whom nobody is both faster and more accurate. Doing nothing takes no time and
     stands at the right end: what lies below it, and to the left, cannot win by accuracy and speed. The names in (b) are
-    those of the dots in (a), too.
+    those of the dots in (a), too; what has collapsed leaves the frame of (a), and is named below it.
     """
     fig, (left, right) = axes_row(2, height=4.4, width=5.6)
     seconds = speeds["main"].metrics["seconds"]
@@ -71,12 +112,14 @@ def pareto_figure(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> Figure:
     gains = {method: seconds["retrain"] / seconds["retrain" if method == "Retrain" else method] for method in order}
     gains["Original"] = FREE * max(gains.values())
     means = {method: float(main_runs(e, runs, method).test.mean()) for method in gains}
+    collapsed = [method for method in gains if means[method] < means["Retrain"] - SHOWN_BELOW_RETRAIN]
     for place, (method, gain) in enumerate(gains.items()):
-        accuracy = main_runs(e, runs, method).test
-        error = accuracy.std() if len(accuracy) > 1 else 0.0
         look: dict[str, Any] = {"color": colour(method), "marker": marker(method), "zorder": 3}
-        left.plot([gain, gain], [means[method] - error, means[method] + error], color=colour(method), linewidth=1)
-        left.scatter(gain, means[method], s=60, **look)
+        if method not in collapsed:
+            accuracy = main_runs(e, runs, method).test
+            error = accuracy.std() if len(accuracy) > 1 else 0.0
+            left.plot([gain, gain], [means[method] - error, means[method] + error], color=colour(method), linewidth=1)
+            left.scatter(gain, means[method], s=60, **look)
         taken = seconds["retrain"] / gain
         told = "" if method == "Original" else f"{taken:.2g} s, {gain:.3g}×"
         right.scatter(taken, place, s=60, **look)
@@ -89,9 +132,9 @@ def pareto_figure(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> Figure:
         [gains[m] for m in best], [means[m] for m in best], color="#999999", linestyle="--", linewidth=1.2, zorder=1
     )
     left.axhline(means["Retrain"], color=colour("Retrain"), linestyle="--", linewidth=1, zorder=1)
-    left.set(
-        xscale="log", xlabel="times faster than retraining", ylabel="test accuracy (%)", title="(a), names as in (b)"
-    )
+    below = _below({method: (means[method], 1, 1) for method in collapsed})
+    left.set(xscale="log", xlabel=f"times faster than retraining{below}", ylabel="test accuracy (%)")
+    left.set_title("(a), names as in (b)")
     left.margins(x=0.12, y=0.12)
     right.set(xscale="log", xlabel="seconds", yticks=range(len(gains)), title="(b)")
     free = gains["Original"]
@@ -142,9 +185,10 @@ def price_figure(e: Experiment, runs: pd.DataFrame, passes: Mapping[str, float])
     if same == same:  # where it was run
         ax.axhline(same, color=colour("Retrain"), linestyle=":", linewidth=1.5, label="two retrainings, same weights")
     if floor == floor:  # two seeds at least
-        ax.axhspan(0, floor, color=colour("Retrain"), alpha=0.12, linewidth=0, label="below two from other weights")
+        ax.axhspan(0, floor, color=colour("Retrain"), alpha=0.12, linewidth=0, zorder=0,
+                   label="below two from other weights")  # fmt: skip
     own: dict[str, Any] = {"color": colour("Retrain"), "marker": marker("Retrain"), "label": "Retrain"}
-    ax.plot([1], [0], markersize=11, linestyle="none", clip_on=False, **own)
+    ax.plot([1], [0], markersize=11, linestyle="none", clip_on=False, zorder=5, **own)
     note = f"\n(diverged, left out: {', '.join(gone)})" if gone else ""
     ax.set(xscale="log", ylim=(0, None), ylabel="KL to Retrain on the forgotten data (nats)",
            xlabel=f"gradient passes / Retrain's{note}")  # fmt: skip
@@ -163,7 +207,8 @@ def backdoor_figure(e: Experiment, runs: pd.DataFrame) -> Figure:
             values = rows_of(runs, "backdoor", method)[name]
             look: dict[str, Any] = {"color": colour(method), "linewidth": 2.5, "zorder": 2}
             ax.plot([place - 0.3, place + 0.3], [values.mean()] * 2, **look)
-            ax.scatter([place] * len(values), values, color=colour(method), edgecolor="white", s=45, zorder=3)
+            beside = [place + 0.15 * (i - (len(values) - 1) / 2) for i in range(len(values))]  # a seed its own place
+            ax.scatter(beside, values, color=colour(method), edgecolor="white", s=45, zorder=3)
         ax.set(xticks=range(len(order)), title=head, xlim=(-0.5, len(order) - 0.5), ylim=(-3, 103))
         ax.set_xticklabels(["poisoned", "HF-KCU\nprinted", "HF-KCU\ncorrected", "Retrain"])
         ax.grid(axis="x", visible=False)
@@ -173,11 +218,13 @@ def backdoor_figure(e: Experiment, runs: pd.DataFrame) -> Figure:
 
 
 def sweeps_figure(e: Experiment, runs: pd.DataFrame) -> Figure:
-    """How k, damping and the clip beta move forget accuracy, both forms: a line through the means, a dot per seed."""
-    panels = {"iters": "CG steps k", "damping": "damping", "beta": "clip beta"}
-    fig, axes = axes_row(len(panels), height=3.6, width=4.2, sharey=True)
+    """How k, damping and the clip beta move forget accuracy, both forms: a line through the means, a dot per seed.
+
+    Above each panel: what is held fixed there, and at which value; the forms differ in that.
+    """
+    fig, axes = axes_row(len(SWEPT), height=4.0, width=4.2, sharey=True)
     goal, start = (main_runs(e, runs, method).forget.mean() for method in ("Retrain", "Original"))
-    for ax, (group, label) in zip(axes, panels.items(), strict=True):
+    for ax, (group, label) in zip(axes, SWEPT.items(), strict=True):
         r = runs[runs.group == group].assign(value=lambda frame: frame.label.astype(float))
         for method, beside in zip(FORMS, (0.96, 1.04), strict=True):  # or one form's dots would hide the other's
             own = r[r.method == method]
@@ -187,14 +234,16 @@ def sweeps_figure(e: Experiment, runs: pd.DataFrame) -> Figure:
             ax.plot(mean.index * beside, mean, label=shown(method), linestyle=linestyle(method), **look)
         ax.axhline(goal, color=colour("Retrain"), linestyle=linestyle("Retrain"), label="Retrain")
         ax.axhline(start, color=colour("Original"), linestyle=linestyle("Original"), label="do nothing")
+        fixed = [f"{shown(method).rpartition(' ')[2]}: {held_fixed(e, group, method)}" for method in FORMS]
         ax.set(xscale="log", xlabel=label)
+        ax.set_title("\n".join(fixed), fontsize=10)
         values = sorted(r.value.unique())
         ax.set_xticks(values, labels=[f"{value:g}" for value in values])
         ax.minorticks_off()
         ax.margins(x=0.12)
     axes[0].set_ylabel("accuracy on the forgotten data (%)")
     axes[-1].legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-    say_below(fig, f"A small dot: one of {counted(len(e.seeds), 'seed')}; line: their mean")
+    say_below(fig, f"Above: what is held fixed; a small mark: one of {counted(len(e.seeds), 'seed')}; line: their mean")
     return fig
 
 
@@ -202,13 +251,15 @@ def residual_figure(residuals: Sequence[Record]) -> Figure:
     """Convergence of CG on the trained net's own damped curvatures, clients 1 and 2: Hessian and Gauss-Newton."""
     fig, axes = axes_row(2, height=3.4, width=4.8, sharey=True)
     for ax, matrix, head in zip(axes, ("hessian", "ggn"), ("Hessian", "Gauss-Newton"), strict=True):
+        dampings = sorted({record.config["damping"] for record in residuals})
+        by = ", ".join(f"{damping:g}" for damping in dampings)
         for record in residuals:
             for client, dashes in (("1", "-"), ("2", "--")):
                 curve = record.metrics["curves"][f"{matrix}/{client}"]
                 met = f", negative curvature in {curve['negative']} steps" if curve["negative"] else ""
                 ax.plot(curve["residuals"], dashes, color=colour("HF-KCU"), label=f"client {client}{met}")
         ax.axhline(1, color="#999999", linewidth=1)
-        ax.set(yscale="log", xlabel="CG step", title=f"{head}, damped, trained net")
+        ax.set(yscale="log", xlabel="CG step", title=f"{head} of the trained net, damped by {by}")
         ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), frameon=False)
     axes[0].set_ylabel(r"relative residual $|r_t| / |r_0|$")
     say_below(fig, "A line: one client's system, one seed")

@@ -17,13 +17,21 @@ from fu_papers.lab.record import Record
 from fu_papers.look import LINE, colour, linestyle, say_below, three_digits
 from fu_papers.problem_figures import axes_row
 
-SOURCE = (
-    "Diabetes and Breast Cancer Wisconsin (bundled with scikit-learn), all rows, standardised, L2 0.01; "
-    "generated matrices and regressions where said"
-)
+BUNDLED = "(bundled with scikit-learn), all rows, standardised, L2 0.01"
+DIABETES, CANCER = f"Diabetes {BUNDLED}", f"Breast Cancer Wisconsin {BUNDLED}"
+SOURCES = {  # by what was checked
+    "exactness": f"Diabetes and Breast Cancer Wisconsin {BUNDLED}",
+    "partial_deletion": DIABETES,
+    "local_curvature": "generated regressions",
+    "several_clients": DIABETES,
+    "cg_convergence": f"generated systems; the clients: {CANCER}",
+    "perturbation": "generated matrices",
+    "error_terms": CANCER,
+}
 SPLIT_NAMES = {"iid": "IID", "dirichlet": "Dirichlet 0.5"}
 GROUPS = {"corrected": "HF-KCU", "do nothing": "Original"}  # variant -> whose colour; the others are printed forms
 NEUTRAL = "#8a8a8a"  # readings in between: right sign, but not all corrections
+IN_THEOREM_5 = "CG error (k = 10)"  # of the terms of the error, the one that the theorem bounds
 LEAST_TERM = 1e-6  # of the axis of the error's terms
 AT_LEAST = 1e-3  # of the logarithmic axis; what is smaller sits at its edge, with its number beside it
 
@@ -210,16 +218,29 @@ def _in_order(record: Record) -> dict[str, float]:
 def error_terms_table(records: Sequence[Record]) -> pd.DataFrame:
     """Theorem 5's error taken apart: mean length of each term relative to the true change; the largest is named."""
     rows: list[dict[str, Any]] = []
-    for clients in dict.fromkeys(record.config["clients"] for record in records):
-        chosen = [record for record in records if record.config["clients"] == clients]
-        terms = pd.DataFrame([_in_order(record) for record in chosen]).mean()
-        share = 100 * float(np.mean([record.metrics["share"] for record in chosen]))
+    for (share, terms), chosen in zip(terms_by_share(records).items(), _by_clients(records), strict=True):
         errors = pd.DataFrame([record.metrics["errors"] for record in chosen]).mean()
         row: dict[str, Any] = {"removed": f"{share:.3g} %"}
-        row |= {str(name): three_digits(value) for name, value in terms.items()}
-        row |= {"largest": terms.idxmax(), "end of the chain: error as printed": three_digits(errors["sign"])}
+        row |= {name: three_digits(value) for name, value in terms.items()}
+        row |= {"largest": max(terms, key=terms.__getitem__)}
+        row |= {"end of the chain: error as printed": three_digits(errors["sign"])}
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def terms_by_share(records: Sequence[Record]) -> dict[float, dict[str, float]]:
+    """Mean length of each term, relative to the true change, by the percentage of the data that leave."""
+    found = {}
+    for chosen in _by_clients(records):
+        share = 100 * float(np.mean([record.metrics["share"] for record in chosen]))
+        terms = pd.DataFrame([_in_order(record) for record in chosen]).mean()
+        found[share] = {str(name): float(value) for name, value in terms.items()}
+    return found
+
+
+def _by_clients(records: Sequence[Record]) -> list[list[Record]]:
+    counts = dict.fromkeys(record.config["clients"] for record in records)
+    return [[record for record in records if record.config["clients"] == count] for count in counts]
 
 
 def error_terms_figure(records: Sequence[Record]) -> Figure:
@@ -230,7 +251,7 @@ def error_terms_figure(records: Sequence[Record]) -> Figure:
     hues, shapes = ("#3b0f12", "#8c2320", colour("HF-KCU"), "#f0b4a8"), ("o", "s", "D", "^")
     for shift, (row, hue, shape) in enumerate(zip(table.to_dict("records"), hues, shapes, strict=False)):
         lengths = [max(row[name], LEAST_TERM) for name in names]
-        places = np.arange(len(names)) + (shift - (len(table) - 1) / 2) * 0.15
+        places = np.arange(len(names)) + (shift - (len(table) - 1) / 2) * 0.19
         ax.scatter(lengths, places, color=hue, marker=shape, s=38, zorder=3, label=f"{row['removed']} removed")
     ax.axvline(1, color=LINE, linestyle=":", linewidth=1.5, label="as long as the true change")
     ax.set(xscale="log", xlabel="length relative to the true change", yticks=range(len(names)))
@@ -238,12 +259,13 @@ def error_terms_figure(records: Sequence[Record]) -> Figure:
     ax.set_xticks(powers, labels=["≤ 1e-6", *(f"{power:g}" for power in powers[1:])])
     ax.minorticks_off()
     ax.set_yticklabels(names)
-    ax.get_yticklabels()[names.index("CG error (k = 10)")].set_fontweight("bold")
+    ax.get_yticklabels()[names.index(IN_THEOREM_5)].set_fontweight("bold")
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.grid(axis="y", visible=False)
     ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     seeds = len({record.config["seed"] for record in records})
-    say_below(fig, f"A dot: the mean of {seeds} seeds, one client of 10 to 569 leaves")
+    few, many = (pick(record.config["clients"] for record in records) for pick in (min, max))
+    say_below(fig, f"Bold: in Theorem 5. A dot: the mean of {seeds} seeds, one client of {few} to {many} leaves")
     return fig
 
 

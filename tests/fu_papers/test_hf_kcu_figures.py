@@ -8,7 +8,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from fu_papers.controls import AGAIN, CONTROLS, DESTROYED, FLOOR
-from fu_papers.hf_kcu import cells, figures, further_tables, results, stages, tables
+from fu_papers.hf_kcu import cells, figures, further_tables, results, stages, sweeps, tables
 from fu_papers.hf_kcu.grid import (
     ASCENT,
     BESIDE,
@@ -340,7 +340,7 @@ def drawn():
             "price": figures.price_figure(E, RUNS, PASSES),
             "backdoor": figures.backdoor_figure(E, RUNS),
             "sweeps": figures.sweeps_figure(E, RUNS),
-            "residuals": figures.residual_figure([record("r", {}, {"curves": curves})]),
+            "residuals": figures.residual_figure([record("r", {"damping": 0.25}, {"curves": curves})]),
         }
 
 
@@ -349,6 +349,7 @@ def test_no_figure_has_a_legend_on_data_a_dot_outside_or_a_name_on_a_name():
     assert all(isinstance(figure, Figure) for figure in found.values())
     with style():
         assert {name: wrong for name, fig in found.items() if (wrong := faults(fig))} == {}
+    assert all("damped by 0.25" in ax.get_title() for ax in found["residuals"].axes)
     labels = [t.get_text() for t in found["residuals"].axes[0].get_legend().get_texts()]
     assert labels == [f"client {i}, negative curvature in 3 steps" for i in (1, 2)]
 
@@ -359,6 +360,34 @@ def test_a_collapsed_method_leaves_the_frame_and_is_named():
     assert "NaiveGA at test 10 %" in left.get_xlabel()
     assert "NaiveGA" in right.get_xlabel()
     assert min(point[1] for dots in left.collections for point in dots.get_offsets()) > 50
+    kept = RUNS.assign(test=RUNS.test.mask((RUNS.method == "NaiveGA") & (RUNS.seed == 1), 71.0))
+    with style():
+        left, _ = figures.forgetting_figure(E, kept).axes
+    assert "NaiveGA at test 10 %, 1 of 2" in left.get_xlabel()
+
+
+def test_methods_in_one_place_stand_side_by_side_and_doing_nothing_is_a_ring_around_it():
+    """Planted: five of them are where doing nothing is."""
+    with style():
+        fig = figures.forgetting_figure(E, RUNS)
+        fig.draw_without_rendering()
+    left, _ = fig.axes
+    drawn = [(dots, dots.get_offset_transform().transform(dots.get_offsets())) for dots in left.collections]
+    places = [tuple(place.round(3)) for dots, found in drawn if len(dots.get_facecolor()) for place in found]
+    assert len(places) == len(set(places))
+    (ring,) = (found for dots, found in drawn if not len(dots.get_facecolor()))
+    assert ring.ravel().tolist() == pytest.approx(left.transData.transform([(90.0, 72.0), (93.0, 73.0)]).ravel())
+    beside = [place for place in places if abs(place[0] - ring[0][0]) < 60 and abs(place[1] - ring[0][1]) < 1]
+    assert sum(place[0] - ring[0][0] for place in beside) == pytest.approx(0, abs=0.1)
+    assert len(beside) == 4  # the printed form and the three beside both forms
+
+
+def test_what_has_collapsed_leaves_the_frame_of_fig_1_so_that_the_others_can_be_told_apart():
+    with style():
+        left, right = figures.pareto_figure(E, RUNS, SPEEDS).axes
+    assert "NaiveGA at test 10 %" in left.get_xlabel()
+    assert left.get_ylim()[0] > 50
+    assert "NaiveGA" in [text.get_text() for text in right.get_yticklabels()]
 
 
 def test_the_cost_figure_tells_seconds_and_speed_up_of_every_method():
@@ -393,6 +422,8 @@ def test_backdoor_has_a_dot_per_seed_in_its_methods_colour_and_their_mean():
     assert [dots.get_offsets()[:, 1].tolist() for dots in left.collections][-1] == [12.0, 15.0]
     inks = [to_hex(dots.get_facecolor()[0]) for dots in left.collections]
     assert inks == [colour(method) for method in ("Original", "HF-KCU printed", "HF-KCU", "Retrain")]
+    across = [dots.get_offsets()[:, 0].tolist() for dots in left.collections]
+    assert [(min(x) < place < max(x), len(set(x))) for place, x in enumerate(across)] == [(True, 2)] * 4
 
 
 def test_a_sweep_joins_its_means_and_has_a_dot_per_seed_beside_the_other_forms():
@@ -403,6 +434,27 @@ def test_a_sweep_joins_its_means_and_has_a_dot_per_seed_beside_the_other_forms()
     assert corrected.get_ydata().tolist() == [81.5] * len(E.iters_sweep)
     assert (printed.get_xdata() < corrected.get_xdata()).all()
     assert len(iters.collections[0].get_offsets()) == 2 * len(E.iters_sweep)
+
+
+def test_a_sweep_says_above_it_what_it_holds_fixed():
+    """The forms differ: the corrected one is damped as it chooses, and not clipped, but where that is swept."""
+    e = E.changed(iters=7, damping=0.02, beta=0.05)
+    with style():
+        axes = figures.sweeps_figure(e, RUNS).axes
+    assert [ax.get_title().splitlines() for ax in axes] == [
+        ["printed: λ = 0.02, β = 0.05", "corrected: λ chosen, no clip"],
+        ["printed: k = 7, β = 0.05", "corrected: k = 7, no clip"],
+        ["printed: k = 7, λ = 0.02", "corrected: k = 7, λ chosen"],
+    ]
+
+
+def test_what_a_sweep_holds_fixed_is_what_its_runs_have():
+    for (group, _), form in ((item, form) for item in sweeps.SWEPT.items() for form in FORMS):
+        options = [c.config["options"] for cell, c in RECORDS.items() if (cell.group, cell.method) == (group, form)]
+        others = [{name: value for name, value in one.items() if name != group} for one in options]
+        assert len({str(one) for one in others}) == 1
+        assert ("chosen" in sweeps.held_fixed(E, group, form)) == (group != "damping" and options[0]["damping"] is None)
+        assert ("no clip" in sweeps.held_fixed(E, group, form)) == (form == "HF-KCU" and group != "beta")
 
 
 # --- beside the paper's ---
@@ -497,6 +549,8 @@ def test_the_price_figure_has_a_dot_per_seed_at_its_price():
         (ax,) = figures.price_figure(E, RUNS, PASSES).axes
     dots = {found.get_label(): found.get_offsets().tolist() for found in ax.collections}
     assert dots[results.shown("HF-KCU")] == [[1.1, 0.375]] * 2
+    (band,) = (patch for patch in ax.patches if "other weights" in str(patch.get_label()))
+    assert band.get_zorder() < min(found.get_zorder() for found in ax.collections)  # or it would change their colours
     (line, *_) = ax.lines
     assert list(line.get_xdata()) == [0.005, 0.005]  # one and 300 rounds, planted alike
 

@@ -240,6 +240,32 @@ def test_every_term_has_a_dot_per_share_on_a_logarithmic_axis(terms):
         assert dots.get_offsets()[:, 0].tolist() == pytest.approx([max(value, 1e-6) for value in lengths], rel=5e-3)
 
 
+def test_the_line_below_the_terms_says_which_the_theorem_has_and_whose_data_they_are(terms):
+    fig = figures.error_terms_figure(terms)
+    assert fig.get_label().startswith("Bold: in Theorem 5. ")
+    assert "one client of 10 to 100 leaves" in fig.get_label()
+    (bold,) = (text.get_text() for text in fig.axes[0].get_yticklabels() if text.get_fontweight() == "bold")
+    assert bold == figures.IN_THEOREM_5
+
+
+def test_every_check_has_the_data_that_it_was_made_on():
+    """What is generated is not said to be of patients."""
+    checks = {function.__name__ for function in theory.PLANS}
+    assert set(figures.SOURCES) | {"client_residuals", "condition_number"} == checks
+    assert {name for name, source in figures.SOURCES.items() if "scikit-learn" not in source} == {
+        "perturbation",
+        "local_curvature",
+    }
+    assert "Diabetes" not in figures.SOURCES["error_terms"]
+
+
+def test_the_terms_of_a_share_are_means_over_its_records(terms):
+    found = figures.terms_by_share([*terms, terms[0]])
+    assert list(found) == pytest.approx([100 * record.metrics["share"] for record in terms])
+    first, _ = found.values()
+    assert first == pytest.approx(figures._in_order(terms[0]))
+
+
 def test_the_tables_show_what_the_records_hold(exactness, terms, store):
     table = figures.exactness_table(exactness)
     assert len(table) == 4 * 10

@@ -91,6 +91,61 @@ def test_who_is_no_better_than_nobody(monkeypatch, original, choice):
     assert right(hf_kcu.who_is_beaten(None, pd.DataFrame(), {"main": timed})) == choice
 
 
+HF_KCU = {"HF-KCU": 0.0, "HF-KCU printed": 50.0, "Retrain": 1.0, "Destroyed": 8.0}  # left of an attack success of 50 %
+
+
+@pytest.mark.parametrize(("left", "choice"), [((45.0, 40.0), "a"), ((30.0, 20.0), "b"), ((5.0, 0.0), "c")])
+def test_how_much_of_a_backdoor_is_taken_away(left, choice):
+    after = {**HF_KCU, "HF-KCU": left}
+    rows = [pd.DataFrame({"method": name, "seed": [0, 1], "asr": asr}) for name, asr in after.items()]
+    runs = pd.concat(rows).assign(group="backdoor", asr_original=50.0, test=90.0, test_original=92.0, label="")
+    answer = hf_kcu.loses_its_backdoor(runs)
+    assert right(answer) == choice
+    assert f"50 % before, {np.mean(left):.0f} % after" in answer.data
+    assert "changes by -2.0 points" in answer.data
+    assert "random weights have an attack success of 8 %" in answer.data
+
+
+@pytest.mark.parametrize(("choice", "moved"), [("a", "iters"), ("b", "damping"), ("c", "beta")])
+def test_which_of_three_numbers_moves_the_step_most(choice, moved):
+    """Of the means over seeds, which move by 30 points there and by 4 elsewhere."""
+    rows = []
+    for group in ("iters", "damping", "beta"):
+        for label, up in (("0.1", 30.0 if group == moved else 4.0), ("1", 0.0)):
+            rows += [(group, label, "HF-KCU", seed, 50 + up + spread) for seed, spread in ((0, -20.0), (1, 20.0))]
+            rows.append((group, label, "HF-KCU printed", 0, 60.0 + up / 10))
+    runs = pd.DataFrame(rows, columns=["group", "label", "method", "seed", "forget"])
+    answer = hf_kcu.turned(runs.assign(travelled=runs.label.map({"0.1": 2.0, "1": 0.5}), kl_forget=0.125))
+    assert right(answer) == choice
+    assert "the printed form&#x27;s at most 3.0." in answer.data
+    assert "2 times as far as Retrain is away at λ = 0.1 " in answer.data
+    assert "0.5 times as far as Retrain is away at λ = 1 " in answer.data
+
+
+@pytest.mark.parametrize(("solved", "choice"), [(3.0, "a"), (0.1, "b"), (1e-6, "c")])
+def test_what_a_bound_on_the_solver_leaves_out(solved, choice):
+    """Of the client that has most; the sign, turned first, is 2 (clip + what is left of it)."""
+    terms = {"damping bias": 0.3, "CG error (k = 10)": solved, "clip (beta = 0.01)": 0.5, "sign": 0.2}
+    few, many = (
+        SimpleNamespace(config={"clients": n}, metrics={"share": share, "terms": {**terms, **change}})
+        for n, share, change in ((10, 0.1, {}), (100, 0.01, {"CG error (k = 10)": 2.0}))
+    )
+    answer = hf_kcu.behind_the_bound([many, few])
+    assert right(answer) == choice
+    assert "where 10 % of the data leave" in answer.data
+    assert "sign 1.2, clip (beta = 0.01) 0.5, damping bias 0.3" in answer.data
+
+
+@pytest.mark.parametrize("profile", ["quick", "laptop"])
+def test_hf_kcus_answers_are_there_at_every_committed_profile(profile):
+    folder = ROOT / "figures" / profile / "hf_kcu"
+    runs = pd.read_csv(folder / "runs.csv", comment="#")
+    terms = [record for record in CommittedStore(folder).everything() if record.function == "hf_kcu.error_terms"]
+    answers = hf_kcu.loses_its_backdoor(runs), hf_kcu.turned(runs), hf_kcu.behind_the_bound(terms)
+    assert [re.fullmatch("[abc]", right(answer)) is None for answer in answers] == [False] * 3
+    assert not any("nan" in answer.data for answer in answers)
+
+
 def test_where_the_price_ends():
     assert right(fedora.price_ends([0.0, 1.0, 2.0], [0.1, 0.2, 0.3], 0.5)) == "a"
     assert right(fedora.price_ends([0.0, 2.0, 1.0], [0.1, 0.2, 0.6], 0.5)) == "b"
