@@ -61,6 +61,7 @@ class CertifiedDflParameters(Parameters):
     scale_rounds: Count = parameter("scale: rounds of training and of retraining")
     audit_draws: Annotated[int, Field(ge=32, multiple_of=32)] = parameter("audits: whole releases per world")
     audit_cases: Count = parameter("audits: so many of theory_whole.CASES")
+    audit_tight: Count = parameter("audits: times as many releases where a claim is hardly more than the truth")
 
 
 SCHEMA = CertifiedDflParameters  # as the runner finds it

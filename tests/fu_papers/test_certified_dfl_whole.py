@@ -93,6 +93,9 @@ def test_the_sweep_has_every_combination_once_and_begins_with_all_kinds():
     cells = theory_whole.cells(experiment(audit_cases=17, audit_draws=64))
     assert {case.models: cell["draws"] for case, cell in cells.items()} == {"consensus": 64, "dpsgd": 16}
     assert sorted(name for cell in cells.values() for name in cell["planted"]) == sorted(PLANTED)
+    more = theory_whole.cells(experiment(audit_cases=17, audit_draws=64, audit_tight=3))
+    assert {case for case in cells if more[case] != cells[case]} == {TIGHT}
+    assert more[TIGHT]["draws"] == 3 * 64
 
 
 # --- releases --------------------------------------------------------------------------------------------------------
