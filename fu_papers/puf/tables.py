@@ -216,9 +216,11 @@ def forms_table(e: Experiment, runs: pd.DataFrame, printed: pd.DataFrame) -> pd.
     rows = []
     corrected = as_published(runs)
     for method in PUFS:
+        of = ("clients", e.settings[0], method, "validation")
+        seeds = rows_of(corrected, *of, label=None).seed
         for form, frame in (("corrected", corrected), ("as printed", printed)):
-            r = rows_of(frame, "clients", e.settings[0], method, "validation", label=None)
-            r = r[r.seed.isin(corrected[corrected.method == method].seed)]
+            r = rows_of(frame, *of, label=None)
+            r = r[r.seed.isin(seeds)]
             rows.append({"method": method, "form": form, **_step_and_after(r)})
     return pd.DataFrame(rows)
 

@@ -648,6 +648,14 @@ def test_both_readings_of_the_formula_stand_beside_each_other_on_the_first_setti
     assert table["forget acc. % right after"].tolist() == ["5.0 ± 0.0 (n=2)"] * 4
 
 
+def test_both_readings_are_of_the_same_seeds_of_their_own_setting():
+    """Whatever seeds other scenarios have: the phantom's brought four more runs to one of the two."""
+    runs, printed = tidy(), frame_of(planted(runs="printed"), planted())
+    runs = pd.concat([runs, runs[runs.group != "clients"].assign(seed=1)], ignore_index=True)
+    table = tables.forms_table(E, runs, pd.concat([printed, printed.assign(seed=1)], ignore_index=True))
+    assert table["forget acc. % right after"].tolist() == ["5.0 ± 0.0 (n=2)"] * 4
+
+
 def test_both_readings_have_the_methods_own_settings_where_the_tables_are_tuned():
     runs = planted(TUNED)
     for cell, found in runs.items():
