@@ -29,6 +29,7 @@ LEAST_COST = 0.1  # percent of retraining's; what costs less stands there
 Curve = Sequence[Mapping[str, float]]  # a row of metrics per recovery round
 References = Mapping[str, Mapping[str, float]]  # method -> metrics
 MARKERS = {1.0: "o", 2.0: "s", 5.0: "^", 10.0: "D"}  # per E_u
+AT_THE_EDGE: dict[str, Any] = {"ha": "right", "va": "bottom"}  # above its line: what lies beyond the frame
 FLOOR = "#bbbbbb"  # of the noise floor: two retrainings that only their seeds tell apart
 
 
@@ -116,12 +117,13 @@ def natural_curve(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) -
     return fig
 
 
-def radar(e: Experiment, runs: pd.DataFrame, setting: str, stop: str = "test") -> Figure:
+def metrics(e: Experiment, runs: pd.DataFrame, setting: str, stop: str = "test") -> Figure:
     """Fig. 1, whose polygons are dots here: three differences to Retrain and two costs per method; left is better.
 
     Differences in points, each with what doing nothing amounts to (dotted) and what tells two retrainings apart (grey);
     costs in percent of retraining's, on a logarithmic axis that ends at a thousandth. A small dot per run that came
-    back, a large one for their mean; who always gave up has a note.
+    back, a large one for their mean; who always gave up has a note. Axes of differences end a third beyond the
+    largest mean, or what doing nothing amounts to: of a run beyond, an arrow tells where it is.
     """
     panels = [
         (f"delta_{name}", head) for name, head in zip(ATTACKS, ("Δ forget acc.", "Δ Song", "Δ Yeom"), strict=True)
@@ -131,17 +133,21 @@ def radar(e: Experiment, runs: pd.DataFrame, setting: str, stop: str = "test") -
     shown = {method: completed(r) for method, r in rows.items() if len(r)}
     fig, axes = axes_row(len(panels), height=0.27 * len(shown) + 1.6, width=2.3, sharey=True)
     for ax, (column, head) in zip(axes, panels, strict=True):
+        nothing, floor = (rows_of(runs, "clients", setting, m, stop)[column].mean() for m in ("Original", AGAIN))
+        reach = 1.35 * max(nothing, floor, *(r[column].mean() for r, _ in shown.values() if len(r)))
         for place, (method, (r, _)) in enumerate(shown.items()):
             if len(r):
                 values = r[column] if column.startswith("delta") else _percent_of_retraining(r[column])
                 look: dict[str, Any] = {"color": colour(method), "linewidth": 0}
-                ax.scatter(values, [place] * len(values), s=14, alpha=0.5, zorder=2, **look)
+                inside = values[values <= reach] if column.startswith("delta") else values
+                ax.scatter(inside, [place] * len(inside), s=14, alpha=0.5, zorder=2, **look)
                 ax.scatter(values.mean(), place, s=60, marker=marker(method), edgecolor="white", zorder=3, **look)
+                if len(inside) < len(values):
+                    beyond = ", ".join(f"{value:.0f}" for value in sorted(values[values > reach]))
+                    ax.text(1.07 * reach, place, f"{beyond} →", color=colour(method), fontsize=8, **AT_THE_EDGE)
         if column.startswith("delta"):
-            nothing, floor = (rows_of(runs, "clients", setting, m, stop)[column].mean() for m in ("Original", AGAIN))
             ax.axvline(nothing, color=colour("Original"), linestyle=":", label="doing nothing")
             ax.axvspan(0, floor, color=FLOOR, alpha=0.6, linewidth=0, label="noise floor")
-            reach = max(nothing, ax.dataLim.x1)
             ax.set(xlabel="points", xlim=(-0.05 * reach, 1.08 * reach))
         else:
             ax.axvline(100, color=colour("Retrain"), linestyle="--", label="retraining")
@@ -159,6 +165,7 @@ def radar(e: Experiment, runs: pd.DataFrame, setting: str, stop: str = "test") -
                 "va": "center",
                 "ha": "center",
                 "fontsize": 9,
+                "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 1.5},
             }
             axes[0].text(0.5, place, "always gave up", color=LINE, **at)
     handles, labels = axes[0].get_legend_handles_labels()

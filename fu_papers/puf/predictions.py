@@ -7,11 +7,12 @@ import pandas as pd
 from IPython.display import HTML
 
 from fu_core.errors import InvalidRequest
+from fu_papers.evidence import completed
 from fu_papers.predict import all_of, letter, reveal
 from fu_papers.problem_figures import title
-from fu_papers.puf.grid import Experiment
+from fu_papers.puf.grid import AGAIN, Experiment
 from fu_papers.puf.recovery_figures import mean_way
-from fu_papers.puf.results import Unlearnings, runs_of
+from fu_papers.puf.results import Unlearnings, rows_of, runs_of
 
 FELL = {"a": "PUF-Special", "b": "NoT", "c": "PGA", "d": "Natural"}  # the choices of `who_falls`
 
@@ -72,6 +73,26 @@ def while_recovering(e: Experiment, unlearnings: Unlearnings) -> HTML:
         "stops decides how near to Retrain a method is."
     )
     return reveal(right, because)
+
+
+def inside_the_floor(e: Experiment, runs: pd.DataFrame) -> HTML:
+    """How many methods that came back end nearer to Retrain's forget accuracy than a second retraining: none, at most
+    half of them, or more. runs: the wide frame of `results.of_runs`; the first setting, the paper's stop rule.
+    """
+    setting = e.settings[0]
+    of = {m: rows_of(runs, "clients", setting, m, "test") for m in (*e.methods, "Original", AGAIN)}
+    floor, nothing = (float(of[m].delta_forget.mean()) for m in (AGAIN, "Original"))
+    gaps = {m: float(r.delta_forget.mean()) for m in e.methods if len(r := completed(of[m])[0])}
+    if not gaps:
+        return reveal("a", f"{title(setting)}: nobody came back.")
+    inside = [m for m, gap in gaps.items() if gap <= floor]
+    told = ", ".join(f"{m} {gap:.1f}" for m, gap in sorted(gaps.items(), key=lambda pair: pair[1]))
+    because = (
+        f"{title(setting)}, points of forget accuracy off Retrain, means of the runs that came back: {told}; a second "
+        f"retraining {floor:.1f}, doing nothing {nothing:.1f}. So {len(inside) or 'none'} of {len(gaps)} end within "
+        "what another seed of Retrain amounts to, and *among those this figure cannot rank anybody*."
+    )
+    return reveal(letter(len(inside) / len(gaps), (0.0, 0.5)), because)
 
 
 def pushing_harder(e: Experiment, sweep: pd.DataFrame) -> HTML:

@@ -26,6 +26,7 @@ from fu_papers.puf.results import Unlearnings, runs_of
 
 COLUMNS = 5  # of small panels, one per method
 FloatArray = NDArray[np.float64]
+LINEAR, ROOM = 5.0, 1.35  # the axis of recovery is linear so far; of its ends' distance, beyond that
 POINTS = (-10, 0, 1, 10, 100)  # ticks of an axis that is linear up to a point, then logarithmic
 
 
@@ -56,13 +57,13 @@ def recovery_curves(
             for reference, height in (("Retrain", 0.0), ("Original", float(np.mean(nothing)))):
                 ax.axhline(height, color=colour(reference), linestyle=linestyle(reference), linewidth=1.2, zorder=1)
             ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
-            ax.set_yscale("symlog", linthresh=5.0, linscale=0.8)
+            ax.set_yscale("symlog", linthresh=LINEAR, linscale=0.8)
             ax.yaxis.set_major_locator(FixedLocator((-50, -5, 0, 5, 50)))
             ax.yaxis.set_major_formatter(ScalarFormatter())
             ax.yaxis.set_minor_locator(NullLocator())
         limits = [ax.get_ylim() for ax, _ in zip(panels, found, strict=False)]
         for k, ax in enumerate(panels):
-            ax.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
+            ax.set_ylim(_beyond(min(low for low, _ in limits)), _beyond(max(high for _, high in limits)))
             ax.tick_params(labelleft=k % columns == 0, labelsize=9)
             if k % columns == 0:
                 ax.set_ylabel(f"{metric} {measure_of(setting).partition(' ')[0]}\nless Retrain's", fontsize=9)
@@ -75,8 +76,14 @@ def recovery_curves(
     head = f"{title(setting)}: {e.scenario(scenario).heading}"
     fig.legend(handles, names, loc="outside upper left", ncols=4, title=head, alignment="left", frameon=False)
     fig.supxlabel("recovery round (0: right after unlearning)", fontsize=11)
-    say_below(fig, f"A line: one of {runs_in(e.scenario(scenario))}, points above its own Retrain")
+    beyond = f"; log scale beyond ±{LINEAR:.0f}"
+    say_below(fig, f"A line: one of {runs_in(e.scenario(scenario))}, points above its own Retrain{beyond}")
     return fig
+
+
+def _beyond(end: float) -> float:
+    """An end of such an axis, with room for half a dot: on a logarithmic scale the usual margin is next to none."""
+    return end * ROOM if abs(end) > LINEAR else end
 
 
 def _run_line(ax: Axes, method: str, path: Sequence[float], stop: Mapping[str, Any], end: float) -> None:

@@ -60,6 +60,23 @@ def test_how_much_there_is_to_forget(gap, choice):
     assert right(puf.something_to_forget(runs)) == choice
 
 
+@pytest.mark.parametrize(
+    ("gaps", "reached", "choice"),
+    [((3, 4), True, "a"), ((3, 1), True, "b"), ((1, 1), True, "c"), ((3, 1), [True, False], "a"), ((1, 1), False, "a")],
+)
+def test_how_many_end_within_the_noise_floor(gaps, reached, choice):
+    """Who gave up is not counted; the floor is 2 points."""
+
+    class Two:
+        settings = ("digits/iid/mlp",)
+        methods = ("NoT", "PGA")
+
+    reached = [reached, reached] if isinstance(reached, bool) else reached
+    methods = ["NoT", "PGA", "Original", "Retrain again"]
+    runs = frame(method=methods, label="", delta_forget=[*gaps, 9.0, 2.0], reached=[*reached, True, True])
+    assert right(puf.inside_the_floor(Two(), runs)) == choice
+
+
 @pytest.mark.parametrize(("gaps", "choice"), [((9, 5, 2), "a"), ((9, 2, 5), "b"), ((2, 5, 9), "c")])
 def test_pushing_harder(gaps, choice):
     class Swept:

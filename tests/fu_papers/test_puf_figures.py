@@ -629,7 +629,7 @@ def test_a_further_method_stands_last_in_every_table_and_figure():
     panels = [ax for ax in recovery_figures.recovery_curves(e, unlearnings, SKEWED).axes if ax.get_title()]
     assert panels[-1].get_title() == further
     assert colour(further) in {to_hex(line.get_color()) for line in panels[-1].lines}
-    dots = figures.radar(e, runs, SKEWED).axes[0]
+    dots = figures.metrics(e, runs, SKEWED).axes[0]
     assert dots.get_yticklabels()[-1].get_text() == further
     assert to_hex(dots.collections[-1].get_facecolor()[0]) == colour(further)
 
@@ -1093,7 +1093,7 @@ def means(ax):
 
 def glance(changes=None, e=E):
     """The panels of Fig. 1 by their heads."""
-    fig = figures.radar(e, tidy(changes, e), SKEWED)
+    fig = figures.metrics(e, tidy(changes, e), SKEWED)
     return {ax.get_title(): ax for ax in fig.axes}
 
 
@@ -1304,7 +1304,7 @@ def drawn():
         "recovery, hospitals": recovery_figures.recovery_curves(E, unlearnings, SITES, "segmentation"),
         "utility": recovery_figures.utility_matched(E, unlearnings, SKEWED),
         "natural": figures.natural_curve(E, runs, unlearnings),
-        "radar": figures.radar(E, runs, SKEWED),
+        "metrics": figures.metrics(E, runs, SKEWED),
         "modes": figures.operating_modes(),
         "sweep": figures.sweep_scatter(E, both),
         "sweep, hospitals": figures.sweep_scatter(E, both, "segmentation"),
@@ -1332,7 +1332,7 @@ def test_no_figure_of_runs_that_fell_deep_and_gave_up_loses_them():
     for fig in (
         recovery_figures.recovery_curves(E, unlearnings, SKEWED),
         recovery_figures.utility_matched(E, unlearnings, SKEWED),
-        figures.radar(E, runs, SKEWED),
+        figures.metrics(E, runs, SKEWED),
         figures.sweep_scatter(E, both),
     ):
         assert faults(fig) == []
