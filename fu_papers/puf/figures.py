@@ -113,7 +113,7 @@ def natural_curve(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) -
     shown = [ax.get_legend_handles_labels() for ax in axes]  # who always gave up in one setting is in another's
     named = {name: handle for handles, names in shown for handle, name in zip(handles, names, strict=True)}
     axes[-1].legend(list(named.values()), list(named), loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-    say_below(fig, f"Line: the mean of {runs_in(s)}; band: ± its standard deviation; PUF: those that came back")
+    say_below(fig, f"Mean of {runs_in(s)} ± s.d.; PUF: who came back")
     return fig
 
 
