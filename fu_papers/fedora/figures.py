@@ -12,11 +12,13 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from fu_papers.controls import AGAIN
 from fu_papers.fedora.further_tables import said_of_figure_8
 from fu_papers.fedora.grid import CURVES, FORMS, METHODS, REFERENCES, Experiment, Task
 from fu_papers.fedora.results import (
+    RUINED,
     Unlearnings,
     counted_in,
     kept_model,
@@ -33,6 +35,7 @@ from fu_papers.problems import dataset_name
 ACCURACY = {"forget": "unlearning acc. (%)"}
 ATTACKS = {"mia": "MIA-ASR (%; 50: chance)", "asr": "BD-ASR (%)"}
 IN_PERCENT = {"forget": 1.0, "mia": 100.0, "asr": 1.0}  # what a record's number is multiplied by
+CHANCE = 50.0  # percent, of a membership attack
 MOST = 102.0  # percent, with room for half a dot
 LEAST_SPAN = 10.0  # points of accuracy on an axis: a chance difference is to look small
 
@@ -48,10 +51,15 @@ def figure_4_7(e: Experiment, runs: pd.DataFrame, *, labels: bool, attacks: bool
     rows = panels(e, runs, labels=labels, attacks=attacks)
     everybody = [m for m in (*REFERENCES, *METHODS) if any(len(rows_of(runs, "main", t, m)) for t in tasks)]
     any_ruined = attacks and any(ruined(rows_of(runs, "main", t, m)).any() for t in tasks for m in everybody)
-    columns, tall = max(len(row) for _, row in rows), 1.2 + 0.24 * len(everybody)
+    columns, tall = max(len(row) for _, row in rows), 1.6 + 0.24 * len(everybody)
     fig, grid = plt.subplots(
-        len(rows), columns, figsize=(2.6 + 2.7 * columns, tall * len(rows)), squeeze=False, sharex=True, sharey=True
+        len(rows), columns, figsize=(2.6 + 2.7 * columns, tall * len(rows)), squeeze=False, sharey=True
     )
+    layout = fig.get_layout_engine()
+    assert isinstance(layout, ConstrainedLayoutEngine)
+    layout.set(h_pad=0.12)  # inches: a row's names of axes are not the next row's titles
+    told = IN_PERCENT["mia"] * runs[(runs.group == "main") & runs.method.isin(everybody)].mia.dropna()
+    reach = dict.fromkeys(IN_PERCENT, (-5.0, 105.0)) | {"mia": _around_chance(told)}
     for axes, (metric, row) in zip(grid, rows, strict=True):
         for ax in axes[len(row) :]:
             ax.set_axis_off()
@@ -64,13 +72,19 @@ def figure_4_7(e: Experiment, runs: pd.DataFrame, *, labels: bool, attacks: bool
                 _seeds_in_percent(ax, height, cell[metric][~lost].dropna(), metric, method)
             retrained = IN_PERCENT[metric] * rows_of(runs, "main", task, "Retrain")[metric].mean()
             ax.axvline(retrained, color=colour("Retrain"), linestyle=linestyle("Retrain"), linewidth=1.2, zorder=1)
-            ax.set(xlim=(-5, 105), ylim=(len(everybody) - 0.5, -0.5), xlabel=(ATTACKS | ACCURACY)[metric])
+            ax.set(xlim=reach[metric], ylim=(len(everybody) - 0.5, -0.5), xlabel=(ATTACKS | ACCURACY)[metric])
             ax.set_yticks(range(len(everybody)), labels=[shown(method) for method in everybody])
-            ax.set_title(f"{dataset_name(task.dataset)}, {request_title(task.request)}", fontsize=11)
-            ax.tick_params(labelbottom=True)
-    crossed = "; cross: ruined" if any_ruined else ""
-    say_below(fig, f"{_seeds(e)} (dots), mean, range (line); dashed: Retrain; empty: diverged{crossed}")
+            ax.set_title(f"{dataset_name(task.dataset)}\n{request_title(task.request)}", fontsize=11)
+    crossed = f"; ×: over {RUINED:.0f} points lost" if any_ruined else ""
+    say_below(fig, f"{_seeds(e)} (dots), mean, range; dashed: Retrain; empty: diverged{crossed}")
     return fig
+
+
+def _around_chance(percent: pd.Series) -> tuple[float, float]:
+    """Limits of an axis of attacks: nobody is far from chance, and 0 to 100 would show nothing but that."""
+    low, high = min(CHANCE, percent.min()), max(CHANCE, percent.max())
+    room = max(LEAST_SPAN - (high - low), 0.2 * (high - low)) / 2
+    return low - room, high + room
 
 
 def panels(e: Experiment, runs: pd.DataFrame, *, labels: bool, attacks: bool) -> list[tuple[str, list[Task]]]:
