@@ -9,8 +9,10 @@ import torch
 from IPython.display import HTML
 
 from fu_core.federation import graphs
-from fu_papers.certified_dfl.results import Certificates, releases, served
+from fu_papers.certified_dfl.grid import DU_FORMS, Experiment
+from fu_papers.certified_dfl.results import POINT, Certificates, Curves, phases, releases, served
 from fu_papers.certified_dfl.theory_tables import audit_outcome
+from fu_papers.certified_dfl.titles import SHOWN, dataset_title
 from fu_papers.lab.record import Record
 from fu_papers.predict import letter, reveal
 
@@ -48,6 +50,43 @@ def _steps(graph: nx.Graph, left: float) -> int:
     Q = graphs.metropolis(graph)
     uneven = (torch.linalg.eigvalsh(Q)[:-1]).abs().max()
     return next(k for k in range(1, 10_000) if float(uneven) ** k <= left)
+
+
+def on_ridge(records: Sequence[Record]) -> HTML:
+    """How far the printed step ends from retraining on ridge regression, doing nothing being 1: at most 0.1, 1, more.
+
+    records: of the kind "exactness"; means over data sets where clients differ most.
+    """
+    most = max(records, key=lambda record: float(record.config["heterogeneity"]))
+    means = {name: sum(found) / len(found) for name, found in most.metrics["errors"].items()}
+    printed, corrected = means["all clients delete, printed"], means["all clients delete, corrected (one Hessian)"]
+    because = (
+        f"{printed:.2g} times as far as doing nothing; the corrected step {corrected:.0e}, which is rounding. A "
+        "quadratic is its own second-order model, so *one Newton step is the whole way*, if gradient and curvature are "
+        "those of what everybody keeps. The printed ones are a client's own."
+    )
+    return reveal(letter(printed, (0.1, 1.0)), because)
+
+
+def no_round_at_all(e: Experiment, curves: Curves) -> HTML:
+    """Who is within a point of Retrain's end before any further round: at most one form of DU, both, or everybody.
+
+    After one client has left, on the first data set; everybody: doing nothing, too. One seed.
+    """
+    dataset = e.datasets[0]
+    training, after = (phases(curves[dataset, "client", "Retrain"])[k] for k in (0, -1))
+    end = after[-1][1]
+    found = {SHOWN[m]: phases(curves[dataset, "client", m])[1][0][1] for m in DU_FORMS}
+    there = [name for name, accuracy in found.items() if accuracy >= end - POINT]
+    nothing = training[-1][1]
+    right = "c" if nothing >= end - POINT else "b" if len(there) == len(found) else "a"
+    told = ", ".join(f"{name} {accuracy:.1f} %" for name, accuracy in found.items())
+    because = (
+        f"{dataset_title(dataset)}, test accuracy before any round: {told}, do nothing {nothing:.1f} %; Retrain ends "
+        f"at {end:.1f} %. How soon test accuracy is back says nothing of forgetting where nobody lost any: *ask what "
+        "else passes the test*."
+    )
+    return reveal(right, because)
 
 
 def price_of_a_promise(certificates: Certificates, epsilon: float = 1.0) -> HTML:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from IPython.display import HTML
 
+from fu_papers.fedora.breast_cancer_figures import STARTS
 from fu_papers.fedora.claims import BACKDOORED
 from fu_papers.fedora.grid import Experiment, Task
 from fu_papers.fedora.page import OURS
@@ -141,3 +142,37 @@ def _mean_of(runs: pd.DataFrame, task: Task, method: str, metric: str) -> float:
 
 def _place(task: Task) -> str:
     return f"{dataset_title(task.dataset)}, {request_title(task.request)}"
+
+
+def bound_over_measured(records: Sequence[Record]) -> HTML:
+    """How many times the measured distance Theorem 1's printed limit is where it is tightest: at most 10, 100, or more.
+
+    records: of the kind "theorem_1"; those that train with batches, at the last iteration, from scratch.
+    """
+    noisy = [record for record in records if record.config["batch"]]
+    times = [r.metrics["limits"]["printed"] / r.metrics["starts"][STARTS[0]]["rms"][-1] for r in noisy]
+    none = [each for each, r in zip(times, noisy, strict=True) if r.config["threshold"] is None]
+    because = (
+        f"{min(times):.0f} to {max(times):.0f} times, in {len(times)} settings; {min(none):.0f} to {max(none):.0f} in "
+        "the settings that unlearn nothing. No bound that is so far away tells good unlearning from none, and it grows "
+        "with every unlearning term that is added: *it is smallest for plain fine-tuning*."
+    )
+    return reveal(letter(min(times), (10, 100)), because)
+
+
+def heavier(e: Experiment, runs: pd.DataFrame) -> HTML:
+    """By how many points accuracy on the forgotten falls from the smallest forgetting weight to the largest: at most 5,
+    at most 20, or more. Means of the runs that did not diverge, on the setting of Fig. 8."""
+    means = {w: kept_model(rows_of(runs, "weights", e.main, "FedORA", f"{w:g}")).forget.mean() for w in e.weights}
+    found = {weight: float(mean) for weight, mean in means.items() if not math.isnan(mean)}
+    if len(found) < 2:
+        return reveal("none of them", "Fewer than two weights have a run that did not diverge.")
+    fallen = found[min(found)] - found[max(found)]
+    told = ", ".join(f"{weight:g}: {mean:.1f} %" for weight, mean in found.items())
+    moved = f"falls by {fallen:.1f}" if fallen > 0 else f"rises by {-fallen:.1f}"
+    because = (
+        f"Accuracy on the forgotten by weight: {told}; it {moved} points. A weight multiplies a force. "
+        "What comes of it depends on how long the steps are and when they end, too, which is the same for all points "
+        "here: *a handle is what moves something when it is turned*, whatever a formula says."
+    )
+    return reveal(letter(fallen, (5, 20)), because)

@@ -336,3 +336,73 @@ def test_the_sign_is_wrong_in_what_is_committed():
     exactness = [record for record in records if record.function == "hf_kcu.exactness"]
     assert exactness
     assert right(hf_kcu.where_it_lands(exactness)) == "c"
+
+
+@pytest.mark.parametrize(("limits", "choice"), [((5.0, 900.0), "a"), ((50.0, 900.0), "b"), ((500.0, 900.0), "c")])
+def test_how_far_the_bound_is_where_it_is_tightest(limits, choice):
+    """Runs without batches are not asked: their step is beyond the theorem's."""
+
+    def one(limit, threshold, batch):
+        metrics = {"limits": {"printed": limit}, "starts": {fedora.STARTS[0]: {"rms": [9.0, 1.0]}}}
+        return SimpleNamespace(config={"batch": batch, "threshold": threshold}, metrics=metrics)
+
+    records = [one(limits[0], None, 8), one(limits[1], 0.65, 8), one(0.0, None, 0)]
+    assert right(fedora.bound_over_measured(records)) == choice
+
+
+@pytest.mark.parametrize(
+    ("ends", "choice"), [((50, 53), "a"), ((50, 40), "b"), ((50, 10), "c"), ((50, None), "none of them")]
+)
+def test_what_forty_times_the_weight_does(ends, choice):
+    class Weighed:
+        weights = (0.5, 20.0)
+        main = fedora_grid.Task("digits/cnn", "classes-1-50-from-2")
+
+    here = {
+        "group": "weights",
+        "condition": Weighed.main.condition,
+        "setting": Weighed.main.dataset,
+        "request": Weighed.main.request,
+        "method": "FedORA",
+    }
+    runs = pd.DataFrame(
+        [
+            {
+                **here,
+                "condition": Weighed.main.condition,
+                "label": f"{weight:g}",
+                "forget": forget,
+                "diverged": forget is None,
+            }
+            for weight, forget in zip(Weighed.weights, ends, strict=True)
+        ]
+    )
+    assert right(fedora.heavier(Weighed(), runs)) == choice
+
+
+@pytest.mark.parametrize(("printed", "choice"), [(0.05, "a"), (0.5, "b"), (2.7, "c")])
+def test_where_the_printed_step_ends_on_ridge(printed, choice):
+    def one(heterogeneity, error):
+        errors = {"all clients delete, printed": [error], "all clients delete, corrected (one Hessian)": [1e-14]}
+        return SimpleNamespace(config={"heterogeneity": heterogeneity}, metrics={"errors": errors})
+
+    assert right(certified_dfl.on_ridge([one(0.7, printed), one(0.0, 0.01)])) == choice
+
+
+@pytest.mark.parametrize(
+    ("nothing", "printed", "corrected", "choice"), [(80, 80, 89, "a"), (80, 89, 89, "b"), (89, 89, 89, "c")]
+)
+def test_who_needs_no_round_at_all(nothing, printed, corrected, choice):
+    def curve(*phases):
+        points = [{"phase": k, "round": t, "test": v} for k, phase in enumerate(phases) for t, v in enumerate(phase)]
+        return SimpleNamespace(rounds=points)
+
+    class One:
+        datasets = ("digits/unit_softmax",)
+
+    curves = {
+        (One.datasets[0], "client", "Retrain"): curve([10.0, nothing], [10.0, 89.5]),
+        (One.datasets[0], "client", "DU printed"): curve([10.0, nothing], [printed]),
+        (One.datasets[0], "client", "DU"): curve([10.0, nothing], [corrected]),
+    }
+    assert right(certified_dfl.no_round_at_all(One(), curves)) == choice
