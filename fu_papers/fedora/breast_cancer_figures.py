@@ -115,9 +115,8 @@ def forbidden_figure(records: Sequence[Record], iterated: Sequence[Record]) -> F
     ends = [record for record in iterated if record.config["dual"] != "none"]
     _draw_ends(below.subplots(1, 3, sharey=True), ends, records[0].metrics["retrained"])
     last = f"last {100 * SETTLED:g} % of the iterations"
-    say_below(
-        fig, f"{len(records)} draws of the deleted rows (first: thick, and below); below, dot: the end, line: {last}"
-    )
+    draws = f"{len(records)} draws of the deleted rows (first: thick, and below)"
+    say_below(fig, f"{draws}; below, dot: the end, line: {last}, dashed: retrained, dotted: most possible")
     return fig
 
 

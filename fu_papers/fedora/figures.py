@@ -5,6 +5,7 @@ Every function takes the experiment and records or the frame of `results`; nothi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -13,6 +14,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from fu_papers.controls import AGAIN
 from fu_papers.fedora.further_tables import said_of_figure_8
@@ -28,38 +31,42 @@ from fu_papers.fedora.results import (
     shown,
     with_backdoor,
 )
-from fu_papers.look import colour, linestyle, say_below
+from fu_papers.look import LINE, colour, linestyle, say_below
 from fu_papers.problem_figures import axes_row
 from fu_papers.problems import dataset_name
 
 ACCURACY = {"forget": "unlearning acc. (%)"}
-ATTACKS = {"mia": "MIA-ASR (%; 50: chance)", "asr": "BD-ASR (%)"}
+ATTACKS = {"mia": "MIA-ASR (%)", "asr": "BD-ASR (%)"}
 IN_PERCENT = {"forget": 1.0, "mia": 100.0, "asr": 1.0}  # what a record's number is multiplied by
 CHANCE = 50.0  # percent, of a membership attack
 MOST = 102.0  # percent, with room for half a dot
 LEAST_SPAN = 10.0  # points of accuracy on an axis: a chance difference is to look small
+USABLE = 50.0  # percent of test accuracy; where Retrain has less, a title says so
+OF_RETRAIN: dict[str, Any] = {"color": colour("Retrain"), "linestyle": "--", "linewidth": 1.2, "zorder": 1}
+OF_CHANCE: dict[str, Any] = {"color": LINE, "linestyle": ":", "linewidth": 1.6, "zorder": 1.1}
+CROSS: dict[str, Any] = {"markersize": 9, "markeredgewidth": 1.6, "zorder": 2.5}  # its ends are seen behind a dot
 
 
 def figure_4_7(e: Experiment, runs: pd.DataFrame, *, labels: bool, attacks: bool) -> Figure:
     """Unlearning accuracy (Fig. 4: samples, 5: labels), or the two attacks (Fig. 6, 7), per setting; all in percent.
 
     A row per method: a small dot per seed, the mean large, a line from the lowest to the highest; where a row is empty,
-    every run diverged. The dashed line is Retrain's mean. A cross is the backdoor's success in a model that is ruined,
-    which enters neither mean nor line; it stands below its row's dots, which would hide it.
+    every run diverged. The dashed line is Retrain's mean, the dotted one a coin's. A cross is the backdoor's success in
+    a model that is ruined, which enters neither mean nor line. Axes of the membership attack are around chance, the
+    same in all panels of a data set; a title says where Retrain itself is wrong about most of the test data.
     """
     tasks = e.tasks(labels=labels)
     rows = panels(e, runs, labels=labels, attacks=attacks)
     everybody = [m for m in (*REFERENCES, *METHODS) if any(len(rows_of(runs, "main", t, m)) for t in tasks)]
-    any_ruined = attacks and any(ruined(rows_of(runs, "main", t, m)).any() for t in tasks for m in everybody)
+    reach = _reach(runs, tasks, everybody)
     columns, tall = max(len(row) for _, row in rows), 1.6 + 0.24 * len(everybody)
     fig, grid = plt.subplots(
-        len(rows), columns, figsize=(2.6 + 2.7 * columns, tall * len(rows)), squeeze=False, sharey=True
+        len(rows), columns, figsize=(2.6 + 2.7 * columns, tall * len(rows) + 0.3), squeeze=False, sharey=True
     )
     layout = fig.get_layout_engine()
     assert isinstance(layout, ConstrainedLayoutEngine)
     layout.set(h_pad=0.12)  # inches: a row's names of axes are not the next row's titles
-    told = IN_PERCENT["mia"] * runs[(runs.group == "main") & runs.method.isin(everybody)].mia.dropna()
-    reach = dict.fromkeys(IN_PERCENT, (-5.0, 105.0)) | {"mia": _around_chance(told)}
+    any_ruined = False
     for axes, (metric, row) in zip(grid, rows, strict=True):
         for ax in axes[len(row) :]:
             ax.set_axis_off()
@@ -67,24 +74,54 @@ def figure_4_7(e: Experiment, runs: pd.DataFrame, *, labels: bool, attacks: bool
             for height, method in enumerate(everybody):
                 cell = rows_of(runs, "main", task, method)
                 lost = ruined(cell) if metric == "asr" else pd.Series(False, index=cell.index)
-                if lost.any():
-                    ax.plot(cell[metric][lost], [height + 0.3] * lost.sum(), "x", color=colour(method), zorder=5)
                 _seeds_in_percent(ax, height, cell[metric][~lost].dropna(), metric, method)
+                if lost.any():
+                    any_ruined = True
+                    ax.plot(cell[metric][lost], [height] * lost.sum(), "x", color=colour(method), **CROSS)
             retrained = IN_PERCENT[metric] * rows_of(runs, "main", task, "Retrain")[metric].mean()
-            ax.axvline(retrained, color=colour("Retrain"), linestyle=linestyle("Retrain"), linewidth=1.2, zorder=1)
-            ax.set(xlim=reach[metric], ylim=(len(everybody) - 0.5, -0.5), xlabel=(ATTACKS | ACCURACY)[metric])
+            ax.axvline(retrained, **OF_RETRAIN)
+            if metric == "mia":
+                ax.axvline(CHANCE, **OF_CHANCE)
+            limits = reach[task.dataset] if metric == "mia" else (-5.0, 105.0)
+            ax.set(xlim=limits, ylim=(len(everybody) - 0.5, -0.5), xlabel=(ATTACKS | ACCURACY)[metric])
             ax.set_yticks(range(len(everybody)), labels=[shown(method) for method in everybody])
-            ax.set_title(f"{dataset_name(task.dataset)}\n{request_title(task.request)}", fontsize=11)
-    crossed = f"; ×: over {RUINED:.0f} points lost" if any_ruined else ""
-    say_below(fig, f"{_seeds(e)} (dots), mean, range; dashed: Retrain; empty: diverged{crossed}")
+            ax.set_title(_place(runs, task), fontsize=11)
+    differ = "; MIA axes: by data set" if attacks and len({reach[task.dataset] for task in tasks}) > 1 else ""
+    say_below(fig, f"{_seeds(e)} (dots), mean, range; empty: diverged{differ}")
+    _legend_of_lines(fig, columns, chance=attacks, crosses=any_ruined)
     return fig
 
 
-def _around_chance(percent: pd.Series) -> tuple[float, float]:
-    """Limits of an axis of attacks: nobody is far from chance, and 0 to 100 would show nothing but that."""
-    low, high = min(CHANCE, percent.min()), max(CHANCE, percent.max())
-    room = max(LEAST_SPAN - (high - low), 0.2 * (high - low)) / 2
-    return low - room, high + room
+def _reach(runs: pd.DataFrame, tasks: Sequence[Task], methods: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """By data set, the limits of an axis of membership attacks: 0 to 100 would show nothing but that all are at 50."""
+    limits = {}
+    for dataset in {task.dataset for task in tasks}:
+        here = [task for task in tasks if task.dataset == dataset]
+        told = pd.concat([rows_of(runs, "main", task, method).mia for task in here for method in methods]).dropna()
+        percent = IN_PERCENT["mia"] * told
+        low, high = min([CHANCE, *percent]), max([CHANCE, *percent])
+        room = max(LEAST_SPAN - (high - low), 0.2 * (high - low)) / 2
+        limits[dataset] = (low - room, high + room)
+    return limits
+
+
+def _place(runs: pd.DataFrame, task: Task) -> str:
+    """A panel's title: data, request, and Retrain's test accuracy where it is not even `USABLE`."""
+    title = f"{dataset_name(task.dataset)}\n{request_title(task.request)}"
+    test = rows_of(runs, "main", task, "Retrain").test.mean()
+    return f"{title}\nRetrain: {test:.0f} % test acc." if round(test) < USABLE else title
+
+
+def _legend_of_lines(fig: Figure, columns: int, *, chance: bool, crosses: bool) -> None:
+    """What the lines and the crosses of `figure_4_7` are, above it."""
+    handles = [Line2D([], [], label="Retrain, mean", **OF_RETRAIN)]
+    if chance:
+        handles.append(Line2D([], [], label="chance", **OF_CHANCE))
+    if crosses:
+        told = f"ruined: with a backdoor in it, over {RUINED:.0f} points of test accuracy lost; in no mean"
+        handles.append(Line2D([], [], linestyle="", marker="x", color="black", label=told, **CROSS))
+    beside = 1 if crosses and columns < 3 else len(handles)  # in one line if it is not too wide
+    fig.legend(handles=handles, loc="outside upper center", ncols=beside, frameon=False, fontsize=10)
 
 
 def panels(e: Experiment, runs: pd.DataFrame, *, labels: bool, attacks: bool) -> list[tuple[str, list[Task]]]:
@@ -141,15 +178,17 @@ def curves(e: Experiment, runs: pd.DataFrame) -> Figure:
         original, retrained, again = (rows_of(runs, "main", task, m) for m in (*REFERENCES, AGAIN))
         # The two references lie below, and doing nothing is hollow: whoever did not move is seen in it.
         ax.plot(original.test.mean(), original.forget.mean(), "s", color=colour("Original"), markersize=12,
-                fillstyle="none", markeredgewidth=2, label=shown("Original"), zorder=2)  # fmt: skip
+                fillstyle="none", markeredgewidth=2, label=shown("Original"), zorder=2, clip_on=False)  # fmt: skip
         ax.errorbar(retrained.test.mean(), retrained.forget.mean(), xerr=again.delta_test.mean(),
                     yerr=again.delta_forget.mean(), fmt="*", color=colour("Retrain"), markersize=17, capsize=3,
-                    label=shown("Retrain"), zorder=1.9)  # fmt: skip
+                    label=shown("Retrain"), zorder=1.9, clip_on=False)  # fmt: skip
         ax.set(xlabel="test acc. (%)", title=f"{dataset_name(task.dataset)}\n{request_title(task.request)}")
         for limits, widen in ((ax.get_xlim(), ax.set_xlim), (ax.get_ylim(), ax.set_ylim)):
             missing = max(0.0, LEAST_SPAN - (limits[1] - limits[0])) / 2
             over = max(0.0, limits[1] + missing - MOST)  # rather below than where there is no accuracy
             widen(limits[0] - missing - over, limits[1] + missing - over)
+        low, high = ax.get_ylim()
+        ax.set_yticks([tick for tick in ax.get_yticks() if low <= tick <= min(high, 100)])  # there is no 102 %
     for ax in grid[:, 0]:
         ax.set_ylabel("acc. on what is forgotten (%)")
     dots = "dots: means, small to large: first to last of a method's values"
@@ -201,8 +240,9 @@ def figure_8(e: Experiment, runs: pd.DataFrame) -> Figure:
         ax.set_xticks(range(len(values)), [f"{scale * value:g}" for value in values])
     axes[0].set_ylabel("percent")
     swept = runs[runs.group.isin([group for group, _, _ in sweeps])]
-    lost = with_backdoor(swept).lost()
-    gone = f"; left out with a backdoor: {lost}" if lost else ""
+    found = with_backdoor(swept)
+    lost = found.lost() + (f" (over {RUINED:.0f} points of test acc. lost)" if found.ruined else "")
+    gone = f"; not in BD-ASR: {lost}" if lost else ""
     say_below(fig, f"{_seeds(e)}; lines: means; bands: lowest to highest{gone}")
     handles, names = axes[0].get_legend_handles_labels()
     fig.legend(handles, names, loc="outside upper center", ncols=3, frameon=False)
@@ -230,6 +270,8 @@ def trace(e: Experiment, unlearnings: Unlearnings) -> Figure:
     axes[0].set(title="forgetting score $L_u$ (dotted: threshold)", xlabel="iteration")
     axes[1].set(title="dual variable / its largest value", xlabel="iteration")
     axes[2].set(title="primal step: first party (pale: active)", xlabel="iteration", yscale="log")
+    for ax in axes:
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
     say_below(fig, f"One run of each, seed {e.seeds[0]}")
     return fig

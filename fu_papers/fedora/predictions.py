@@ -17,6 +17,8 @@ from fu_papers.fedora.results import dataset_title, kept_model, request_title, r
 from fu_papers.lab.record import Record
 from fu_papers.predict import all_of, letter, reveal
 
+RESTS = 0.01  # who moves less has come to rest
+
 
 def price_ends(prices: Sequence[float], scores: Sequence[float], epsilon: float) -> HTML:
     """Where the price is after the last iteration of the loop by hand: at its highest, between, or at zero."""
@@ -158,6 +160,24 @@ def bound_over_measured(records: Sequence[Record]) -> HTML:
         "with every unlearning term that is added: *it is smallest for plain fine-tuning*."
     )
     return reveal(letter(min(times), (10, 100)), because)
+
+
+def where_it_ends(records: Sequence[Record]) -> HTML:
+    """Where the iteration without a saddle point is in its last tenth: at rest at the constrained optimum, at rest
+    elsewhere, or nowhere. records: of the kind "duality_gap"."""
+    (r,) = records
+    edge, m = r.config["edge"], r.metrics
+    low, high = m["cycle"]["theta"]
+    at_rest = high - low < RESTS
+    right = "c" if not at_rest else "a" if abs(low - edge) < RESTS else "b"
+    because = (
+        f"In the last tenth of {r.config['iterations']:,} iterations θ is between {low:.2f} and {high:.2f}; the "
+        f"optimum is {edge:g}. At the best price, {m['price']:.1f}, the Lagrangian has two minimisers, "
+        f"{m['before']:.2f} and {m['after']:.2f}: one forgets too little, the other more than was asked for, and no "
+        f"price has {edge:g} as its minimiser. So *the price is never right*: it rises at one and falls at the other. "
+        f"The best that a price can promise, {m['dual']:.3f}, stays below the {m['primal']:.3f} that it costs."
+    )
+    return reveal(right, because)
 
 
 def heavier(e: Experiment, runs: pd.DataFrame) -> HTML:

@@ -378,8 +378,8 @@ def rows_drawn(ax):
     names = [tick.get_text() for tick in ax.figure.axes[0].get_yticklabels()]  # the same for all panels
     rows = {}
     for line in ax.lines:
-        if line.get_linestyle() == "--" or line.get_marker() == "x":
-            continue  # Retrain's mean, and what is ruined
+        if line.get_linestyle() in ("--", ":") or line.get_marker() == "x":
+            continue  # Retrain's mean, chance, and what is ruined
         rows.setdefault(names[int(line.get_ydata()[0])], []).append([float(x) for x in line.get_xdata()])
     return {name: {"line": sorted(ends), "seeds": seeds, "mean": mean[0]} for name, (ends, seeds, mean) in rows.items()}
 
@@ -433,11 +433,54 @@ def test_figure_6_shows_the_backdoor_of_a_ruined_model_apart():
     with style():
         fig = figures.figure_4_7(e, frame_of(cells), labels=False, attacks=True)
     backdoor = fig.axes[-1]
-    crosses = [line.get_xdata().tolist() for line in backdoor.lines if line.get_marker() == "x"]
-    assert crosses == [[0.0]]
+    (cross,) = (line for line in backdoor.lines if line.get_marker() == "x")
+    names = [tick.get_text() for tick in fig.axes[0].get_yticklabels()]
+    assert cross.get_xdata().tolist() == [0.0]
+    assert list(cross.get_ydata()) == [names.index("GA")]  # in its method's row, not between two
     assert rows_drawn(backdoor)["GA"] == {"line": [40, 60], "seeds": [60, 40], "mean": 50}
-    assert "×: over 10 points lost" in fig.get_label()
+    assert legend_of(fig)[-1] == "ruined: with a backdoor in it, over 10 points of test accuracy lost; in no mean"
     assert faults(fig) == []
+
+
+def legend_of(fig):
+    (legend,) = fig.legends
+    return [text.get_text() for text in legend.get_texts()]
+
+
+def test_figures_4_to_7_have_attacks_around_chance_by_data_set_and_say_where_retrain_knows_little():
+    """Of a table nobody tells more than a coin; of images they do, and Retrain is right about 14 % of the test data."""
+    both = TINY.changed(
+        datasets=[TABLE, DIGITS], classes=[[1], [2]], percents=[[50], [50]], n_train=[0, 200], n_val=[60, 100],
+        n_test=[0, 100], epochs=[2, 2], lr=[0.2, 0.2], batch_size=[16, 16],
+        tuning_requests=[["classes-1-50-from-2"], ["classes-1-50-from-7"]],
+    )  # fmt: skip
+    of_table, of_images = both.tasks(labels=False)
+    cells = {}
+    for task, mia, test in ((of_table, 0.51, 90.0), (of_images, 0.9, 14.2)):
+        for method in (*REFERENCES, "GA"):
+            metrics = {"mia": 0.5 if method == "Retrain" else mia, "test": test, "asr": 0.0}
+            cells |= {cell(method, task=task, backdoor=backdoor): metrics for backdoor in (False, True)}
+    runs = frame_of(cells)
+    with style():
+        fig = figures.figure_4_7(both, runs, labels=False, attacks=True)
+        accuracy = figures.figure_4_7(both, runs, labels=False, attacks=False)
+    table, images, *backdoors = fig.axes
+    assert table.get_xlim() == pytest.approx((45.5, 55.5))
+    assert images.get_xlim() == pytest.approx((46, 94))
+    assert [len(chance_of(ax)) for ax in fig.axes] == [1, 1, 0, 0]
+    assert chance_of(table) == chance_of(images) == [50]
+    assert legend_of(fig) == ["Retrain, mean", "chance"]
+    assert legend_of(accuracy) == ["Retrain, mean"]
+    assert "MIA axes: by data set" in fig.get_label()
+    assert "MIA" not in accuracy.get_label()
+    for ax in (images, backdoors[1], accuracy.axes[1]):
+        assert ax.get_title().endswith("\nRetrain: 14 % test acc.")
+    assert not any("Retrain" in ax.get_title() for ax in (table, backdoors[0], accuracy.axes[0]))
+    assert faults(fig) == faults(accuracy) == []
+
+
+def chance_of(ax):
+    return [line.get_xdata()[0] for line in ax.lines if line.get_linestyle() == ":"]
 
 
 def test_figures_4_to_7_are_kept_by_their_numbers(tiny, tmp_path):
@@ -469,7 +512,10 @@ def test_figure_8_draws_no_backdoor_of_a_ruined_model_and_counts_them(tiny):
     swept = tiny.runs.group.isin(["weights", "ratios"])
     whole = tiny.runs.assign(poisoned_diverged=False, asr=30.0, poisoned_test=80.0, poisoned_test_retrain=80.0)
     lost = whole.assign(poisoned_test=whole.poisoned_test.mask(swept & (whole.label == "5"), 69.9))
-    for runs, ends, said in ((whole, 30.0, "highest"), (lost, float("nan"), "left out with a backdoor: 1 ruined")):
+    for runs, ends, said in (
+        (whole, 30.0, "highest"),
+        (lost, float("nan"), "not in BD-ASR: 1 ruined (over 10 points of test acc. lost)"),
+    ):
         with style():
             fig = figures.figure_8(TINY, runs)
         (line,) = (line for line in fig.axes[0].lines if line.get_label() == "BD-ASR (%)")
@@ -508,6 +554,9 @@ def test_the_trace_ends_at_the_score_that_the_table_of_violations_shows(tiny):
         fig = figures.trace(TINY, tiny.unlearnings)
     table = tables.violations_table(TINY, tiny.unlearnings)
     assert len(table) == 2 * len(FORMS) + 2 * (len(FORMS) - 1)
+    for ax in fig.axes:
+        ax.set_xlim(0, 2)  # there is no half iteration
+        assert all(float(tick).is_integer() for tick in ax.get_xticks())
     curves = [line for line in fig.axes[0].lines if line.get_linestyle() != ":" and len(line.get_xdata()) > 2]
     for form, row in zip(FORMS, table.itertuples(), strict=False):
         last = tiny.unlearnings[cell(form)].rounds[-1]
@@ -618,6 +667,20 @@ def test_curves_go_through_the_means_of_their_runs_and_leave_out_what_diverged(t
         metrics = tiny.unlearnings[cell("GA", label="0.02", group="curve")].metrics
         assert line.get_xdata().tolist() == [metrics["test"], 50.0][:points]
         assert line.get_ydata().tolist() == [metrics["forget"], 20.0][:points]
+        for ax in fig.axes:
+            assert ax.get_yticks().max() <= 100
+            assert ax.get_ylim()[0] <= ax.get_yticks().min()
+
+
+def test_axes_of_curves_end_where_they_did_and_have_no_tick_above_100_percent(tiny):
+    near = tiny.runs.assign(forget=99.0, test=95.0, delta_forget=0.0, delta_test=0.0)
+    with style():
+        fig = figures.curves(TINY, near)
+    for ax in fig.axes:
+        assert ax.get_ylim()[1] == pytest.approx(102)
+        assert max(ax.get_yticks()) == 100
+        (nothing,) = (line for line in ax.lines if line.get_label() == shown("Original"))
+        assert not nothing.get_clip_on()  # a whole square at the edge
         assert faults(fig) == []
     table = further_tables.curve_table(TINY, tiny.runs)
     assert table["swept"].tolist() == ["–"] * 4 + ["lr 0.02", "scale 2", "epochs 2", "threshold 0"] + [

@@ -350,6 +350,14 @@ def test_how_far_the_bound_is_where_it_is_tightest(limits, choice):
     assert right(fedora.bound_over_measured(records)) == choice
 
 
+@pytest.mark.parametrize(("cycle", "choice"), [((3.0, 3.001), "a"), ((4.0, 4.0), "b"), ((1.7, 4.0), "c")])
+def test_where_an_iteration_without_a_saddle_point_ends(cycle, choice):
+    metrics = {"cycle": {"theta": cycle}, "price": 14.5, "before": 3.9, "after": 1.8, "dual": 1.962, "primal": 2.0}
+    answer = fedora.where_it_ends([SimpleNamespace(config={"edge": 3.0, "iterations": 20_000}, metrics=metrics)])
+    assert right(answer) == choice
+    assert f"of 20,000 iterations θ is between {cycle[0]:.2f} and {cycle[1]:.2f}; the optimum is 3." in answer.data
+
+
 @pytest.mark.parametrize(
     ("ends", "choice"), [((50, 53), "a"), ((50, 40), "b"), ((50, 10), "c"), ((50, None), "none of them")]
 )
