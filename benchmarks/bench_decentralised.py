@@ -1,6 +1,6 @@
-"""What a round and a request cost as a network grows: softmax regression, 10 to 1,000 clients, sparse mixing.
+"""What a round and a request cost as a network grows: softmax regression, 10 to 10,000 clients, sparse mixing.
 
-    python benchmarks/bench_decentralised.py    # a minute or two: writes benchmarks/decentralised.csv
+    python benchmarks/bench_decentralised.py    # ten minutes: writes benchmarks/decentralised.csv
 
 Every client holds 60 images of MNIST's shape and links to two neighbours (a ring) or to about ten (a random
 graph). One round is one local epoch at everybody, batch 10, and one mixing. A request deletes six samples at
@@ -32,7 +32,7 @@ from fu_core.unlearning.du import DU, du
 from fu_papers.lab.provenance import MIB, PeakMemory, machine
 
 OUT = Path(__file__).resolve().parent / "decentralised.csv"
-SIZES = (10, 30, 100, 300, 1000)
+SIZES = (10, 30, 100, 300, 1000, 3000, 10000)
 SAMPLES, REPEATS = 60, 3
 FORMS = {
     "printed": DU(form="printed", curvature="ggn", damping=0.01, iters=20),

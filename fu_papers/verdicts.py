@@ -181,6 +181,23 @@ def largest_verdicts(profile_dirs: Iterable[Path]) -> dict[str, tuple[ClaimResul
     return found
 
 
+def flips(before: Path, after: Path) -> dict[str, str]:
+    """Claims of two profile folders whose verdict, as printed or corrected, became another, and what became what.
+
+    From and to "undetermined" is none: there the one run could tell and the other could not.
+    """
+    found: dict[str, str] = {}
+    was, now = read_claims(before), read_claims(after)
+    for name in was:
+        for reading in ("verdict", "corrected"):
+            old, new = getattr(was[name], reading), getattr(now[name], reading)
+            if old != new and "undetermined" not in (old, new):
+                form = "as printed" if reading == "verdict" else "corrected"
+                found[name] = f"{found[name]}; " if name in found else ""
+                found[name] += f"{form}: {old} -> {new}"
+    return found
+
+
 def tally_markdown(profile_dirs: Iterable[Path]) -> str:
     """The README's table: verdicts per paper, each of the largest profile that has judged its claim.
 

@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))  # its files are scripts, which fin
 
 import bench_certified
 import bench_crowds
+import bench_curvature
 import bench_rounds
 import bench_unlearning
 import workloads
@@ -252,3 +253,18 @@ def test_a_crowd_trained_at_once_is_the_crowd_trained_one_by_one():
     assert all(rate > 0 for rate in rates)
     assert row["at once / plain"] == pytest.approx(rates[0] / rates[2])
     assert row["at once / one at a time"] == pytest.approx(rates[0] / rates[1])
+
+
+@pytest.mark.parametrize("matrix", ["hessian", "ggn"])
+def test_products_of_all_ways_are_the_same(matrix):
+    row = bench_curvature.measured(load("digits"), "mlp", 100, matrix, turns=1)
+    assert row["largest relative difference"] < 1e-5
+    assert min(row["plain, products/s"], row["fu_core, products/s"], row["fu_core, 8 at once, products/s"]) > 0
+    assert row["curvlinops, products/s"] is None  # where it is not installed
+
+
+def test_requests_solved_together_take_the_same_steps_for_less():
+    rough, fine = bench_curvature.asked(load("digits"), "softmax_regression")
+    assert fine["largest relative difference"] < 0.01 < rough["largest relative difference"]
+    for row in (rough, fine):
+        assert 10 <= row["products, together"] < row["products, one by one"] / 2

@@ -7,6 +7,8 @@
 J_i is the Jacobian of the outputs z_i, g_i the gradient of one sample's loss. All three are exact, take
 one pass over the data per product, batch by batch, and hold a few vectors (d,) besides a batch's
 activations: memory does not grow with the number of products. `l2` of the model is added to each.
+With several vectors at once, as rows (k, d), all have their products from one pass: what the data look like at w is
+computed once for all of them.
 """
 
 from __future__ import annotations
@@ -26,8 +28,11 @@ from fu_core.models.flat import FlatModel
 from fu_core.streams import stream
 
 MATRICES = ("hessian", "ggn", "fisher")
-Product = Callable[[Tensor], Tensor]  # v (d,) -> A v (d,)
+Product = Callable[[Tensor], Tensor]  # v (d,) -> A v (d,), and those of this module rows V (k, d) -> V A (k, d)
 Part = tuple[float, int, Client]  # weight in the objective, client, its samples
+Batch = tuple[Tensor, Tensor, Tensor]  # x, y, each sample's share in the mean
+ROWS_AT_ONCE = 8  # more cost memory, a batch's activations each, and save no more time
+NUMBERS_AT_ONCE = 100_000  # of inputs, in a batch that several vectors share: their activations stay in the cache
 
 
 def curvature_product(
@@ -41,25 +46,27 @@ def curvature_product(
 ) -> Product:
     """`v -> sum_k weight_k A_k v` (d,) at `w`, with A_k the mean curvature over the samples of part k.
 
-    parts: (weight, (x, y)) per client. `matrix`: "hessian", "ggn" or "fisher". `count(samples)` is called
-    for every batch, for the cost counters. Sums in float64, in the order of the parts. Deterministic.
+    parts: (weight, (x, y)) per client. `matrix`: "hessian", "ggn" or "fisher". Rows (k, d) give rows, `ROWS_AT_ONCE`
+    from one pass. `count(samples)` is called for every batch, for the cost counters: a sample counts once per vector.
+    Sums in float64, in the order of the parts. Deterministic.
     """
     check_choice("matrix", matrix, MATRICES)
     check_count("batch_size", batch_size)
     parts = _with_weight(parts)
-    if _is_written_out(model, parts, matrix):
-        return _dense_product(model, w, parts, matrix, batch_size, count)
-    on_batch = _ON_BATCH[matrix]
-    arrange = _layout(model)
+    add = (_written_out if _is_written_out(model, parts, matrix) else _by_autograd)(model, w, parts, matrix, batch_size)
     mass = sum(weight for weight, _ in parts)
 
-    def product(v: Tensor) -> Tensor:
-        total = torch.zeros(model.d, dtype=torch.float64, device=w.device)
-        for x, y, share in _batches(parts, batch_size):
-            total.add_(on_batch(model, w, v, arrange(x), y, share.to(w.device, w.dtype)))
+    def products(V: Tensor) -> Tensor:
+        total = torch.zeros(V.shape, dtype=torch.float64, device=w.device)
+        for samples in add(V, total):
             if count is not None:
-                count(len(y))
-        return total.to(w.dtype) + (mass * model.l2) * v
+                count(samples * len(V))
+        return total.to(w.dtype) + (mass * model.l2) * V
+
+    def product(v: Tensor) -> Tensor:
+        if v.dim() == 1:
+            return products(v[None])[0]
+        return torch.cat([products(V) for V in v.split(ROWS_AT_ONCE)]) if len(v) else v.clone()
 
     return product
 
@@ -77,14 +84,33 @@ class _Seen(NamedTuple):
     share: Tensor  # (n,)
 
 
-def _dense_product(
-    model: FlatModel,
-    w: Tensor,
-    parts: Sequence[tuple[float, Client]],
-    matrix: str,
-    batch_size: int,
-    count: Callable[[int], None] | None,
-) -> Product:
+# Adds A v of every row of V (k, d) to the rows of a total (k, d), and tells after each batch how large it was.
+Adds = Callable[[Tensor, Tensor], Iterator[int]]
+
+
+def _by_autograd(
+    model: FlatModel, w: Tensor, parts: Sequence[tuple[float, Client]], matrix: str, batch_size: int
+) -> Adds:
+    on_batch, arrange = _ON_BATCH[matrix], _layout(model)
+    fewer = max(1, NUMBERS_AT_ONCE // parts[0][1][0][0].numel())
+
+    def add(V: Tensor, total: Tensor) -> Iterator[int]:
+        if len(V) == 1:
+            for x, y, share in _batches(parts, batch_size):
+                total[0].add_(on_batch(model, w, V[0], arrange(x), y, share.to(w.device, w.dtype)))
+                yield len(y)
+            return
+        for x, y, share in _batches(parts, min(batch_size, fewer)):
+            batch = (x.contiguous(), y, share.to(w.device, w.dtype))  # vmap undoes any other memory order
+            total.add_(vmap(lambda v: on_batch(model, w, v, *batch))(V))  # noqa: B023
+            yield len(y)
+
+    return add
+
+
+def _written_out(
+    model: FlatModel, w: Tensor, parts: Sequence[tuple[float, Client]], matrix: str, batch_size: int
+) -> Adds:
     """The product of layers z_l = W_l h_{l-1} + b_l with h_l = relu(z_l) between them, by hand (Pearlmutter 1994).
 
     Backpropagation, r_L = softmax(z_L) - onehot(y) and r_{l-1} = [h_{l-1} > 0] W_l' r_l, gives the gradients
@@ -94,9 +120,10 @@ def _dense_product(
         dr_L = [diag(p) - p p'] dz_L                        dr_{l-1} = [h_{l-1} > 0] (W_l' dr_l + V_l' r_l)
         A v at W_l: dr_l h_{l-1}' + r_l dh_{l-1}'           at b_l: dr_l
 
-    Keeps the layers' inputs and the r_l of all samples.
+    Keeps the layers' inputs and the r_l of all samples. Of k vectors at once dz, dh and dr are (n, k, width): a layer's
+    V_1, ..., V_k are one matrix, which the samples' inputs are multiplied by once.
     """
-    tail, mass = model.dense_tail, sum(weight for weight, _ in parts)
+    tail = model.dense_tail
     assert tail is not None
     at_w = tail.views(w)
     layers = tail.dense_layers
@@ -119,37 +146,44 @@ def _dense_product(
 
     def along(v: dict[str, Tensor], seen: _Seen, into: dict[str, Tensor]) -> None:
         moved: list[Tensor | None] = [None]  # dh_0, ..., dh_{L-1}: the features do not depend on w
-        for k, ((weight, bias), h) in enumerate(zip(layers, seen.inputs, strict=True), start=1):
-            dz = linear(h, v[weight], v.get(bias))
+        for layer, ((weight, bias), h) in enumerate(zip(layers, seen.inputs, strict=True), start=1):
+            each = v[weight].shape[:2]  # k, out
+            dz = (h @ v[weight].flatten(0, 1).T).unflatten(1, each)
+            if bias in v:
+                dz += v[bias]
             if (dh := moved[-1]) is not None:
                 dz += dh @ at_w[weight].T
-            if k < len(layers):
-                moved.append(dz * (seen.inputs[k] > 0))
-        dr = seen.share[:, None] * seen.p * (dz - (seen.p * dz).sum(dim=1, keepdim=True))
+            if layer < len(layers):
+                moved.append(dz * (seen.inputs[layer] > 0)[:, None])
+        p = seen.p[:, None]
+        dr = seen.share[:, None, None] * p * (dz - (p * dz).sum(dim=2, keepdim=True))
         for (weight, bias), h, dh, r in zip(
             reversed(layers), reversed(seen.inputs), reversed(moved), reversed(seen.back), strict=True
         ):
-            into[weight].add_(dr.T @ h)
+            into[weight].add_((dr.flatten(1).T @ h).unflatten(0, v[weight].shape[:2]))
             if bias in into:
                 into[bias].add_(dr.sum(dim=0))
             if dh is None:
                 return
             dr = dr @ at_w[weight]
             if matrix == "hessian":
-                into[weight].add_(r.T @ dh)
-                dr += r @ v[weight]
-            dr *= h > 0
+                into[weight].add_((r.T @ dh.flatten(1)).unflatten(1, dh.shape[1:]).transpose(0, 1))
+                dr += (r @ v[weight].transpose(0, 1).flatten(1)).unflatten(1, dh.shape[1:])
+            dr *= (h > 0)[:, None]
 
-    def product(v: Tensor) -> Tensor:
-        total = torch.zeros(model.d, dtype=torch.float64, device=w.device)
-        into, direction = tail.views(total), tail.views(v)
+    def add(V: Tensor, total: Tensor) -> Iterator[int]:
+        into, directions = _layers_of(tail, total), _layers_of(tail, V)
         for seen in batches:
-            along(direction, seen, into)
-            if count is not None:
-                count(len(seen.p))
-        return total.to(w.dtype) + (mass * model.l2) * v
+            along(directions, seen, into)
+            yield len(seen.p)
 
-    return product
+    return add
+
+
+def _layers_of(model: FlatModel, rows: Tensor) -> dict[str, Tensor]:
+    """Named tensors (k, *shape) that share storage with `rows` (k, d)."""
+    pieces = rows.split(model.sizes, dim=1)
+    return {n: p.unflatten(1, s) for n, p, s in zip(model.names, pieces, model.shapes, strict=True)}
 
 
 def sampled(
@@ -174,25 +208,11 @@ def dense_curvature(
     *,
     matrix: str = "hessian",
     batch_size: int = 1000,
-    chunk: int = 64,
     count: Callable[[int], None] | None = None,
 ) -> Tensor:
-    """The matrix (d, d) behind `curvature_product`: its products with the unit vectors, `chunk` at a time."""
-    check_choice("matrix", matrix, MATRICES)
-    parts = _with_weight(parts)
-    if _is_written_out(model, parts, matrix):
-        product = _dense_product(model, w, parts, matrix, batch_size, count)
-        return torch.stack([product(e) for e in torch.eye(model.d, dtype=w.dtype, device=w.device)])
-    on_batch, arrange = _ON_BATCH[matrix], _layout(model)
-    total = torch.zeros((model.d, model.d), dtype=torch.float64, device=w.device)
-    eye = torch.eye(model.d, dtype=w.dtype, device=w.device)
-    for x, y, share in _batches(parts, batch_size):
-        x, share = arrange(x), share.to(w.device, w.dtype)
-        total += vmap(lambda v: on_batch(model, w, v, x, y, share), chunk_size=chunk)(eye)  # noqa: B023
-        if count is not None:
-            count(len(y) * model.d)
-    total.diagonal().add_(sum(weight for weight, _ in parts) * model.l2)
-    return total.to(w.dtype)
+    """The matrix (d, d) behind `curvature_product`: its products with the unit vectors."""
+    product = curvature_product(model, w, parts, matrix=matrix, batch_size=batch_size, count=count)
+    return product(torch.eye(model.d, dtype=w.dtype, device=w.device))
 
 
 def mean_gradient(
@@ -273,9 +293,9 @@ def _with_weight(parts: Sequence[tuple[float, Client]]) -> list[tuple[float, Cli
     return weighted
 
 
-def _batches(parts: Sequence[tuple[float, Client]], batch_size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def _batches(parts: Sequence[tuple[float, Client]], batch_size: int) -> Iterator[Batch]:
     """All samples in order, with their shares weight_k / n_k (n,) in the mean; batches span clients."""
-    held: list[tuple[Tensor, Tensor, Tensor]] = []
+    held: list[Batch] = []
     room = batch_size
     for weight, (x, y) in parts:
         start = 0
@@ -291,7 +311,7 @@ def _batches(parts: Sequence[tuple[float, Client]], batch_size: int) -> Iterator
         yield _joined(held)
 
 
-def _joined(pieces: list[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
+def _joined(pieces: list[Batch]) -> Batch:
     x, y, share = zip(*pieces, strict=True)
     return torch.cat(x), torch.cat(y), torch.cat(share)
 

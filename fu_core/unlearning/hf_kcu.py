@@ -30,7 +30,7 @@ gradient is gone.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -45,7 +45,7 @@ from fu_core.request import Deletion
 from fu_core.unlearning.curvature import Part, Product, mean_gradient
 from fu_core.unlearning.hf_kcu_notes import Step, warn_of
 from fu_core.unlearning.hf_kcu_options import HFKCU, decided
-from fu_core.unlearning.hf_kcu_steps import Walk, clip, newtons_walk, solved
+from fu_core.unlearning.hf_kcu_steps import Walk, clip, everybodys, newtons_walk, solved, solved_together
 from fu_core.unlearning.krylov import solve
 from fu_core.unlearning.method import Trained, register
 from fu_core.unlearning.needs import Needs
@@ -92,6 +92,35 @@ def hf_kcu_step(f: Federation, w: Tensor, deletion: Deletion, config: HFKCU) -> 
         damping = "chosen" if settled.damping is None else f"{settled.damping:g}"
         raise NumericalFailure(f"the HF-KCU step is not finite; raise damping (now {damping})")
     return found
+
+
+def hf_kcu_steps(f: Federation, w: Tensor, deletions: Sequence[Deletion], config: HFKCU) -> Tensor:
+    """The step (k, d) of each of k requests by itself, from `w` (d,): "what would we be without each of us?"
+
+    All with the curvature of everybody's loss L, HF-KCU's Eq. (3), so that one block of conjugate gradients solves for
+    all (`krylov.solve_together`). Each is `hf_kcu_step`'s with the same config, to `tol`. Raises ValueError for a
+    config that has another curvature, several steps or damping to be chosen; NumericalFailure as `solve`.
+    """
+    settled = config.settled(f.model)
+    shared = {"form": "corrected", "curvature": "global", "steps": 1, "scaling": False, "decay": 1.0,
+              "preconditioner": "none"}  # fmt: skip
+    for name, value in shared.items():
+        if getattr(settled, name) != value:
+            raise ValueError(
+                f"{name} must be {value!r} where requests share their curvature, got {getattr(settled, name)!r}"
+            )
+    if settled.damping is None:
+        raise ValueError("damping must be given where requests share their curvature, got None, which chooses it")
+    if not deletions:
+        raise InvalidRequest("deletions must name at least one request, got none")
+    sides = []
+    for deletion in deletions:
+        weights = _retained_weights(deletion, settled.client_weights)
+        right, _ = _right_sides(f, w, deletion, weights, settled)
+        sides.append(torch.stack(list(right.values())).sum(dim=0))
+        f.meter.send(w, up=len(deletion.holders))
+    found = solved_together(f, w, everybodys(deletions[0]), torch.stack(sides), settled)
+    return int(settled.sign or 1) * torch.stack([solution.v for solution in found])
 
 
 def recovered(f: Federation, w: Tensor, deletion: Deletion, config: HFKCU, round: int) -> Tensor:

@@ -21,7 +21,7 @@ from fu_core.request import Deletion
 from fu_core.unlearning.curvature import Part, Product, curvature_product, fisher_diagonal, sampled
 from fu_core.unlearning.hf_kcu_options import HFKCU, decided
 from fu_core.unlearning.kfac import kfac_inverse, kronecker_factors, numbers
-from fu_core.unlearning.krylov import Krylov, Solution, krylov_space, solve
+from fu_core.unlearning.krylov import Krylov, Solution, krylov_space, solve, solve_together
 from fu_core.unlearning.newton import halved, retained_shares
 from fu_core.unlearning.trust import gain_damping, held_out_damping
 
@@ -44,7 +44,7 @@ def newtons_walk(
     if config.curvature == "retained":
         parts = [(weights[i], i, client) for i, client in deletion.kept.items()]
     else:
-        parts = [(len(client[1]) / deletion.n, i, client) for i, client in deletion.holders.items()]
+        parts = everybodys(deletion)
     steps, until = decided(config.steps), config.until
     if until is None:
         until = math.sqrt(torch.finfo(w.dtype).eps)
@@ -79,6 +79,11 @@ def newtons_walk(
             break
     walk.moved = here - w
     return walk
+
+
+def everybodys(deletion: Deletion) -> list[Part]:
+    """All samples, those to be forgotten with them: whose curvature is L's."""
+    return [(len(client[1]) / deletion.n, i, client) for i, client in deletion.holders.items()]
 
 
 def _trusted(
@@ -162,6 +167,18 @@ def solved(
         preconditioner=precondition,
         negative=negative,
         decay=config.decay,
+    )
+
+
+def solved_together(f: Federation, w: Tensor, parts: Sequence[Part], G: Tensor, config: HFKCU) -> list[Solution]:
+    """`solved` for every row of G (k, d), with the clients' products for all rows at once."""
+    data = sampled(parts, config.curvature_samples, seed=f.seed)
+    return solve_together(
+        _product(f, w, parts, data, config, exchanged=True),
+        G,
+        iters=int(decided(config.iters)),
+        damping=decided(config.damping),
+        tol=decided(config.tol),
     )
 
 

@@ -12,6 +12,9 @@ what CG would find after k steps with any damping costs no further product (Lanc
 
     H Q' = Q' T + beta_k q_{k+1} e_k'          Q (k, d) orthonormal rows, q_1 = g / |g|; T (k, k) tridiagonal
     v(damping) = |g| Q' (T + damping I)^-1 e_1
+
+Several right sides of one matrix are solved together (`solve_together`): each looks for its solution in all of their
+spaces.
 """
 
 from __future__ import annotations
@@ -120,6 +123,57 @@ def solve(product: Product, g: Tensor, *, iters: int, damping: float, tol: float
         if norms[-1] <= tol * norms[0] or len(norms) > iters:
             break
     return Solution(v, norms, curvatures)
+
+
+def solve_together(product: Product, G: Tensor, *, iters: int, damping: float, tol: float) -> list[Solution]:
+    """(H + damping I) v = g for every row g of G (k, d): block CG (O'Leary 1980), as Dubrulle (2001) keeps it stable.
+
+    `product` takes rows, (k, d) -> (k, d), once per step. At most `iters` steps, or until |r| <= tol |g| for all rows.
+    After t steps no solution is farther from the true one, in the matrix's own norm, than CG's by itself after t.
+    A step's curvature is the lowest among its k directions. Deterministic. Raises NumericalFailure as `solve`.
+    """
+    check_count("iters", iters)
+    if G.dim() != 2:
+        raise ValueError(f"G must be right sides as rows (k, d), got {tuple(G.shape)}")
+    if not bool(G.isfinite().all()):
+        raise NumericalFailure("a right side is not finite")
+    X, norms = torch.zeros_like(G), [G.norm(dim=1)]
+    Q, C = _orthonormal(G)  # R = C Q: residuals (k, d), as k orthonormal rows and what each residual has of them
+    S = Q  # directions (k, d)
+    curvatures: list[float] = []
+    enough = max(tol, torch.finfo(G.dtype).eps) * norms[0]
+    while len(curvatures) < iters and not bool((norms[-1] <= enough).all()):
+        AS = product(S) + damping * S
+        M = (S @ AS.T).double()  # S A S' (k, k)
+        if not bool(M.isfinite().all()):
+            raise NumericalFailure(f"CG step {len(curvatures) + 1}: the curvature product is not finite")
+        curvatures.append(_lowest((M + M.T) / 2, S))
+        if curvatures[-1] <= 0:
+            if len(curvatures) == 1:
+                raise NumericalFailure(
+                    f"CG step 1: curvature {curvatures[0]:.3g} among the gradients is not positive; "
+                    f"raise damping (now {damping:g}) or use matrix='ggn'"
+                )
+            break
+        theta = torch.linalg.inv(M).to(G.dtype)
+        X = X + C @ theta @ S
+        Q, Z = _orthonormal(Q - theta @ AS)
+        S, C = Q + Z.T @ S, C @ Z
+        norms.append(C.norm(dim=1))
+    each = torch.stack(norms, dim=1).tolist()  # (k, t + 1)
+    return [Solution(v, row, list(curvatures)) for v, row in zip(X, each, strict=True)]
+
+
+def _lowest(M: Tensor, S: Tensor) -> float:
+    """The smallest p'Ap / p'p of all p that the rows of S span, with M = S A S'."""
+    root = torch.linalg.inv(torch.linalg.cholesky((S @ S.T).double()))
+    return float(torch.linalg.eigvalsh(root @ M @ root.T)[0])
+
+
+def _orthonormal(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Orthonormal rows Q (k, d) and C (k, k) with C Q = rows."""
+    Q, upper = torch.linalg.qr(rows.T)
+    return Q.T.contiguous(), upper.T
 
 
 class Damped(NamedTuple):

@@ -381,6 +381,28 @@ def test_the_tally_is_of_the_largest_profile_that_has_judged_a_claim(tmp_path):
     assert largest["F5"][0].records == ["c"]
 
 
+def test_only_verdicts_that_both_runs_could_tell_flip(tmp_path):
+    """Between two processors: undetermined beside anything is no flip; a reading's other verdict is."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    reads = {
+        "H1": (("holds", "holds"), ("undetermined", "holds")),
+        "H2": (("does not hold", "undetermined"), ("does not hold", "holds")),
+        "H3": (("holds", "holds"), ("does not hold", "holds")),
+        "H4": (("holds", "holds"), ("holds", "holds in part")),
+    }
+    for folder, which in ((here, 0), (there, 1)):
+        results = [
+            ClaimResult(name, pair[which][0], records=["a"], reason="r", corrected=pair[which][1])
+            for name, pair in reads.items()
+        ]
+        folder.mkdir()
+        verdicts.write_claims(results, "hf_kcu", folder)
+    found = {"H3": "as printed: holds -> does not hold", "H4": "corrected: holds -> holds in part"}
+    assert verdicts.flips(here, there) == found
+    assert not verdicts.flips(here, here)
+    assert verdicts.flips(here, tmp_path)["H1"] == "as printed: holds -> not run; corrected: holds -> –"
+
+
 def test_one_met_condition_of_six_is_not_in_part_and_what_doing_nothing_meets_does_not_hold():
     found = {k: verdicts.judge("P4", [n < k for n in range(6)], "", "", ["a"], "rule") for k in (1, 2, 3, 6)}
     assert [result.verdict for result in found.values()] == ["does not hold", "does not hold", "holds in part", "holds"]

@@ -218,6 +218,46 @@ def test_every_product_counts_every_sample_once(matrix):
     assert counted == 3 * [4, 4, 4, 3]  # 7, 3 and 5 samples in batches of 4, which span clients
 
 
+@pytest.mark.parametrize("numbers", [100_000, 9, 1])  # the last two: batches of two samples and of one
+@pytest.mark.parametrize("matrix", MATRICES)
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_several_vectors_have_each_its_own_product(task, matrix, numbers, monkeypatch):
+    """Rows of V, more than go into one pass, against one by one; each costs what it costs by itself."""
+    monkeypatch.setattr(curvature, "NUMBERS_AT_ONCE", numbers)
+    model, w, parts = problem(task, l2=0.3)
+    counted = []
+    product = curvature_product(model, w, parts, matrix=matrix, batch_size=4, count=counted.append)
+    V = torch.randn(11, model.d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    together, before = product(V), V.clone()
+    assert sum(counted) == 11 * sum(SIZES)
+    torch.testing.assert_close(together, torch.stack([product(v) for v in V]), **EXACT)
+    torch.testing.assert_close(together, V @ dense(model, w, parts, matrix), **EXACT)
+    assert torch.equal(V, before)
+    assert product(V[:0]).shape == (0, model.d)
+
+
+@pytest.mark.parametrize("matrix", MATRICES)
+@pytest.mark.parametrize("net", [simple_cnn(3, 8, 3, (2, 3, 3), 4), SmallResNet(3, 3, (2, 4))])
+def test_several_vectors_pass_through_convolutions(net, matrix):
+    model = FlatModel(net)
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.rand(5, 3, 8, 8, generator=g), torch.tensor([0, 1, 2, 1, 0])
+    w, V = model.init(0), torch.randn(3, model.d, generator=g)
+    product = curvature_product(model, w, [(1.0, (x, y))], matrix=matrix, batch_size=2)
+    torch.testing.assert_close(product(V), torch.stack([product(v) for v in V]), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("matrix", ["hessian", "ggn"])
+def test_several_vectors_through_layers_written_out(matrix):
+    model = FlatModel(
+        nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5, bias=False), nn.ReLU(), nn.Linear(5, 3))
+    )
+    w, parts = model.init(0, torch.float64), list(zip(WEIGHTS, drawn("classification"), strict=True))
+    V = torch.randn(11, model.d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    ours = curvature_product(model, w, parts, matrix=matrix, batch_size=4)(V)
+    torch.testing.assert_close(ours, V @ dense(model, w, parts, matrix), **EXACT)
+
+
 def test_products_leave_their_inputs_alone():
     model, w, parts = problem("classification", l2=0.1)
     v = torch.ones_like(w)
