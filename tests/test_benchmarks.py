@@ -21,6 +21,7 @@ import bench_certified
 import bench_crowds
 import bench_curvature
 import bench_rounds
+import bench_steps
 import bench_unlearning
 import workloads
 from teams import BLAZEFL, PLAIN, Contestant, Team, blazefl_version, contestants
@@ -268,3 +269,11 @@ def test_requests_solved_together_take_the_same_steps_for_less():
     assert fine["largest relative difference"] < 0.01 < rough["largest relative difference"]
     for row in (rough, fine):
         assert 10 <= row["products, together"] < row["products, one by one"] / 2
+
+
+def test_a_step_takes_longer_than_its_convolutions():
+    work = Workload("tiny", "digits", "simple_cnn", clients=1, samples=64, per_round=1, batch_size=8, block=1)
+    row = bench_steps.measured(work, load("digits"), turns=2)
+    assert 0 < row["convolutions alone, ms"] < row["plain, ms"]
+    assert 0 < row["convolutions / fu_core, %"] < 100
+    assert row["pooling, ReLU, norms alone, ms"] > 0
