@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from fu_papers.lab.record import Record
 from fu_papers.look import mean_spread, say_below
@@ -44,7 +45,7 @@ def label_distribution(descriptions: Descriptions, targets: Sequence[int]) -> Fi
         client, label = np.nonzero(counts)
         held = counts[client, label]
         dots = ax.scatter(client, label, s=300 * held / counts.max(), c=held, cmap="crest", vmin=0, zorder=3)
-        fig.colorbar(dots, ax=ax, label="samples", pad=0.02)
+        fig.colorbar(dots, ax=ax, label="samples", pad=0.02, ticks=MaxNLocator(integer=True))
         for target in targets:  # below grid and dots, whose colours are numbers
             ax.axvspan(target - 0.45, target + 0.45, color=SHADE, linewidth=0, zorder=0)
         ax.set(title=title(text), xlabel="client (shaded: asks to be forgotten)", ylabel="class")

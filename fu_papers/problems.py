@@ -32,6 +32,9 @@ DATASET_TITLES = {"digits": "Digits", "mnist": "MNIST", "fashion_mnist": "Fashio
                   "cifar100": "CIFAR-100", "tiny_imagenet_100": "Tiny-ImageNet-100", "pathmnist": "PathMNIST",
                   "breast_cancer": "Breast cancer", "adult": "Income (Adult)",
                   "phantom": "Phantom (synthetic)", "prostate_mri": "ProstateMRI"}  # fmt: skip
+NET_TITLES = {"unit_softmax": "softmax regression", "softmax_regression": "softmax regression", "mlp": "MLP",
+              "tiny_cnn": "tiny CNN", "lenet": "LeNet", "simple_cnn": "CNN", "small_resnet": "small ResNet",
+              "resnet18": "ResNet-18", "cnn": "CNN", "pooled_cnn": "pooled CNN"}  # fmt: skip
 SPLITS = ("iid", "dirichlet", "released", "file", "site")
 RELEASED_SIZES = (2968, 2238, 4541, 2278, 7305, 13500, 4951, 4453, 2715, 5048)  # of PUF's ten CIFAR-10 clients
 
@@ -40,6 +43,12 @@ def dataset_name(dataset: str) -> str:
     """The heading of a data set, which may be followed by its nets: "Digits" for "digits/mlp"."""
     name = dataset.split("/")[0]
     return DATASET_TITLES.get(name, name)
+
+
+def dataset_title(dataset: str) -> str:
+    """The heading of a data set with its net, or with its parties' bottom nets: "Digits, MLP"."""
+    net = dataset.split("/")[1]
+    return f"{dataset_name(dataset)}, {NET_TITLES.get(net, net)}"
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,9 @@ from fu_papers.certified_dfl.results import (
     saved_percent,
 )
 from fu_papers.certified_dfl.theory_audit import LARGEST_CLAIM
-from fu_papers.certified_dfl.titles import SHOWN, dataset_title
+from fu_papers.certified_dfl.titles import SHOWN
 from fu_papers.over_seeds import Part, all_of, at_most, exact, judged, lowered_by, of_each, unknown
+from fu_papers.problems import dataset_title
 from fu_papers.verdicts import NO_OTHER, ClaimResult, Theory
 
 ABOUT_NETS = ("D1", "D2", "D3", "D4", "D5", "D6", "D7")

@@ -29,10 +29,11 @@ from fu_papers.certified_dfl.results import (
     saved_percent,
     served,
 )
-from fu_papers.certified_dfl.titles import REQUESTS, SERVED, SHOWN, dataset_title, timed_title, topology_title
+from fu_papers.certified_dfl.titles import REQUESTS, SERVED, SHOWN, timed_title, topology_title
 from fu_papers.lab.record import Record
 from fu_papers.look import LINE, colour, linestyle, say_below
 from fu_papers.problem_figures import axes_row
+from fu_papers.problems import dataset_title
 
 KIND_LOOKS = dict(
     zip(SERVED, (("#0072b2", "o"), ("#e69f00", "s"), ("#009e73", "^"), ("#cc79a7", "D")), strict=True)

@@ -26,10 +26,11 @@ from fu_papers.certified_dfl.further_tables import (
 from fu_papers.certified_dfl.grid import Experiment
 from fu_papers.certified_dfl.heads import nets
 from fu_papers.certified_dfl.peers import DU_ROWS, ROUNDS_ROWS, reported_epsilon
-from fu_papers.certified_dfl.titles import REQUESTS, SHOWN, dataset_title
+from fu_papers.certified_dfl.titles import REQUESTS, SHOWN
 from fu_papers.lab.record import Record
 from fu_papers.look import LINE, colour, say_below
 from fu_papers.problem_figures import axes_row
+from fu_papers.problems import dataset_title
 from fu_papers.study import Cell
 
 PEER_MARKERS = "osD^v<>PX*dh"

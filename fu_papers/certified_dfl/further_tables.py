@@ -16,9 +16,10 @@ from fu_papers.certified_dfl.heads import nets
 from fu_papers.certified_dfl.noisy_nets import NEW, NOISY
 from fu_papers.certified_dfl.peers import DU_ROWS, ROUNDS_ROWS, reported_epsilon
 from fu_papers.certified_dfl.tables import MEASURED, few
-from fu_papers.certified_dfl.titles import REQUESTS, SHOWN, dataset_title
+from fu_papers.certified_dfl.titles import REQUESTS, SHOWN
 from fu_papers.lab.record import Record
 from fu_papers.problem_figures import spread_or_dash
+from fu_papers.problems import dataset_title
 from fu_papers.study import Cell
 
 Heads = Mapping[Cell, Record]

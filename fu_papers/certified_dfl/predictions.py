@@ -12,9 +12,10 @@ from fu_core.federation import graphs
 from fu_papers.certified_dfl.grid import DU_FORMS, Experiment
 from fu_papers.certified_dfl.results import POINT, Certificates, Curves, phases, releases, served
 from fu_papers.certified_dfl.theory_tables import audit_outcome
-from fu_papers.certified_dfl.titles import SHOWN, dataset_title
+from fu_papers.certified_dfl.titles import SHOWN
 from fu_papers.lab.record import Record
 from fu_papers.predict import letter, reveal
+from fu_papers.problems import dataset_title
 
 EXACTLY = "x'"  # how records call a world B that is the exactly retrained model
 

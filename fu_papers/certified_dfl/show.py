@@ -22,6 +22,7 @@ from fu_papers.certified_dfl.results import cell_runs
 from fu_papers.controls import CONTROLS, Standing, warned, wrong_controls
 from fu_papers.lab.record import Record
 from fu_papers.look import keep_figure, keep_table
+from fu_papers.problems import dataset_title
 from fu_papers.study import Cell
 
 BREAST_CANCER = theory_figures.SOURCE
@@ -76,7 +77,7 @@ def warned_of(caption: str, runs: pd.DataFrame, request: str, places: Sequence[P
     told = {}
     for place in places:
         rows = {method: Standing.of(cell_runs(runs, place, request, method)) for method in CONTROLS}
-        told[f"{titles.dataset_title(place.dataset)}, {titles.topology_title(place.topology)}"] = wrong_controls(rows)
+        told[f"{dataset_title(place.dataset)}, {titles.topology_title(place.topology)}"] = wrong_controls(rows)
     return warned(caption, told)
 
 

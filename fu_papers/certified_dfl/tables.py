@@ -28,10 +28,11 @@ from fu_papers.certified_dfl.results import (
     saved_percent,
     served,
 )
-from fu_papers.certified_dfl.titles import REQUESTS, SERVED, SHOWN, dataset_title, timed_title, topology_title
+from fu_papers.certified_dfl.titles import REQUESTS, SERVED, SHOWN, timed_title, topology_title
 from fu_papers.controls import CONTROLS, REFERENCES
 from fu_papers.look import published, published_row
 from fu_papers.problem_figures import spread_or_dash
+from fu_papers.problems import dataset_title
 
 ROWS = (*CONTROLS, "Fine-tune", *DU_FORMS)  # the order of every table
 PRICED = ("Original", "Fine-tune", "Retrain", *DU_FORMS, WHOLE_CLIENTS)

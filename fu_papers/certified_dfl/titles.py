@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from fu_papers import problem_figures
 from fu_papers.certified_dfl.grid import Experiment, Place
 from fu_papers.lab.record import Record
-from fu_papers.problems import dataset_name
 
 SHOWN = {
     "Original": "do nothing (Original)",
@@ -19,25 +18,9 @@ SHOWN = {
     "DU": "DU, corrected",
     "PDUDT": "PDUDT (reconstruction)",
 }
-NET_TITLES = {
-    "unit_softmax": "softmax regression",
-    "softmax_regression": "softmax regression",
-    "mlp": "MLP",
-    "tiny_cnn": "tiny CNN",
-    "lenet": "LeNet",
-    "simple_cnn": "CNN",
-    "small_resnet": "small ResNet",
-    "resnet18": "ResNet-18",
-}
 TOPOLOGY_TITLES = {"ring": "ring", "erdos_renyi": "Erdős–Rényi"}
 REQUESTS = {"sample": "sample-wise", "class": "class-wise", "client": "client-wise"}
 SERVED = {**REQUESTS, "sequence": "one after the other"}
-
-
-def dataset_title(dataset: str) -> str:
-    """The heading of a data set with its net: "Digits, MLP"."""
-    net = dataset.split("/")[1]
-    return f"{dataset_name(dataset)}, {NET_TITLES.get(net, net)}"
 
 
 def topology_title(topology: str) -> str:

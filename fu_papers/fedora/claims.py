@@ -21,7 +21,6 @@ from fu_papers.fedora.claims_theory import bounded, two_forces
 from fu_papers.fedora.grid import ABLATIONS, BASELINES, STEPS, Experiment, Task
 from fu_papers.fedora.results import (
     Speeds,
-    dataset_title,
     kept_model,
     request_title,
     rows_of,
@@ -46,6 +45,7 @@ from fu_papers.over_seeds import (
     unknown,
     within,
 )
+from fu_papers.problems import dataset_title
 from fu_papers.verdicts import ClaimResult, Theory
 
 READINGS = ("FedORA", "FedORA vector")

@@ -8,9 +8,10 @@ import pandas as pd
 
 from fu_papers.controls import AGAIN, CONTROLS, DESTROYED, HAS_NOT, USEFUL, warned
 from fu_papers.fedora.grid import Experiment, Task
-from fu_papers.fedora.results import dataset_title, request_title, rows_of
+from fu_papers.fedora.results import request_title, rows_of
 from fu_papers.over_seeds import FAILS, OPEN, Part, above, all_of, below, difference
 from fu_papers.problem_figures import counted
+from fu_papers.problems import dataset_title
 
 
 def places(e: Experiment) -> dict[str, list[tuple[str, Task]]]:

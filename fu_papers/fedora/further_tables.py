@@ -17,12 +17,13 @@ from fu_core.request import Request
 from fu_core.unlearning.method import method as registered
 from fu_papers.controls import CONTROLS
 from fu_papers.fedora.grid import BASELINES, CURVES, LEAKING, METHODS, PEERS, Experiment, Task
-from fu_papers.fedora.results import Unlearnings, counted_in, dataset_title, kept_model, request_title, rows_of, shown
+from fu_papers.fedora.results import Unlearnings, counted_in, kept_model, request_title, rows_of, shown
 from fu_papers.fedora.runs import best_trial, objective
 from fu_papers.fedora.tables import PAPER_NAMES, outcome
 from fu_papers.lab.record import Record
 from fu_papers.look import published
 from fu_papers.problem_figures import spread_or_dash
+from fu_papers.problems import dataset_title
 
 # --- tuning, and forgetting against utility --------------------------------------------------------------------------
 

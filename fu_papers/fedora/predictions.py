@@ -13,9 +13,10 @@ from fu_papers.fedora.breast_cancer_figures import STARTS
 from fu_papers.fedora.claims import BACKDOORED
 from fu_papers.fedora.grid import Experiment, Task
 from fu_papers.fedora.page import OURS
-from fu_papers.fedora.results import dataset_title, kept_model, request_title, rows_of, shown, with_backdoor
+from fu_papers.fedora.results import kept_model, request_title, rows_of, shown, with_backdoor
 from fu_papers.lab.record import Record
 from fu_papers.predict import all_of, letter, reveal
+from fu_papers.problems import dataset_title
 
 RESTS = 0.01  # who moves less has come to rest
 

@@ -13,7 +13,6 @@ from fu_papers import problem_figures
 from fu_papers.controls import AGAIN, DESTROYED, FLOOR, REFERENCES
 from fu_papers.fedora.grid import CONDITIONS, Task, has_backdoor, twin
 from fu_papers.lab.record import Record
-from fu_papers.problems import dataset_name
 from fu_papers.study import Cell, tidy
 
 Unlearnings = Mapping[Cell, Record]
@@ -151,12 +150,6 @@ def saved(runs: pd.DataFrame) -> pd.DataFrame:
 def shown(method: str) -> str:
     """A method's name in tables."""
     return SHOWN.get(method, method)
-
-
-def dataset_title(dataset: str) -> str:
-    """The heading of a data set with its bottom nets: "Digits, MLP"."""
-    bottom = dataset.split("/")[1]
-    return f"{dataset_name(dataset)}, {bottom.upper() if len(bottom) <= 3 else bottom}"
 
 
 def request_title(request: str) -> str:

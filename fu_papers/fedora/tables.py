@@ -28,7 +28,6 @@ from fu_papers.fedora.grid import (
 from fu_papers.fedora.results import (
     Speeds,
     Unlearnings,
-    dataset_title,
     kept_model,
     request_title,
     rows_of,
@@ -38,6 +37,7 @@ from fu_papers.fedora.results import (
 from fu_papers.lab.record import Record
 from fu_papers.look import published, published_row
 from fu_papers.problem_figures import spread_or_dash
+from fu_papers.problems import dataset_title
 
 PAPER_NAMES = {"adult": "Income", "pathmnist": "MedMNIST", "cifar10": "CIFAR-10", "cifar100": "CIFAR-100",
                "tiny_imagenet": "Tiny-ImageNet"}  # fmt: skip
