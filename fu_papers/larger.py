@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 from IPython.display import HTML, Markdown, display
 
+from fu_papers.lab.files import written_atomically
 from fu_papers.lab.paths import figures_dir
 from fu_papers.look import show_picture, show_table
 from fu_papers.parameters import SIZES, Parameters
@@ -42,9 +43,20 @@ def show_beside(experiment: Parameters, *names: str) -> tuple[str, Path] | None:
     profile, folder = found
     for name in names:
         path = folder / name
-        picture = path.suffix == ".png"
-        display(show_picture(path, f"{path.stem}, at the profile {profile}") if picture else _table(path, profile))
+        if path.suffix == ".png":
+            display(show_picture(path, f"{path.stem}, at the profile {profile}"))
+        elif path.suffix == ".md":
+            display(Markdown(f"**At {profile}**\n\n{path.read_text(encoding='utf-8')}"))
+        else:
+            display(_table(path, profile))
     return found
+
+
+def keep_text(path: Path, text: str) -> Markdown:
+    """Save what a notebook says in Markdown, computed from its records, where a smaller profile can show it."""
+    with written_atomically(path) as part:
+        part.write_text(text.rstrip() + "\n", encoding="utf-8")
+    return Markdown(text)
 
 
 def _table(path: Path, profile: str) -> HTML:

@@ -173,6 +173,7 @@ def table_3(speeds: Speeds) -> pd.DataFrame:
                     "method": method,
                     "seconds": round(seconds, 3),
                     "Retrain / method": round(m["seconds"]["Retrain"] / seconds, 2),
+                    "Retrain's epochs E": record.config["epochs"],
                     "samples passed": int(costs["images"]),
                     "samples / Retrain's": round(costs["images"] / m["costs"]["Retrain"]["images"], 2),
                     "MB up": round(costs["up"] / 1e6, 3),

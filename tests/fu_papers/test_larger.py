@@ -69,3 +69,14 @@ def test_the_arena_has_no_claims_to_judge(shown, tmp_path):
     picture, table = shown("quick", "arena")
     assert isinstance(picture, Image)
     assert "At laptop" in table.data
+
+
+def test_what_a_notebook_says_is_kept_for_smaller_ones(shown, tmp_path, monkeypatch):
+    commit(tmp_path / "workstation" / "fedora", 61.25)
+    said = larger.keep_text(tmp_path / "workstation" / "fedora" / "page.md", "**Forgetting**: in 3 of 7 settings.\n\n")
+    assert said.data == "**Forgetting**: in 3 of 7 settings.\n\n"
+    found = []
+    monkeypatch.setattr(larger, "display", found.append)
+    larger.show_beside(experiment_of("fedora").of("quick"), "page.md")
+    (page,) = found
+    assert page.data == "**At workstation**\n\n**Forgetting**: in 3 of 7 settings.\n"
