@@ -37,7 +37,8 @@ from fu_papers.problems import dataset_title
 ROWS = (*CONTROLS, "Fine-tune", *DU_FORMS)  # the order of every table
 PRICED = ("Original", "Fine-tune", "Retrain", *DU_FORMS, WHOLE_CLIENTS)
 PAPER_TABLES = {
-    ("sample", "iid"): "i", ("sample", "dirichlet-0.3"): "ii", ("class", "iid"): "iii", ("class", "dirichlet-0.3"): "iv",
+    ("sample", "iid"): "i", ("sample", "dirichlet-0.3"): "ii",
+    ("class", "iid"): "iii", ("class", "dirichlet-0.3"): "iv",
 }  # fmt: skip
 PAPER_NAMES = {  # ours -> the paper's; its DU is Algorithm 1, hence our printed form
     "mnist": "MNIST", "fashion_mnist": "F-MNIST", "cifar10": "CIFAR-10", "ring": "RING", "erdos_renyi": "ER",
