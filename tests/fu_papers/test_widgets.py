@@ -18,7 +18,7 @@ from fu_papers.hf_kcu.plane import two_parameters
 from fu_papers.lab.notebooks import guides, notebooks
 from fu_papers.puf import widgets as puf
 
-ANSWERS = 1.0  # seconds of processor time, twice what is promised: test machines are slow
+ANSWERS = 0.5  # seconds of processor time, as promised
 ALL = {
     "attacker": start_here.AttackersView,
     "push": puf.Push,
@@ -59,7 +59,7 @@ def test_every_end_of_every_control_is_another_picture_in_half_a_second(view):
             pictures.append(moved(view, **WITH.get(name, {}), **{name: end}).data)
             seconds.append(time.process_time() - began)
         assert pictures[0] != pictures[1], name
-        assert min(seconds) < ANSWERS, name
+        assert max(seconds) < ANSWERS, name
 
 
 def test_a_picture_depends_on_where_the_controls_are_and_not_on_where_they_were(view):
