@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import nbformat
+import pytest
 
 from fu_papers.lab import paths
 from fu_papers.lab.committed import CLOCK as CLOCK_FILE
@@ -164,3 +165,10 @@ def closing_cell(executed):
     assert not [output for output in outputs(notebook) if output.output_type == "error"]
     (closing,) = code(notebook, "nbval-check-output")
     return closing.outputs[0].data["text/plain"]
+
+
+def git(*words):
+    """What a command of git says of this repository, in bytes; without one the test is skipped."""
+    if not (paths.ROOT / ".git").exists():
+        pytest.skip("what is committed cannot be told without git")
+    return subprocess.run(["git", "-C", paths.ROOT, *words], capture_output=True, check=True).stdout

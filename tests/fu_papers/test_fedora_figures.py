@@ -671,6 +671,12 @@ def test_curves_go_through_the_means_of_their_runs_and_leave_out_what_diverged(t
         for ax in fig.axes:
             assert ax.get_yticks().max() <= 100
             assert ax.get_ylim()[0] <= ax.get_yticks().min()
+        assert faults(fig) == []
+    table = further_tables.curve_table(TINY, tiny.runs)
+    assert table["swept"].tolist() == ["–"] * 4 + ["lr 0.02", "scale 2", "epochs 2", "threshold 0"] + [
+        *["–"] * 4, "lr 0.02", "scale 2", "epochs 2", "threshold 0",
+    ]  # fmt: skip
+    assert list(CURVES) == ["GA", "ICO", "CVFU", "FedORA"]
 
 
 def test_axes_of_curves_end_where_they_did_and_have_no_tick_above_100_percent(tiny):
@@ -683,11 +689,6 @@ def test_axes_of_curves_end_where_they_did_and_have_no_tick_above_100_percent(ti
         (nothing,) = (line for line in ax.lines if line.get_label() == shown("Original"))
         assert not nothing.get_clip_on()  # a whole square at the edge
         assert faults(fig) == []
-    table = further_tables.curve_table(TINY, tiny.runs)
-    assert table["swept"].tolist() == ["–"] * 4 + ["lr 0.02", "scale 2", "epochs 2", "threshold 0"] + [
-        *["–"] * 4, "lr 0.02", "scale 2", "epochs 2", "threshold 0",
-    ]  # fmt: skip
-    assert list(CURVES) == ["GA", "ICO", "CVFU", "FedORA"]
 
 
 def test_what_diverged_is_counted_and_enters_no_mean():

@@ -5,7 +5,6 @@ import base64
 import hashlib
 import inspect
 import re
-import subprocess
 
 import nbformat
 import pytest
@@ -15,7 +14,7 @@ from fu_papers.exercises.__main__ import TAG as EXERCISE
 from fu_papers.lab.notebooks import OTHERS, declared, notebooks, schema_of
 from fu_papers.lab.paths import ROOT
 from fu_papers.places import marks
-from tests.notebook_lab import ABSOLUTE_PATH, code, outputs, unlinked
+from tests.notebook_lab import ABSOLUTE_PATH, code, git, outputs, unlinked
 
 TITLES = {"puf": "# PUF: ", "hf_kcu": "# HF-KCU: ", "certified_dfl": "# Certified DFL: ", "fedora": "# FedORA: "}
 TITLES["arena"] = "# The arena: "
@@ -248,18 +247,12 @@ def test_every_committed_figure_of_quick_is_the_one_in_its_notebook(paper):
 
     Whoever draws them again runs the notebook again (`make notebooks`): readers see the one beside the other.
     """
-    if not (ROOT / ".git").exists():
-        pytest.skip("what is committed cannot be told without git")
-
-    def git(*words):
-        return subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True, check=True).stdout
-
     committed = dict(
         line.removeprefix("100644 blob ").split("\t")
-        for line in git("ls-tree", "HEAD", f"figures/quick/{paper}/").splitlines()
+        for line in git("ls-tree", "HEAD", f"figures/quick/{paper}/").decode().splitlines()
         if line.endswith(".png")
     )
-    page = nbformat.reads(git("show", f"HEAD:notebooks/{notebooks()[paper].name}"), as_version=4)
+    page = nbformat.reads(git("show", f"HEAD:notebooks/{notebooks()[paper].name}").decode(), as_version=4)
     shown = {
         o["data"]["image/png"]
         for cell in page.cells

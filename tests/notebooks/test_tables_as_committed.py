@@ -6,7 +6,6 @@ All as in git: `make reproduce` writes quick's tables anew, and those with secon
 import csv
 import io
 import math
-import subprocess
 import tarfile
 from html.parser import HTMLParser
 from itertools import chain
@@ -16,7 +15,7 @@ import nbformat
 import pytest
 
 from fu_papers.lab.notebooks import notebooks
-from fu_papers.lab.paths import ROOT
+from tests.notebook_lab import git
 
 NOT_SHOWN = {  # all runs and trials, which no page has room for, and PUF's tables that notebooks show in parts
     "puf": {"runs", "tuning_trials", "cost_cells", "sweep", "tables_iii_to_vi", "table_iii", "table_iv", "table_v",
@@ -49,12 +48,6 @@ class Tables(HTMLParser):
     def handle_data(self, data):
         if self._cell is not None:
             self._cell += data
-
-
-def git(*words):
-    if not (ROOT / ".git").exists():
-        pytest.skip("what is committed cannot be told without git")
-    return subprocess.run(["git", "-C", ROOT, *words], capture_output=True, check=True).stdout
 
 
 def shown_in(paper):
