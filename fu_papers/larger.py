@@ -29,7 +29,7 @@ def show_larger(experiment: Parameters, *names: str) -> None:
         return
     columns = ["id", "claim", "ours", "verdict", *(["corrected"] if (ours.corrected != NO_OTHER).any() else [])]
     source = f"the committed records of {profile}"
-    display(show_table(ours[columns].reset_index(drop=True), source, f"Verdicts at {profile}"))
+    display(show_table(ours[columns].reset_index(drop=True), source, f"Verdicts at {profile}", experiment.paper))
 
 
 def show_beside(experiment: Parameters, *names: str) -> tuple[str, Path] | None:
@@ -65,4 +65,4 @@ def _table(path: Path, profile: str) -> HTML:
     said = [line.removeprefix("# ") for line in lines[:2] if line.startswith("# ")]
     caption = said[1] if len(said) > 1 else path.stem
     frame = pd.read_csv(path, comment="#", keep_default_na=False, na_values=[""])
-    return show_table(frame, said[0].removeprefix("source: "), f"At {profile}: {caption}")
+    return show_table(frame, said[0].removeprefix("source: "), f"At {profile}: {caption}", path.parent.name)

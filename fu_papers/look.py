@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,8 @@ from fu_core.unlearning.method import Method, methods
 from fu_core.unlearning.method import method as registered
 from fu_papers.eyes import distance
 from fu_papers.lab.files import written_atomically
-from fu_papers.links import linked, linked_claim
+from fu_papers.links import linked_claim
+from fu_papers.places import linked_html
 
 if TYPE_CHECKING:
     from fu_papers.parameters import Parameters
@@ -302,25 +304,27 @@ def sliders_wanted(interactive: bool | None) -> bool:
     return any(name in os.environ for name in ("JPY_SESSION_NAME", "VSCODE_PID"))
 
 
-def show_table(frame: pd.DataFrame, source: str, caption: str = "") -> HTML:
+def show_table(frame: pd.DataFrame, source: str, caption: str = "", paper: str = "") -> HTML:
     """`frame` for a notebook: numbers in four digits, missing ones as –, caption above, data source below.
 
-    A column `id` holds names of claims, which become links. More than ROWS rows are folded behind their caption.
+    What texts name of `paper`, its equations and figures, becomes links, as claims do, of which a column `id` holds the
+    names. More than ROWS rows are folded behind their caption.
     """
     if len(frame) <= ROWS:
-        return HTML(_table(frame, source, caption))
-    return HTML(folded(f"{linked(html.escape(caption))} ({len(frame)} rows)", _table(frame, source, "")))
+        return HTML(_table(frame, source, caption, paper))
+    return HTML(folded(f"{linked_html(caption, paper)} ({len(frame)} rows)", _table(frame, source, "", paper)))
 
 
-def _table(frame: pd.DataFrame, source: str, caption: str) -> str:
+def _table(frame: pd.DataFrame, source: str, caption: str, paper: str) -> str:
     columns = _without_index(frame)
-    styler = columns.style.hide(axis="index").format(_cell, na_rep="–")
+    styler = columns.style.hide(axis="index").format(partial(_cell, paper=paper), na_rep="–")
+    styler = styler.format_index(lambda heading: linked_html(str(heading), paper), axis="columns")
     if CLAIM in columns:
         styler = styler.format(linked_claim, subset=[CLAIM])
     text = [name for name in columns if not pd.api.types.is_numeric_dtype(columns[name])]
     styler = styler.set_properties(subset=text, **{"text-align": "left"})
     styler = styler.set_table_styles([{"selector": "th", "props": "text-align: left; vertical-align: bottom"}])
-    styler = styler.set_caption(linked(html.escape(caption))) if caption else styler
+    styler = styler.set_caption(linked_html(caption, paper)) if caption else styler
     below = f'<p style="font-size: 80%; color: {LINE}">Data: {html.escape(one_line(source))}</p>'
     # Cell styles hang on this id. From the content: a random one would change the notebook every time, and a common
     # one would align every table of a page like the others.
@@ -329,14 +333,16 @@ def _table(frame: pd.DataFrame, source: str, caption: str) -> str:
 
 
 def keep_table(path: Path, source: str, frame: pd.DataFrame, caption: str = "") -> HTML:
-    """`save_table` and `show_table`."""
+    """`save_table` and `show_table`, of the paper in whose folder `path` is."""
     save_table(frame, path, source, caption)
-    return show_table(frame, source, caption)
+    return show_table(frame, source, caption, path.parent.name)
 
 
 def show_parameters(experiment: Parameters) -> HTML:
     """All parameters with their values, the paper's and their meaning: a table that unfolds."""
-    table = _table(experiment.table(), f"profile {experiment.profile}, and what was changed above", "")
+    table = _table(
+        experiment.table(), f"profile {experiment.profile}, and what was changed above", "", experiment.paper
+    )
     return HTML(folded(f"All {len(experiment.table())} parameters", table))
 
 
@@ -368,10 +374,10 @@ def csv_text(frame: pd.DataFrame, **how: Any) -> str:
     return str(frame.to_csv(index=False, lineterminator="\n", float_format="%.6g", **how))
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, paper: str) -> str:
     if isinstance(value, (float, np.floating)):
         return f"{value:.4g}"
-    return linked(html.escape(str(value))).replace(" ± ", "&nbsp;±&nbsp;")  # a mean stays with its spread
+    return linked_html(str(value), paper).replace(" ± ", "&nbsp;±&nbsp;")  # a mean stays with its spread
 
 
 def one_line(text: str) -> str:

@@ -10,6 +10,7 @@ that mark, or else to the page. A figure or a table that is ours alone is marked
 from __future__ import annotations
 
 import csv
+import html
 import io
 import re
 from collections.abc import Callable, Collection
@@ -17,9 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-import nbformat
-
-from fu_papers.lab.notebooks import notebooks
+from fu_papers import links
 
 KINDS = {"Eq": "eq", "Fig": "fig", "Table": "table", "Algorithm": "algorithm", "Theorem": "theorem", "Thm": "theorem"}
 KINDS |= {"Alg": "algorithm", "Lemma": "lemma", "Corollary": "corollary", "Proposition": "proposition"}
@@ -31,7 +30,8 @@ NAMED = re.compile(rf"\b{KIND}\s(?P<numbers>{LIST})")
 BARE = re.compile(r"(?<![\w)])\(\d+\)(?:(?:, | and | to |–)\(\d+\))*(?!\w)")  # as FedORA's equations are called
 WITH_BARE_NUMBERS = ("fedora",)
 NO_PROSE = re.compile(  # code, formulas, links, tags and headings, in which nothing is linked
-    r"```.*?```|`[^`\n]*`|\$\$.*?\$\$|\$[^$\n]+\$|\[[^\]]*\]\([^)]*\)|<[^>\n]*>|^#.*?$", re.DOTALL | re.MULTILINE
+    r"```.*?```|`[^`\n]*`|\$\$.*?\$\$|\$[^$\n]+\$|\[[^\]]*\]\([^)]*\)|<a .*?</a>|<[^>\n]*>|^#.*?$",
+    re.DOTALL | re.MULTILINE,
 )
 ANCHOR = re.compile(r'<a id="([\w-]+)"></a>')
 
@@ -79,18 +79,21 @@ def marks(text: str) -> list[str]:
     return ANCHOR.findall(text)
 
 
-def linked(text: str, paper: str, here: Collection[str] = (), up: str = "../") -> str:
+def linked(text: str, paper: str, here: Collection[str] = (), up: str = "../", form: str = links.MARKDOWN_LINK) -> str:
     """Markdown in which every number of a paper's equation, theorem, figure or table is a link.
 
     here: anchors in the same notebook, which are preferred to the page; up: from the text's folder to the repository's.
+    form: `links.HTML_LINK` for text that is HTML, in which a bare number can be anything and stays one.
     Stays as it is: what has a link, headings (the place itself, as a rule), code, formulas, and what is not listed.
     """
 
     def link(shown: str, kind: str, number: str) -> str:
         name = f"{paper.replace('_', '-')}-{kind}-{number.strip('()abcdef').lower()}"
         if name in here:
-            return f"[{shown}](#{name})"
-        return f"[{shown}]({up}fu_papers/places.md#{places()[name].on_the_page})" if name in places() else shown
+            return form.format(shown=shown, to=f"#{name}")
+        if name not in places():
+            return shown
+        return form.format(shown=shown, to=f"{up}fu_papers/places.md#{places()[name].on_the_page}")
 
     def named(found: re.Match[str]) -> str:
         kind = KINDS[found["kind"]]
@@ -103,7 +106,14 @@ def linked(text: str, paper: str, here: Collection[str] = (), up: str = "../") -
         return re.sub(NUMBER, lambda each: link(each[0], "eq", each[0]), found[0])
 
     text = _in_prose(text, lambda prose: NAMED.sub(named, prose))
-    return _in_prose(text, lambda prose: BARE.sub(bare, prose)) if paper in WITH_BARE_NUMBERS else text
+    if paper not in WITH_BARE_NUMBERS or form != links.MARKDOWN_LINK:
+        return text
+    return _in_prose(text, lambda prose: BARE.sub(bare, prose))
+
+
+def linked_html(text: str, paper: str) -> str:
+    """`text` as HTML for a notebook, in which names of claims, of errata and of what is in `paper` are links."""
+    return links.linked(linked(html.escape(text), paper, form=links.HTML_LINK))
 
 
 def _in_prose(text: str, change: Callable[[str], str]) -> str:
@@ -116,6 +126,10 @@ def _in_prose(text: str, change: Callable[[str], str]) -> str:
 
 def main() -> None:
     """Links for all text cells of the papers' notebooks; in the cell that sets a mark they lead to the page."""
+    import nbformat  # a second to load, which whoever only links a table does not wait for
+
+    from fu_papers.lab.notebooks import notebooks
+
     for paper, path in notebooks().items():
         notebook = nbformat.read(path, as_version=4)
         texts = [cell for cell in notebook.cells if cell.cell_type == "markdown"]

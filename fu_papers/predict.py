@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from IPython.display import HTML
 
 from fu_core.errors import InvalidRequest
+from fu_papers.places import linked_html
 
 SUMMARY = "Chosen? Then open the answer"
 
@@ -29,12 +30,12 @@ def letter(value: float, bounds: Sequence[float]) -> str:
     return "abcdefgh"[sum(value > bound for bound in bounds)]
 
 
-def reveal(right: str, because: str) -> HTML:
+def reveal(right: str, because: str, paper: str = "") -> HTML:
     """The right choice and the reason, folded; `*this*` in the reason is emphasised.
 
-    right: a letter, or several where places differ, as in "b and c".
+    right: a letter, or several where places differ, as in "b and c". paper: whose equations the reason names.
     """
-    said = re.sub(r"\*([^*]+)\*", r"<em>\1</em>", html.escape(because))
+    said = re.sub(r"\*([^*]+)\*", r"<em>\1</em>", linked_html(because, paper))
     return HTML(f"<details><summary><b>{SUMMARY}</b></summary><p><b>{html.escape(right)}.</b> {said}</p></details>")
 
 

@@ -85,6 +85,17 @@ def test_it_counts_the_undetermined_claims():
     assert (int(open_), int(all_)) == (sum(row[column - 4] for row in counted), sum(map(sum, counted)))
 
 
+def test_its_five_findings_are_one_line_each_with_a_link():
+    findings = re.search(r"## Five findings\n\n((?:- .*\n)+)", README)
+    assert findings
+    lines = findings[1].splitlines()
+    assert len(lines) == 5
+    for line in lines:
+        shown = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", line.removeprefix("- ")).replace("*", "")
+        assert len(shown) <= 120, shown
+        assert "](" in line
+
+
 def test_every_word_of_the_glossary_can_be_linked_to():
     """In the order of the alphabet, so that they are found without links, too."""
     entries = re.findall(r"^- (.*)$", (ROOT / "docs" / "glossary.md").read_text("utf-8"), re.MULTILINE)

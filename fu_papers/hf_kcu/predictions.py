@@ -32,7 +32,7 @@ def where_it_lands(records: Sequence[Record]) -> HTML:
         f"clip, {third:.2g} times by Eq. (3); the corrected step {corrected:.2g}. The printed step goes *away* from "
         "the retrained model: the sign comes first, though not alone, as exactness shows."
     )
-    return reveal(letter(printed, (0.5, 1.0)), because)
+    return reveal(letter(printed, (0.5, 1.0)), because, "hf_kcu")
 
 
 def how_far_it_moves(e: Experiment, runs: pd.DataFrame) -> HTML:
@@ -78,7 +78,7 @@ def who_is_beaten(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> HTML:
         "accurate than the model that nobody touched. Accuracy and speed are what Fig. 1 of the paper is about, and a "
         "frontier of these two says nothing of forgetting: *that* has to be asked of the forgotten data."
     )
-    return reveal(right, because)
+    return reveal(right, because, e.paper)
 
 
 def loses_its_backdoor(runs: pd.DataFrame) -> HTML:

@@ -44,9 +44,9 @@ def scenario_tables(study: Study, runs: pd.DataFrame, scenario: str, stop: str =
         told = [printed_tables.nearest_note(scenario, setting), *_who_is_tuned(experiment, scenario, setting)]
         if wrong := warning({"": printed_tables.control_notes(experiment, runs, setting, *of)}):
             told.append(wrong)
-        display(show_table(table, data, f"{caption}. {' '.join(told)}"))
+        display(show_table(table, data, f"{caption}. {' '.join(told)}", "puf"))
         judged = printed_tables.judges_table(experiment, runs, setting, *of)
-        display(show_table(judged, data, f"Stronger judges. {caption}"))
+        display(show_table(judged, data, f"Stronger judges. {caption}", "puf"))
     _papers_blocks(experiment, scenario)
     for method, reason in results.unsupported(unlearnings, scenario).items():
         print(f"{method}: not possible. {reason}")
@@ -67,7 +67,7 @@ def _who_is_tuned(e: Experiment, scenario: str, setting: str) -> list[str]:
 def _papers_blocks(e: Experiment, scenario: str) -> None:
     for place in printed_tables.alone(e, scenario):
         caption = f"Paper: Table {place[0].upper()}, {place[1]}. Not run in this profile"
-        display(show_table(printed_tables.paper_block(place), PRINTED, caption))
+        display(show_table(printed_tables.paper_block(place), PRINTED, caption, "puf"))
 
 
 def tuning_tables(study: Study, out: Path, data: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from fu_papers.lab.notebooks import notebooks
 from fu_papers.lab.paths import ROOT
-from fu_papers.places import KINDS, anchor, linked, marks, places
+from fu_papers.places import KINDS, anchor, linked, linked_html, marks, places
 
 PAPERS = ("puf", "hf_kcu", "fedora", "certified_dfl")
 PAGE = "../fu_papers/places.md#place-"
@@ -77,6 +77,15 @@ def test_bare_numbers_are_equations_in_fedora_only():
     assert linked("(18)–(21)", "fedora") == both
     assert linked("(18)–(21)", "hf_kcu") == "(18)–(21)"
     assert linked("phi(2) and Gu et al. (2024)", "fedora") == "phi(2) and Gu et al. (2024)"
+
+
+def test_html_is_escaped_and_linked_once_and_bare_numbers_stay():
+    said = linked_html("Lemma 3 < claim D9 (2), Table 77", "certified_dfl")
+    lemma = f'<a href="{PAGE}certified-dfl-lemma-3">Lemma 3</a>'
+    assert said == f'{lemma} &lt; <a href="../fu_papers/claims.md#claim-d9">claim D9</a> (2), Table 77'
+    assert linked_html("Eq. (18): (18)", "fedora") == f'<a href="{PAGE}fedora-eq-18">Eq. (18)</a>: (18)'
+    assert linked(said, "certified_dfl") == said
+    assert linked_html("Lemma 3", "") == "Lemma 3"
 
 
 def test_the_same_notebook_is_preferred_to_the_page_and_the_page_found_from_other_folders():

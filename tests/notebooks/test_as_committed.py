@@ -13,7 +13,8 @@ from fu_papers import look as report
 from fu_papers.exercises.__main__ import TAG as EXERCISE
 from fu_papers.lab.notebooks import OTHERS, declared, notebooks, schema_of
 from fu_papers.lab.paths import ROOT
-from fu_papers.places import marks
+from fu_papers.links import HTML_LINK
+from fu_papers.places import linked, marks
 from tests.notebook_lab import ABSOLUTE_PATH, code, git, outputs, unlinked
 
 TITLES = {"puf": "# PUF: ", "hf_kcu": "# HF-KCU: ", "certified_dfl": "# Certified DFL: ", "fedora": "# FedORA: "}
@@ -220,6 +221,13 @@ def test_the_claims_in_its_tables_are_links(paper, notebook):
     named = [anchor for cell in cells for anchor in re.findall(r'^<a href="\.\./fu_papers/claims\.md#([\w-]+)"', cell)]
     assert len(named) >= 10 or paper == "arena"
     assert [anchor for anchor in named if f'<a id="{anchor}"></a>' not in page] == []
+
+
+def test_the_papers_numbers_in_its_tables_and_answers_are_links(paper, notebook):
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            shown = re.sub(r"<style.*?</style>", "", output.get("data", {}).get("text/html", ""), flags=re.DOTALL)
+            assert linked(shown, paper, form=HTML_LINK) == shown, cell.id
 
 
 def test_no_path_of_any_machine_is_in_it(notebook):
