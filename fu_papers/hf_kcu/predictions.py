@@ -44,7 +44,7 @@ def how_far_it_moves(e: Experiment, runs: pd.DataFrame) -> HTML:
         f"beta = {e.beta:g}, and line 24 multiplies by the client's weight, about one in {e.clients}: *no data can "
         "make it longer* (exercise hf_kcu-6)."
     )
-    return reveal(letter(step, (0.005, 0.05)), because)
+    return reveal(letter(step, (0.005, 0.05)), because, "hf_kcu")
 
 
 def worth_its_solve(e: Experiment, runs: pd.DataFrame) -> HTML:
@@ -78,7 +78,7 @@ def who_is_beaten(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> HTML:
         "accurate than the model that nobody touched. Accuracy and speed are what Fig. 1 of the paper is about, and a "
         "frontier of these two says nothing of forgetting: *that* has to be asked of the forgotten data."
     )
-    return reveal(right, because, e.paper)
+    return reveal(right, because, "hf_kcu")
 
 
 def loses_its_backdoor(runs: pd.DataFrame) -> HTML:
