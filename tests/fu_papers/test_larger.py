@@ -1,5 +1,7 @@
 """Beside a notebook's own results stand the committed ones of the largest profile above its own."""
 
+import re
+
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
@@ -46,7 +48,8 @@ def test_the_largest_profile_above_is_shown_with_its_verdicts(shown, tmp_path):
     assert picture.data == (tmp_path / "workstation" / "fedora" / NAMES[0]).read_bytes()
     assert picture.alt == "curves, at the profile workstation"
     assert isinstance(table, HTML)
-    assert "At workstation: Table IV. Mean of 3 seeds" in table.data
+    assert "At workstation: Table IV. Mean of 3 seeds" in re.sub("<[^>]*>", "", table.data)
+    assert "places.md#place-fedora-table-iv" in table.data  # of the paper whose folder it is in
     assert "Data: digits, # from somewhere" in table.data
     assert all(text in table.data for text in ("61.25", "Retrain # 2", "–"))
     assert "41.5" not in table.data
