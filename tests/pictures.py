@@ -146,7 +146,7 @@ def _texts(fig: Figure) -> Iterator[Text]:
     every: list[Text] = list(fig.texts)
     for ax in fig.axes:
         labels = [*ax.get_xticklabels(), *ax.get_yticklabels()]
-        frame = ax.get_window_extent().padded(2)
+        frame = ax.get_window_extent().padded(0.1)  # of a pixel, for rounding: a tick at the limit is drawn
         for axis, ticks in ((0, ax.get_xticklabels()), (1, ax.get_yticklabels())):
             for tick in ticks:  # matplotlib keeps those beyond the limits, and does not draw them
                 at = ax.transData.transform(tick.get_position())[axis]
