@@ -172,3 +172,8 @@ def git(*words):
     if not (paths.ROOT / ".git").exists():
         pytest.skip("what is committed cannot be told without git")
     return subprocess.run(["git", "-C", paths.ROOT, *words], capture_output=True, check=True).stdout
+
+
+def without_tags(page):
+    """What a reader sees of a piece of HTML: a name may be a link, and a caption is still one sentence."""
+    return re.sub(r"<[^>]*>", "", page)

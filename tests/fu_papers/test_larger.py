@@ -1,7 +1,5 @@
 """Beside a notebook's own results stand the committed ones of the largest profile above its own."""
 
-import re
-
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
@@ -11,6 +9,7 @@ from fu_papers import larger
 from fu_papers.look import save_figure, save_table
 from fu_papers.study import experiment_of
 from fu_papers.verdicts import ClaimResult, write_claims
+from tests.notebook_lab import without_tags
 
 NAMES = ("curves.png", "table_iv.csv")
 
@@ -48,7 +47,7 @@ def test_the_largest_profile_above_is_shown_with_its_verdicts(shown, tmp_path):
     assert picture.data == (tmp_path / "workstation" / "fedora" / NAMES[0]).read_bytes()
     assert picture.alt == "curves, at the profile workstation"
     assert isinstance(table, HTML)
-    assert "At workstation: Table IV. Mean of 3 seeds" in re.sub("<[^>]*>", "", table.data)
+    assert "At workstation: Table IV. Mean of 3 seeds" in without_tags(table.data)
     assert "places.md#place-fedora-table-iv" in table.data  # of the paper whose folder it is in
     assert "Data: digits, # from somewhere" in table.data
     assert all(text in table.data for text in ("61.25", "Retrain # 2", "–"))

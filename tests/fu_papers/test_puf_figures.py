@@ -32,6 +32,7 @@ from fu_papers.puf.grid import (
 )
 from fu_papers.puf.runs import STOP_RULES
 from fu_papers.study import Cell, wide
+from tests.notebook_lab import without_tags
 from tests.pictures import crossed, faults
 from tests.puf_lab import experiment
 
@@ -766,11 +767,11 @@ def test_a_scenario_has_both_tables_of_every_setting_with_its_own_data_below(mon
         assert f">{what}CIFAR-10, {where}, one client leaves, 2 runs each, recovery stopped on validation data" in table
         assert f"Data: data of {text}; net: tiny_cnn" in table
     nearest = "Paper: Table III, CIFAR-10, Non-IID, ResNet-18, E=1, its nearest setting, with other net."
-    assert nearest in re.sub("<[^>]*>", "", tables_shown[0])
+    assert nearest in without_tags(tables_shown[0])
     assert "All methods with their own settings." in tables_shown[0]
     (left,) = tables_shown[4:]  # the paper's block that is nearest to none of ours
     missing = "Paper: Table III, CIFAR-100, Non-IID, ResNet-18, E=1. Not run in this profile"
-    assert missing in re.sub("<[^>]*>", "", left)
+    assert missing in without_tags(left)
     assert "stopped on TEST data, as in the paper" in shown(monkeypatch, capsys, "clients", stop="test")[0][0]
 
 
@@ -818,7 +819,7 @@ def test_a_scenario_that_a_profile_leaves_out_is_said_to_be_missing_and_has_the_
     (block,), told = shown(monkeypatch, capsys, "long")
     assert told == ["This profile has no setting for it."]
     missing = "Paper: Table III, CIFAR-100, Non-IID, ResNet-18, E=10. Not run in this profile"
-    assert missing in re.sub("<[^>]*>", "", block)
+    assert missing in without_tags(block)
     assert "Data: the paper" in block
 
 
