@@ -14,7 +14,8 @@ import matplotlib.pyplot as plt
 from IPython.display import Image
 from matplotlib.figure import Figure
 
-from fu_papers.look import SCREEN_DPI, sliders_wanted
+from fu_papers.look import sliders_wanted
+from fu_papers.pictures import SCREEN_DPI
 
 
 class Slider(NamedTuple):

@@ -9,8 +9,9 @@ from IPython.display import HTML, Markdown, display
 
 from fu_papers.lab.files import written_atomically
 from fu_papers.lab.paths import figures_dir
-from fu_papers.look import show_picture, show_table
+from fu_papers.look import show_table
 from fu_papers.parameters import SIZES, Parameters
+from fu_papers.pictures import Picture, source_in
 from fu_papers.verdicts import NO_OTHER, claims_table, read_claims
 
 
@@ -44,7 +45,7 @@ def show_beside(experiment: Parameters, *names: str) -> tuple[str, Path] | None:
     for name in names:
         path = folder / name
         if path.suffix == ".png":
-            display(show_picture(path, f"{path.stem}, at the profile {profile}"))
+            display(Picture(path, f"{path.stem}, at the profile {profile}", f"At {profile}. {source_in(path)}"))
         elif path.suffix == ".md":
             display(Markdown(f"**At {profile}**\n\n{path.read_text(encoding='utf-8')}"))
         else:

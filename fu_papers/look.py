@@ -11,7 +11,6 @@ import hashlib
 import html
 import io
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -24,7 +23,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
-from IPython.display import HTML, Image
+from IPython.display import HTML
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
@@ -36,13 +35,12 @@ from fu_core.unlearning.method import method as registered
 from fu_papers.eyes import distance
 from fu_papers.lab.files import written_atomically
 from fu_papers.links import linked_claim
+from fu_papers.pictures import DPI, NOTE, SOURCE, Picture, in_short
 from fu_papers.places import linked_html
 
 if TYPE_CHECKING:
     from fu_papers.parameters import Parameters
 
-DPI = 150
-SCREEN_DPI = 90  # pictures keep their print resolution and are shown at this one
 SOURCE_SIZE = 7.0  # points
 ROWS = 15  # a longer table is folded
 CLAIM = "id"  # the column of claims' names
@@ -186,7 +184,32 @@ def save_figure(fig: Figure, path: Path, source: str) -> Path:
     The line ends with the data, in full where it has room. Same figure, same bytes.
     """
     path = _with_suffix(path, ".png")
-    note = _line_below(fig, one_line(source))
+    _write(fig, path, one_line(source))
+    return path
+
+
+def show_figure(fig: Figure, path: Path, source: str) -> Picture:
+    """`save_figure`, and the saved picture itself for the notebook, so that both show the same.
+
+    Where the line in the picture has no room for the whole source, that stands below it.
+    """
+    path, whole = _with_suffix(path, ".png"), one_line(source)
+    below = _write(fig, path, whole)
+    plt.close(fig)  # or the inline backend would show it a second time, without its source
+    told = "".join(f"{text}. " for text in (path.stem, str(fig.get_label())) if text)
+    return Picture(path, f"{told}Data: {source}", "" if below.endswith(f"Data: {whole}") else f"Data: {whole}")
+
+
+def keep_figure(path: Path, source: str, draw: Callable[..., Figure], *of: Any) -> Picture:
+    """Draw `draw(*of)` in our style, save it, and give the picture to the notebook."""
+    with style():
+        fig = draw(*of)
+    return show_figure(fig, path, source)
+
+
+def _write(fig: Figure, path: Path, source: str) -> str:
+    """Write the PNG file; returns the line below everything else."""
+    note = _line_below(fig, source)
     try:
         with written_atomically(path) as part:
             fig.savefig(
@@ -196,33 +219,11 @@ def save_figure(fig: Figure, path: Path, source: str) -> Path:
                 bbox_inches="tight",
                 pad_inches=0.1,
                 facecolor="white",
-                metadata={"Software": None, "Description": f"Data: {one_line(source)}"},  # no version of matplotlib
+                metadata={"Software": None, SOURCE: f"Data: {source}"},  # no version of matplotlib
             )
     finally:
         note.remove()
-    return path
-
-
-def show_figure(fig: Figure, path: Path, source: str) -> Image:
-    """`save_figure`, and the saved picture itself for the notebook, so that both show the same."""
-    save_figure(fig, path, source)
-    plt.close(fig)  # or the inline backend would show it a second time, without its source
-    told = "".join(f"{text}. " for text in (Path(path).stem, str(fig.get_label())) if text)
-    return show_picture(path, f"{told}Data: {source}")
-
-
-def show_picture(path: Path, alt: str) -> Image:
-    """A picture that `save_figure` has written, as large as where it was drawn. alt: for who cannot see it."""
-    picture = Path(path).read_bytes()
-    pixels = int.from_bytes(picture[16:20], "big")  # PNG header: width
-    return Image(data=picture, width=round(pixels * SCREEN_DPI / DPI), alt=alt)
-
-
-def keep_figure(path: Path, source: str, draw: Callable[..., Figure], *of: Any) -> Image:
-    """Draw `draw(*of)` in our style, save it, and give the picture to the notebook."""
-    with style():
-        fig = draw(*of)
-    return show_figure(fig, path, source)
+    return str(note.get_text())
 
 
 def _line_below(fig: Figure, source: str) -> Any:
@@ -252,12 +253,6 @@ def _line_below(fig: Figure, source: str) -> Any:
             return note
     note.set_text(said.strip())
     return note
-
-
-def in_short(source: str) -> str:
-    """The data sets of a source without remarks, edition and net: "CIFAR-10, MNIST handwritten digits"."""
-    names = [re.split(r" \(|[,;:] |\. ", text)[0] for text in source.split(" | ")]
-    return ", ".join(dict.fromkeys(names))
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
@@ -325,7 +320,7 @@ def _table(frame: pd.DataFrame, source: str, caption: str, paper: str) -> str:
     styler = styler.set_properties(subset=text, **{"text-align": "left"})
     styler = styler.set_table_styles([{"selector": "th", "props": "text-align: left; vertical-align: bottom"}])
     styler = styler.set_caption(linked_html(caption, paper)) if caption else styler
-    below = f'<p style="font-size: 80%; color: {LINE}">Data: {html.escape(one_line(source))}</p>'
+    below = f'<p style="{NOTE}">Data: {html.escape(one_line(source))}</p>'
     # Cell styles hang on this id. From the content: a random one would change the notebook every time, and a common
     # one would align every table of a page like the others.
     uuid = hashlib.sha256(f"{caption}\n{csv_text(columns)}".encode()).hexdigest()[:12]

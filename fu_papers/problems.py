@@ -99,10 +99,14 @@ class Setting:
     @property
     def title(self) -> str:
         """For headings: "CIFAR-10, Dirichlet 0.3"."""
+        return f"{dataset_name(self.dataset)}, {self.split_title}"
+
+    @property
+    def split_title(self) -> str:
+        """How the data is dealt out, for headings."""
         drawn = f"Dirichlet {self.alpha:g}"
         told = {"iid": "IID", "site": "by site", "dirichlet": drawn, "released": f"{drawn}, released sizes"}
-        split = told.get(self.split, self.split.replace("-", " ", 1))
-        return f"{dataset_name(self.dataset)}, {split}"
+        return told.get(self.split, self.split.replace("-", " ", 1))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """A folder of its own for a small run of a notebook, and what the tests of tests/notebooks look at and compare."""
 
 import hashlib
+import html
 import json
 import os
 import re
@@ -176,4 +177,4 @@ def git(*words):
 
 def without_tags(page):
     """What a reader sees of a piece of HTML: a name may be a link, and a caption is still one sentence."""
-    return re.sub(r"<[^>]*>", "", page)
+    return html.unescape(re.sub(r"<[^>]*>", "", page))

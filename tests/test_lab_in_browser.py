@@ -13,6 +13,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -49,6 +50,9 @@ def lab(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lab")
     shutil.copytree(NOTEBOOKS, folder / "notebooks")
     (folder / "fu_papers").mkdir()
+    runs = Path("figures", "quick", "arena", "runs.csv")  # which the arena's questions are answered from
+    (folder / runs).parent.mkdir(parents=True)
+    shutil.copy(ROOT / runs, folder / runs)
     for page in (ROOT / "fu_papers").glob("*.md"):
         shutil.copy(page, folder / "fu_papers")
     with socket.socket() as free:
@@ -159,6 +163,26 @@ def test_a_slider_moves_its_picture_with_nothing_run_but_the_top_and_its_own_cel
     for _ in range(4):  # as somebody with a keyboard does
         tab.value(f"{HANDLE}.dispatchEvent(new KeyboardEvent('keydown', {{key: 'ArrowRight', bubbles: true}}))")
     assert tab.wait_for(f"{PICTURE} && {PICTURE}.src !== window.before", PATIENCE)
+    tab.value("jupyterapp.commands.execute('notebook:shutdown-kernel').then(() => true)")
+
+
+def test_the_arenas_questions_are_answered_with_nothing_run_but_the_top_and_their_own_cell(lab, tab):
+    """Another answer, another table: who can do without labels, who has a guarantee."""
+    path = notebooks()["arena"]
+    opened(tab, lab, path.name)
+    cells = nbformat.read(path, as_version=4).cells
+    code = [k for k, cell in enumerate(cells) if cell.cell_type == "code"]
+    (own,) = (k for k, cell in enumerate(cells) if cell.id == "arena-32")
+    for place in (*code[:3], own):
+        run_cell(tab, place)
+    answer = "document.querySelector('.widget-interact .widget-output')"
+    tab.wait_for(f"{answer}?.innerText.includes('guarantee: none')", PATIENCE)
+    lists = "[...document.querySelectorAll('.widget-interact select')]"
+    guarantee = f"{lists}.find(one => one.innerText.includes('exact'))"
+    changed = "new Event('change', {bubbles: true})"
+    tab.value(f"(() => {{ {guarantee}.value = 'exact'; {guarantee}.dispatchEvent({changed}); }})()")
+    tab.wait_for(f"{answer}.innerText.includes('guarantee: exact')", PATIENCE)
+    assert tab.value(f"{answer}.innerText.includes('SISA')")
     tab.value("jupyterapp.commands.execute('notebook:shutdown-kernel').then(() => true)")
 
 

@@ -17,7 +17,8 @@ import pandas as pd
 from fu_papers.arena import figures, results, tables
 from fu_papers.arena.own import REFERENCE_JUDGE
 from fu_papers.lab.files import written_atomically
-from fu_papers.look import DPI, style
+from fu_papers.look import style
+from fu_papers.pictures import DPI
 
 STYLE = """
 body { font-family: sans-serif; max-width: 75em; margin: 2em auto; padding: 0 1em; color: #222; }

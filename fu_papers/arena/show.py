@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from IPython.display import Markdown, display
 
 from fu_core.request import Request
 from fu_core.unlearning.method import EXCHANGES, GUARANTEES, KINDS, Method
@@ -16,6 +18,7 @@ from fu_papers.arena.tables import MEGABYTE, interval, needs_of, number
 from fu_papers.arena.worlds import BACKDOOR, Where
 from fu_papers.controls import CONTROLS
 from fu_papers.links import MARKDOWN_LINK, linked
+from fu_papers.look import ROWS, show_table
 from fu_papers.problem_figures import Descriptions
 from fu_papers.problems import dataset_name
 
@@ -144,6 +147,33 @@ def which(
     return pd.DataFrame([{column: row[column] for column in columns} for row in order], columns=list(columns))
 
 
+def questions(runs: Path) -> None:
+    """Five questions under dropdowns, and `which` methods meet the answers, from the file of all runs.
+
+    runs: as the notebook has written it, so that nothing has to be computed before one can ask.
+    """
+    from ipywidgets import Checkbox, Dropdown, Layout, interact
+
+    look = {"style": {"description_width": "16em"}, "layout": Layout(width="42em")}
+    asked = {
+        "exchange": Dropdown(options=EXCHANGES, description="who exchanges models", **look),
+        "labels": Checkbox(value=True, description="classification, with labels", **look),
+        "history": Checkbox(value=False, description="updates were kept while training", **look),
+        "guarantee": Dropdown(options=GUARANTEES, description="guarantee wanted", **look),
+        "kind": Dropdown(options=KINDS, description="what is to be forgotten", **look),
+    }
+    source = runs.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# source: ")
+    frame = pd.read_csv(runs, comment="#")
+
+    def answer(exchange: str, labels: bool, history: bool, guarantee: str, kind: str) -> None:
+        found = which(frame, exchange=exchange, labels=labels, history=history, guarantee=guarantee, kind=kind)
+        nearest = found.head(ROWS)  # a longer table would be folded
+        caption = f"{exchange}, {kind}, guarantee: {guarantee}. The nearest {len(nearest)} of {len(found)}"
+        display(show_table(nearest, source, caption) if len(found) else Markdown(NONE_FITS))
+
+    interact(answer, **asked)
+
+
 def _suggested(frame: pd.DataFrame, name: str, known: Method, kind: str) -> dict[str, Any]:
     own = frame[(frame.method == name) & frame.klom_forget.notna()]
     own = own[[kind_of(request) == kind for request in own.request]]
@@ -165,7 +195,6 @@ def _suggested(frame: pd.DataFrame, name: str, known: Method, kind: str) -> dict
     }
 
 
-CHOICES = {"exchange": EXCHANGES, "guarantee": GUARANTEES, "kind": KINDS}  # of the widget's lists
 DEFAULT: dict[str, Any] = {
     "exchange": "server",
     "labels": True,
@@ -182,13 +211,12 @@ def nothing_left(frame: pd.DataFrame) -> float:
 
 
 __all__ = [
-    "CHOICES",
     "DEFAULT",
-    "NONE_FITS",
     "kind_of",
     "nothing_left",
     "paragraph",
     "paragraphs",
+    "questions",
     "shown",
     "source_of",
     "which",

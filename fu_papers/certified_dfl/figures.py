@@ -5,11 +5,12 @@ Every function takes the experiment and what the stages' runs returned; nothing 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -23,6 +24,7 @@ from fu_papers.certified_dfl.results import (
     Curves,
     Descriptions,
     Speeds,
+    cell_runs,
     graph_of,
     phases,
     releases,
@@ -31,13 +33,47 @@ from fu_papers.certified_dfl.results import (
 )
 from fu_papers.certified_dfl.titles import REQUESTS, SERVED, SHOWN, timed_title, topology_title
 from fu_papers.lab.record import Record
-from fu_papers.look import LINE, colour, linestyle, say_below
+from fu_papers.look import LINE, colour, linestyle, marker, say_below
 from fu_papers.problem_figures import axes_row
-from fu_papers.problems import dataset_title
+from fu_papers.problems import Setting, dataset_title
 
 KIND_LOOKS = dict(
     zip(SERVED, (("#0072b2", "o"), ("#e69f00", "s"), ("#009e73", "^"), ("#cc79a7", "D")), strict=True)
 )  # of kinds of requests, where no method tells lines apart
+
+# --- what a removed class leaves behind -------------------------------------------------------------------------------
+
+
+def removed_class_figure(e: Experiment, runs: pd.DataFrame) -> Figure:
+    """Accuracy on the removed class, a dot per run: what there is to forget, and who forgets it. Rows are splits."""
+    size = (1.6 + 4.0 * len(e.datasets), 0.9 + 2.0 * len(e.splits))
+    fig, axes = plt.subplots(len(e.splits), len(e.datasets), figsize=size, sharex=True, sharey=True, squeeze=False)
+    for split, row in zip(e.splits, axes, strict=True):
+        for dataset, ax in zip(e.datasets, row, strict=True):
+            places = [Place(dataset, split, topology) for topology in e.topologies]
+            _removed_class(ax, runs, places)
+            ax.set_title(f"{dataset_title(dataset)}, {Setting.parse(places[0].setting).split_title}")
+    for ax in axes[-1]:
+        ax.set_xlabel("accuracy on the removed class (%)")
+    names = [topology_title(topology) for topology in e.topologies]
+    graphs = f"hollow: {names[0]}" + "".join(f", filled: {name}" for name in names[1:])
+    say_below(fig, f"A dot: one run, {problem_figures.counted(len(e.seeds), 'seed')}; {graphs}")
+    return fig
+
+
+def _removed_class(ax: Axes, runs: pd.DataFrame, places: Sequence[Place]) -> None:
+    """One panel: a line per method, the graphs' dots one below the other, the first graph's hollow."""
+    methods = ("Original", "Fine-tune", *DU_FORMS, "Retrain")
+    for height, method in enumerate(methods):
+        for k, place in enumerate(places):
+            found = cell_runs(runs, place, "class", method).removed
+            at = [height + 0.3 * (k - (len(places) - 1) / 2)] * len(found)
+            fill = colour(method) if k else "none"
+            ax.plot(found, at, marker(method), color=colour(method), markerfacecolor=fill)
+    ax.set(xlim=(-4, 104), ylim=(len(methods) - 0.4, -0.6))
+    ax.set_yticks(range(len(methods)), labels=[SHOWN[method] for method in methods])
+    ax.grid(axis="y", visible=False)
+
 
 # --- Fig. 1: curves over requests ------------------------------------------------------------------------------------
 

@@ -35,6 +35,44 @@ def where_it_lands(records: Sequence[Record]) -> HTML:
     return reveal(letter(printed, (0.5, 1.0)), because, "hf_kcu")
 
 
+def steps_of_a_hundredfold(counts: Sequence[Record], low: float = 100.0) -> HTML:
+    """By what factor CG's steps grow while the condition number grows a hundredfold from `low`: at most 5, 20, or more.
+
+    counts: of the kind "condition_number".
+    """
+    steps = {record.config["kappa"]: record.metrics for record in counts}
+    few, many = (steps[kappa]["plain"] for kappa in (low, 100 * low))
+    because = (
+        f"{few} steps at kappa = {low:g} and {many} at {100 * low:g}: {many / few:.1f} times, about the *root* of a "
+        f"hundred, as Eq. (6) lets expect. And what is only badly scaled ({steps[100 * low]['badly scaled']} steps) a "
+        f"preconditioner solves in {steps[100 * low]['preconditioned']}."
+    )
+    return reveal(letter(many / few, (5.0, 20.0)), because, "hf_kcu")
+
+
+def left_of_the_residual(residuals: Sequence[Record]) -> HTML:
+    """What CG's last step leaves of the residual on a net's damped Hessian: at most 0.01, 0.1, or more.
+
+    residuals: of the kind "residuals"; geometric means over clients.
+    """
+    curves = {
+        matrix: [c for record in residuals for name, c in record.metrics["curves"].items() if name.startswith(matrix)]
+        for matrix in ("hessian", "ggn")
+    }
+    left = {
+        matrix: float(np.exp(np.mean([np.log(curve["residuals"][-1]) for curve in found])))
+        for matrix, found in curves.items()
+    }
+    negative = [curve["negative"] for curve in curves["hessian"]]
+    steps = [len(curve["residuals"]) - 1 for curve in curves["hessian"]]
+    because = (
+        f"{left['hessian']:.2g} of it after {steps[0]} steps; in {sum(negative)} of {sum(steps)} the curvature along "
+        "the direction is negative, and CG goes to where the quadratic has a *saddle*, not a minimum. On the "
+        f"Gauss-Newton matrix, which has no negative curvature, {left['ggn']:.2g} is left."
+    )
+    return reveal(letter(left["hessian"], (0.01, 0.1)), because, "hf_kcu")
+
+
 def how_far_it_moves(e: Experiment, runs: pd.DataFrame) -> HTML:
     """The printed step's length on the net, of the model's: at most 0.005, 0.05, or more. runs: the wide frame."""
     r = main_runs(e, runs, "HF-KCU printed")

@@ -28,7 +28,7 @@ from fu_papers.lab.paths import ROOT
 from fu_papers.lab.plan import planned
 from fu_papers.lab.record import config_key, function_name
 from fu_papers.lab.store import CommittedStore, RecordStore
-from fu_papers.look import style
+from fu_papers.look import ROWS, save_table, style
 from fu_papers.problems import initial_model, problem
 from fu_papers.study import Study
 from tests.arena_lab import experiment
@@ -534,6 +534,25 @@ def test_five_questions_choose(frame):
     assert list(exact.method) == ["SISA"]
     assert "Rewind" not in set(show.which(frame, **{**everybody, "history": False}).method)
     assert "FedAU" not in set(show.which(frame, **{**everybody, "labels": False}).method)
+
+
+def test_the_questions_are_answered_from_the_file_as_from_the_runs(frame, tmp_path, monkeypatch):
+    """As dropdowns would ask them."""
+    asked, shown = {}, []
+    monkeypatch.setattr("ipywidgets.interact", lambda answer, **controls: asked.update(controls, answer=answer))
+    monkeypatch.setattr(show, "show_table", lambda *of: of)
+    monkeypatch.setattr(show, "display", shown.append)
+    show.questions(save_table(tables.saved(frame), tmp_path / "runs.csv", "digits, many"))
+    answer = asked.pop("answer")
+    assert {name: control.value for name, control in asked.items()} == show.DEFAULT
+    answer(**show.DEFAULT)
+    answer(**{**show.DEFAULT, "exchange": "peers", "guarantee": "exact"})
+    (found, source, caption), none = shown
+    fitting = show.which(frame, **show.DEFAULT)
+    pd.testing.assert_frame_equal(found, fitting.head(ROWS))
+    assert source == "digits, many"
+    assert caption == f"server, client, guarantee: none. The nearest {len(found)} of {len(fitting)}"
+    assert none.data == show.NONE_FITS
 
 
 def test_the_binned_form_has_its_two_faults():

@@ -1,5 +1,6 @@
 """What certified DFL's figures and tables show, on a tiny decentralised federation that is run once."""
 
+import itertools
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -356,6 +357,24 @@ def test_traffic_is_what_was_counted_and_retraining_is_rounds_times_links(tiny):
         here["DU, as printed"] == f"{metric(tiny, TINY.main(CONVEX), 'client', 'DU printed', 'bytes')[0] / 2560:,.0f}"
     )
     assert table.loc[("Digits, softmax regression", "sample-wise"), "PDUDT (reconstruction)"] == "–"
+
+
+def test_every_run_that_removed_a_class_is_a_dot_where_its_accuracy_is(tiny):
+    with style():
+        fig = figures.removed_class_figure(TINY, tiny.runs)
+    assert faults(fig) == []
+    assert len(fig.axes) == len(TINY.splits) * len(TINY.datasets)
+    names = [label.get_text() for label in fig.axes[0].get_yticklabels()]
+    for ax, (split, dataset) in zip(fig.axes, itertools.product(TINY.splits, TINY.datasets), strict=True):
+        drawn = sorted((names[round(y)], x) for line in ax.lines for x, y in zip(*line.get_data(), strict=True))
+        places = [place for place in TINY.places() if (place.dataset, place.split) == (dataset, split)]
+        shown = ("Original", "Fine-tune", "DU printed", "DU", "Retrain")
+        expected = [
+            (titles.SHOWN[method], x)
+            for place, method in itertools.product(places, shown)
+            for x in metric(tiny, place, "class", method, "removed")
+        ]
+        assert drawn == sorted(expected)
 
 
 def test_networks_and_labels_are_those_described(tiny):

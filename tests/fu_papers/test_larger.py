@@ -3,10 +3,11 @@
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
-from IPython.display import HTML, Image, Markdown
+from IPython.display import HTML, Markdown
 
 from fu_papers import larger
 from fu_papers.look import save_figure, save_table
+from fu_papers.pictures import Picture
 from fu_papers.study import experiment_of
 from fu_papers.verdicts import ClaimResult, write_claims
 from tests.notebook_lab import without_tags
@@ -43,9 +44,10 @@ def test_the_largest_profile_above_is_shown_with_its_verdicts(shown, tmp_path):
     commit(tmp_path / "laptop" / "fedora", 41.5)
     commit(tmp_path / "workstation" / "fedora", 61.25)
     picture, table, verdicts = shown("quick")
-    assert isinstance(picture, Image)
-    assert picture.data == (tmp_path / "workstation" / "fedora" / NAMES[0]).read_bytes()
-    assert picture.alt == "curves, at the profile workstation"
+    assert isinstance(picture, Picture)
+    assert picture.image.data == (tmp_path / "workstation" / "fedora" / NAMES[0]).read_bytes()
+    assert picture.image.alt == "curves, at the profile workstation"
+    assert picture.caption == "At workstation. Data: digits"
     assert isinstance(table, HTML)
     assert "At workstation: Table IV. Mean of 3 seeds" in without_tags(table.data)
     assert "places.md#place-fedora-table-iv" in table.data  # of the paper whose folder it is in
@@ -54,7 +56,7 @@ def test_the_largest_profile_above_is_shown_with_its_verdicts(shown, tmp_path):
     assert "41.5" not in table.data
     assert all(text in verdicts.data for text in ("Verdicts at workstation", "61.25 times", "does not hold"))
     assert not [word for word in ("not run", "corrected") if word in verdicts.data]
-    assert [type(one) for one in shown("laptop")] == [Image, HTML, HTML]
+    assert [type(one) for one in shown("laptop")] == [Picture, HTML, HTML]
 
 
 def test_what_is_not_whole_or_not_larger_is_not_shown(shown, tmp_path):
@@ -69,7 +71,7 @@ def test_what_is_not_whole_or_not_larger_is_not_shown(shown, tmp_path):
 def test_the_arena_has_no_claims_to_judge(shown, tmp_path):
     commit(tmp_path / "laptop" / "arena", 41.5)
     picture, table = shown("quick", "arena")
-    assert isinstance(picture, Image)
+    assert isinstance(picture, Picture)
     assert "At laptop" in table.data
 
 

@@ -23,6 +23,7 @@ from fu_papers.hf_kcu import grid as hf_kcu
 from fu_papers.puf import grid as puf
 from fu_papers.verdicts import ClaimResult
 from tests import pictures
+from tests.notebook_lab import without_tags
 
 SOURCE = "MNIST: 60,000 + 10,000 images, downloaded; a very long remark that has to be wrapped several times. " * 3
 
@@ -70,8 +71,19 @@ def test_the_whole_source_is_in_the_alt_text_and_in_the_file(tmp_path):
     fig = figure(3.0)
     report.say_below(fig, "Band: 2 seeds")
     shown = report.show_figure(fig, tmp_path / "one.png", SOURCE)
-    assert shown.alt == f"one. Band: 2 seeds. Data: {SOURCE}"
+    assert shown.image.alt == f"one. Band: 2 seeds. Data: {SOURCE}"
     assert Image.open(tmp_path / "one.png").info["Description"] == f"Data: {report.one_line(SOURCE)}"
+
+
+@pytest.mark.parametrize(("width", "cut"), [(3.0, True), (20.0, False)])
+def test_a_source_that_the_picture_has_no_room_for_stands_below_it(width, cut, tmp_path, monkeypatch):
+    """As an output of its own: the first is an ordinary picture."""
+    outputs = []
+    monkeypatch.setattr("fu_papers.pictures.display", outputs.append)
+    report.show_figure(figure(width), tmp_path / "one.png", f"{SOURCE} & more")._ipython_display_()
+    picture, *below = outputs
+    assert picture.data == (tmp_path / "one.png").read_bytes()
+    assert [without_tags(one.data) for one in below] == [f"Data: {SOURCE.strip()} & more"] * cut
 
 
 @pytest.mark.parametrize("text", ["", "two\nlines"])

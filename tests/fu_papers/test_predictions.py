@@ -12,6 +12,7 @@ from fu_core.errors import InvalidRequest
 from fu_papers.arena import predictions as arena
 from fu_papers.arena import results as arena_results
 from fu_papers.certified_dfl import predictions as certified_dfl
+from fu_papers.certified_dfl.grid import Place
 from fu_papers.fedora import grid as fedora_grid
 from fu_papers.fedora import predictions as fedora
 from fu_papers.hf_kcu import predictions as hf_kcu
@@ -395,6 +396,71 @@ def test_where_the_printed_step_ends_on_ridge(printed, choice):
         return SimpleNamespace(config={"heterogeneity": heterogeneity}, metrics={"errors": errors})
 
     assert right(certified_dfl.on_ridge([one(0.7, printed), one(0.0, 0.01)])) == choice
+
+
+@pytest.mark.parametrize(("known", "choice"), [(2.0, "a"), (50.0, "b"), (99.0, "c")])
+def test_what_one_round_leaves_of_a_class(known, choice):
+    """Of the last data set, over all its places; other groups of runs are not asked."""
+
+    class Two:
+        datasets = ("digits/unit_softmax", "digits/mlp")
+
+        def places(self):
+            return [Place(dataset, split, "ring") for dataset in self.datasets for split in ("iid", "dirichlet-0.3")]
+
+    def run(place, method, removed, group="tables"):
+        where = {"setting": place.setting, "condition": place.topology, "group": group, "request": "class-0"}
+        return {**where, "method": method, "removed": removed}
+
+    others = {"Original": 100.0, "Retrain": 0.0, "DU": 0.0, "DU printed": 0.0}
+    rows = [run(place, *other) for place in Two().places() for other in others.items()]
+    nets, convex = Two().places()[2:], Two().places()[:2]
+    rows += [run(nets[0], "Fine-tune", known - 1), run(nets[1], "Fine-tune", known + 1)]
+    rows += [run(place, "Fine-tune", 77.7) for place in convex]
+    rows += [run(nets[0], "Fine-tune", 77.7, "choices")]
+    answer = certified_dfl.one_round_without(Two(), pd.DataFrame(rows))
+    assert right(answer) == choice
+    assert f"{known:.1f} % on" in answer.data
+
+
+@pytest.mark.parametrize(("seconds", "choice"), [(30.0, "a"), (10.0, "b"), (1.0, "c")])
+def test_how_much_time_is_saved(seconds, choice):
+    class One:
+        datasets = ("digits/mlp",)
+
+        def of_dataset(self, name, dataset):
+            return {"rounds": 50}[name]
+
+    taken = {"Retrain": 100.0, "DU": seconds, "DU printed": 1.0}
+    speeds = {
+        ("digits/mlp", kind): SimpleNamespace(metrics={"seconds": taken}) for kind in ("sample", "class", "client")
+    }
+    answer = certified_dfl.time_saved(One(), speeds)
+    assert right(answer) == choice
+    assert f"{100 - seconds:.1f} % on average" in answer.data
+    assert "the round alone costs 2.0 %" in answer.data
+
+
+@pytest.mark.parametrize(("many", "choice"), [(100, "a"), (500, "b"), (5000, "c")])
+def test_how_steps_grow_with_the_condition_number(many, choice):
+    steps = {100.0: 50, 1000.0: 7, 10000.0: many}
+    counts = [
+        SimpleNamespace(config={"kappa": kappa}, metrics={"plain": n, "badly scaled": 2 * n, "preconditioned": 8})
+        for kappa, n in steps.items()
+    ]
+    answer = hf_kcu.steps_of_a_hundredfold(counts)
+    assert right(answer) == choice
+    assert f"50 steps at kappa = 100 and {many} at 10000" in answer.data
+
+
+@pytest.mark.parametrize(("ends", "choice"), [((1e-4, 1e-3), "a"), ((1e-4, 10.0), "b"), ((0.5, 0.5), "c")])
+def test_what_is_left_of_a_residual(ends, choice):
+    """The geometric mean over clients, of the Hessian's curves."""
+    curves = {f"hessian/{k}": {"residuals": [1.0, 0.3, end], "negative": k} for k, end in enumerate(ends)}
+    curves |= {"ggn/1": {"residuals": [1.0, 0.1, 0.05], "negative": 0}}
+    answer = hf_kcu.left_of_the_residual([SimpleNamespace(metrics={"curves": curves})])
+    assert right(answer) == choice
+    assert "after 2 steps; in 1 of 4 the curvature" in answer.data
 
 
 @pytest.mark.parametrize(

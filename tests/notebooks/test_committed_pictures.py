@@ -7,8 +7,10 @@ profile quick is also run in a kernel (tests/drawn_from_records.py) and shown in
 import shutil
 
 import nbformat
+import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image, ImageChops
 
 from fu_papers import look
 from fu_papers.exercises.__main__ import TAG as EXERCISE
@@ -21,6 +23,7 @@ from tests.pictures import faults
 COMMITTED = paths.ROOT / "figures"
 DRAWN = (path.parent for path in COMMITTED.glob(f"*/*/{RECORDS}") if list(path.parent.glob("*.png")))  # others grow
 PLACES = sorted((SIZES.index(folder.parent.name), folder.name) for folder in DRAWN)
+FAINT, MOVED = 32, 1e-4  # of 255; share of the pixels: some dot's edge, and no dot
 ON_PURPOSE = {  # what leaves a frame because the frame was chosen so
     "mixing.png": "leave the frame",  # errors go on falling, below what is of interest
     "saddle.png": "leave the frame",  # bowls and spirals are drawn beyond the part that matters
@@ -41,17 +44,17 @@ def drawn(request, tmp_path_factory):
     ours.mkdir(parents=True)
     for each in (COMMITTED / profile / paper).glob("*.jsonl"):
         shutil.copyfile(each, ours / each.name)
-    save = look.save_figure
+    write = look._write
 
     def looked_at(fig, path, source):
         wrong[path.name] = [fault for fault in faults(fig) if ON_PURPOSE.get(path.name, "\n") not in fault]
-        return save(fig, path, source)
+        return write(fig, path, source)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("FU_FIGURES_ONLY", "1")
         for name in ("figures", "runs", "data"):
             patched.setenv(f"FU_{name.upper()}", str(home / name))
-        patched.setattr(look, "save_figure", looked_at)
+        patched.setattr(look, "_write", looked_at)
         _run(paper, profile)
     return profile, paper, ours, wrong
 
@@ -77,6 +80,22 @@ def test_every_picture_is_a_good_one(drawn):
 def test_the_same_files_are_committed_and_no_others(drawn):
     profile, paper, ours, _ = drawn
     assert {path.name for path in ours.iterdir()} == {path.name for path in (COMMITTED / profile / paper).iterdir()}
+
+
+@pytest.mark.slow
+def test_every_committed_picture_is_what_the_records_give(drawn):
+    """Pixel by pixel, but for what another processor's last digits may move."""
+    profile, paper, ours, _ = drawn
+    differ = {}
+    for path in sorted(ours.glob("*.png")):
+        new, old = (Image.open(each).convert("RGB") for each in (path, COMMITTED / profile / paper / path.name))
+        if new.size != old.size:
+            differ[path.name] = f"{new.size}, committed {old.size}"
+            continue
+        apart = np.asarray(ImageChops.difference(new, old)).max(axis=2)
+        if (changed := float((apart > FAINT).mean())) > MOVED:
+            differ[path.name] = f"{changed:.2%} of the pixels"
+    assert differ == {}
 
 
 @pytest.mark.slow

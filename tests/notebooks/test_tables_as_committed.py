@@ -17,7 +17,7 @@ import pytest
 from fu_papers.lab.notebooks import notebooks
 from tests.notebook_lab import git
 
-NOT_SHOWN = {  # all runs and trials, which no page has room for, and PUF's tables that notebooks show in parts
+NOT_SHOWN = {  # all runs and trials, which no page has room for, and PUF's tables, which are shown in parts
     "puf": {"runs", "tuning_trials", "cost_cells", "sweep", "tables_iii_to_vi", "table_iii", "table_iv", "table_v",
             "table_vi"},
     "hf_kcu": {"runs"}, "fedora": {"runs"}, "certified_dfl": {"runs"}, "arena": {"runs"},
@@ -101,6 +101,30 @@ def test_every_table_of_quick_is_shown_as_it_is_committed(paper):
         path.stem
         for path, rows in files.items()
         if path.stem not in NOT_SHOWN[paper] and not any(same(table, rows) for table in tables)
+    ]
+    assert missing == []
+
+
+def columns(rows, names):
+    """What stands below these headings."""
+    at = [rows[0].index(name) for name in names]
+    return [[row[k] for k in at] for row in rows[1:]]
+
+
+@pytest.mark.parametrize("name", ["table_iii", "table_iv", "table_v", "table_vi"])
+def test_every_part_of_pufs_tables_is_shown_as_it_is_committed(name):
+    """The files hold all settings one after the other; the notebook shows one table for each."""
+    tables = [table for table in shown_in("puf") if "method" in table[0]]
+    (rows,) = (rows for path, rows in files_of("puf", "quick").items() if path.stem == name)
+    parts = {}
+    for row in rows[1:]:
+        parts.setdefault(tuple(row[:2]), [rows[0]]).append(row)
+    assert rows[0][:2] == ["setting", "paper: setting"]
+    assert parts
+    missing = [
+        part
+        for part, its in parts.items()
+        if not any(set(t[0]) <= set(rows[0]) and same(t[1:], columns(its, t[0])) for t in tables)
     ]
     assert missing == []
 

@@ -1,0 +1,43 @@
+"""A picture in a notebook, with all of its source below it where the line drawn into it ends before."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+
+from IPython.display import HTML, Image, display
+from PIL import Image as Pillow
+
+DPI = 150  # of files
+SCREEN_DPI = 90  # pictures keep their print resolution and are shown at this one
+NOTE = "font-size: 80%; color: #555555"  # of lines that say where something comes from
+SOURCE = "Description"  # what a file's text about its source is called, by the PNG standard
+
+
+class Picture:
+    """What a cell shows: a picture and, if it has a caption, that in small print below; alt: for who cannot see it."""
+
+    def __init__(self, path: Path, alt: str, caption: str = "") -> None:
+        png = Path(path).read_bytes()
+        pixels = int.from_bytes(png[16:20], "big")  # PNG header: width
+        self.image = Image(data=png, width=round(pixels * SCREEN_DPI / DPI), alt=alt)
+        self.caption = caption
+
+    def _ipython_display_(self) -> None:
+        """Two outputs, so that whatever reads notebooks finds an ordinary picture."""
+        display(self.image)
+        if self.caption:
+            display(HTML(f'<p style="{NOTE}">{html.escape(self.caption)}</p>'))
+
+
+def source_in(path: Path) -> str:
+    """What a PNG file says about its source, in full."""
+    with Pillow.open(path) as picture:
+        return str(picture.info.get(SOURCE, ""))
+
+
+def in_short(source: str) -> str:
+    """The data sets of a source without remarks, edition and net: "CIFAR-10, MNIST handwritten digits"."""
+    names = [re.split(r" \(|[,;:] |\. ", text)[0] for text in source.split(" | ")]
+    return ", ".join(dict.fromkeys(names))
