@@ -70,7 +70,8 @@ def newly_asked(request: str, earlier: str, f: Federation) -> Rows:
         asked, kept = torch.zeros(len(labels[i]), dtype=torch.bool), torch.ones(len(labels[i]), dtype=torch.bool)
         asked[rows] = True
         kept[gone.get(i, rows[:0])] = False
-        new[i] = asked[kept].nonzero().flatten()
+        if kept.any():  # who has left already is asked nothing
+            new[i] = asked[kept].nonzero().flatten()
     return new
 
 

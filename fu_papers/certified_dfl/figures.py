@@ -37,9 +37,12 @@ from fu_papers.look import LINE, colour, linestyle, marker, say_below
 from fu_papers.problem_figures import axes_row
 from fu_papers.problems import Setting, dataset_title
 
-KIND_LOOKS = dict(
-    zip(SERVED, (("#0072b2", "o"), ("#e69f00", "s"), ("#009e73", "^"), ("#cc79a7", "D")), strict=True)
-)  # of kinds of requests, where no method tells lines apart
+KIND_LOOKS = {  # of kinds of requests, where no method tells lines apart
+    "sample": ("#0072b2", "o"),
+    "class": ("#e69f00", "s"),
+    "client": ("#009e73", "^"),
+    "sequence": ("#cc79a7", "D"),
+}
 
 # --- what a removed class leaves behind -------------------------------------------------------------------------------
 
@@ -234,7 +237,7 @@ def _draw_newton(e: Experiment, ax: Axes, certificates: Certificates) -> int:
     A request that has arrived keeps its distance, so that all of a kind are in every point.
     """
     every = served(certificates)
-    every = every[[bool(steps) for steps in every.steps]]
+    every = every[[bool(steps) for steps in every.steps] & every.kind.isin(list(KIND_LOOKS))]
     for place, (kind, (hue, mark)) in enumerate(KIND_LOOKS.items()):
         here = every[every.kind == kind]
         if not len(here):

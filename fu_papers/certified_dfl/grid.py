@@ -119,7 +119,7 @@ class Experiment(CertifiedDflParameters):
             raise ConfigError(
                 f"scale_clients must be more than leaving, client {self.leaving}, got {self.scale_clients}"
             )
-        for request in (*self.requests().values(), self.sequence_request(self.sequence)):
+        for request in itertools.chain(*self.certified().values()):
             Request.parse(request)
         for place in self.places():
             Setting.parse(place.setting)
@@ -157,6 +157,24 @@ class Experiment(CertifiedDflParameters):
     def sequence_request(self, j: int) -> str:
         """The first j of the sequential requests together."""
         return f"sequence-{j}-{self.sequence}-{self.sequence_fraction:g}"
+
+    def certified(self) -> dict[str, list[str]]:
+        """Kind -> requests whose releases are certified; several come one after the other, each with what was before.
+
+        Beside those of Tables I to IV: half of one client's samples, two clients at once, and sequences of samples, of
+        classes and of clients.
+        """
+        first, more = self.requests(), range(2, self.sequence + 1)
+        who = [str((self.leaving + k) % self.clients) for k in range(self.clients - 1)]  # one stays
+        found = {
+            **{kind: [request] for kind, request in first.items()},
+            "own": [f"sample-{self.leaving}-0.5"],
+            "clients": ["client-" + "-".join(who[:2])],
+            "sequence": [self.sequence_request(j) for j in (1, *more)],
+            "classes": [first["class"], *(f"classes-{j}-100-from-{self.forget_class}" for j in more)],
+            "leavers": ["client-" + "-".join(who[:j]) for j in (1, *more) if j <= len(who)],
+        }
+        return {kind: requests for kind, requests in found.items() if kind != "clients" or len(who) > 1}
 
     # --- configs of runs ---
 
@@ -285,11 +303,8 @@ class Experiment(CertifiedDflParameters):
     def certificates(self) -> dict[tuple[Place, str, int], dict[str, Any]]:
         """(place, kind of request, seed) -> config of a `certify` run, wherever the loss is convex.
 
-        "sequence": the sequential requests, released one after the other. The printed calibration is shown once, at
-        the main place, for samples.
+        The printed calibration is shown once, at the main place, for samples.
         """
-        asked = {kind: [request] for kind, request in self.requests().items()}
-        asked["sequence"] = [self.sequence_request(j) for j in range(1, self.sequence + 1)]
         places = [place for place in self.places() if self.convex(place.dataset)]
         return {
             (place, kind, seed): {
@@ -304,5 +319,5 @@ class Experiment(CertifiedDflParameters):
                 if (place, kind) == (self.main(self.datasets[0]), "sample")
                 else {},
             }
-            for place, (kind, requests), seed in itertools.product(places, asked.items(), self.seeds)
+            for place, (kind, requests), seed in itertools.product(places, self.certified().items(), self.seeds)
         }

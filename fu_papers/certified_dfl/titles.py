@@ -20,7 +20,14 @@ SHOWN = {
 }
 TOPOLOGY_TITLES = {"ring": "ring", "erdos_renyi": "Erdős–Rényi"}
 REQUESTS = {"sample": "sample-wise", "class": "class-wise", "client": "client-wise"}
-SERVED = {**REQUESTS, "sequence": "one after the other"}
+SERVED = {  # what certificates are about
+    **REQUESTS,
+    "own": "half of one client's samples",
+    "clients": "two clients at once",
+    "sequence": "samples, one request after the other",
+    "classes": "classes, one after the other",
+    "leavers": "clients, one after the other",
+}
 
 
 def topology_title(topology: str) -> str:

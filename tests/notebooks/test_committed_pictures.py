@@ -47,8 +47,9 @@ def drawn(request, tmp_path_factory):
     write = look._write
 
     def looked_at(fig, path, source):
+        said = write(fig, path, source)  # first: to look at a figure lays it out once more
         wrong[path.name] = [fault for fault in faults(fig) if ON_PURPOSE.get(path.name, "\n") not in fault]
-        return write(fig, path, source)
+        return said
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("FU_FIGURES_ONLY", "1")
