@@ -70,7 +70,7 @@ def newly_asked(request: str, earlier: str, f: Federation) -> Rows:
         asked, kept = torch.zeros(len(labels[i]), dtype=torch.bool), torch.ones(len(labels[i]), dtype=torch.bool)
         asked[rows] = True
         kept[gone.get(i, rows[:0])] = False
-        if kept.any():  # who has left already is asked nothing
+        if asked[kept].any():  # nothing new is asked of who has left, or holds nothing of a further class
             new[i] = asked[kept].nonzero().flatten()
     return new
 
