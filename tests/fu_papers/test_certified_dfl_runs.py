@@ -1,6 +1,8 @@
 """Certified DFL's runs on a tiny network: who forgets what, that retraining never sees it, and what is measured."""
 
+import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from fu_core.federation.graphs import Peers, topology, without
 from fu_core.request import Deletion, Request
 from fu_core.unlearning.du import DU, du
 from fu_papers.certified_dfl import certify as certify_module
-from fu_papers.certified_dfl import runs
+from fu_papers.certified_dfl import runs, titles
 from fu_papers.certified_dfl.certify import certify
 from fu_papers.certified_dfl.curve import curve, newly_asked
 from fu_papers.certified_dfl.exact import CLOSE
@@ -92,6 +94,33 @@ def test_the_next_of_cumulative_requests_takes_what_is_new_of_what_is_left():
     assert {i: rows.tolist() for i, rows in at_once.items()} == {
         i: rows.tolist() for i, rows in Request.parse(earlier).rows(labels).items()
     }
+
+
+def test_a_further_request_asks_nothing_of_who_has_left_or_holds_none_of_it():
+    f = SimpleNamespace(clients={i: (None, torch.tensor(y)) for i, y in enumerate(([0, 0], [0, 1], [1, 2, 1]))})
+
+    def new(request, earlier):
+        return {i: rows.tolist() for i, rows in newly_asked(request, earlier, f).items()}
+
+    assert new("classes-2-100-from-0", "class-0") == {1: [0], 2: [0, 2]}
+    assert new("client-0-2", "client-0") == {2: [0, 1, 2]}
+
+
+def test_every_kind_of_request_is_certified_and_further_ones_contain_those_before():
+    kinds = TINY.certified()
+    assert list(kinds) == list(titles.SERVED)
+    assert {place.setting for place, *_ in TINY.certificates()} == {
+        p.setting for p in TINY.places() if TINY.convex(p.dataset)
+    }
+    labels = {i: y for i, (_, y) in federation(TRAINING).clients.items()}
+    for kind in ("sequence", "classes", "leavers"):
+        rows = [Request.parse(request).rows(labels) for request in kinds[kind]]
+        assert len(rows) > 1
+        for one, more in itertools.pairwise(rows):
+            assert all(set(one[i].tolist()) <= set(more[i].tolist()) for i in one)
+            assert sum(map(len, more.values())) > sum(map(len, one.values()))
+    assert Request.parse(kinds["clients"][0]).clients == (TINY.leaving, (TINY.leaving + 1) % TINY.clients)
+    assert len(experiment(clients=3, scale_clients=[3]).certified()["leavers"]) == 2  # somebody has to stay
 
 
 def test_a_request_nobody_knows_is_refused(store):
