@@ -190,9 +190,10 @@ def _kind(config: Mapping[str, Any]) -> str:
 
 
 class Reference:
-    """What runs cost in the committed records of a paper, in passes over their training data.
+    """What runs cost in the committed records of a paper, in trainings of their kind.
 
-    Records that come without their times tell nothing.
+    Not in passes over the data: what follows a training replays it, evaluates it round by round or trains again, so
+    that from one profile to the next it grows with the rounds of the training. Records that come without their times tell nothing.
     """
 
     def __init__(self, paper: str) -> None:
@@ -200,13 +201,13 @@ class Reference:
         self._records = [[record for record in store.everything() if record.provenance] for store in stores]
 
     def passes(self, stage: Planned, config: Mapping[str, Any]) -> float | None:
-        """How many passes such a run takes: counted for a training, else the median of the same method's runs."""
+        """How many passes such a run takes: a training's, times the same method's median share of one."""
         if _trains(stage):
             return _passes(config)
         for found in self._measured:
             for method in (config.get("method"), None):
                 if (function_name(stage.fn), method) in found:
-                    return found[function_name(stage.fn), method]
+                    return found[function_name(stage.fn), method] * _passes(config)
         return None
 
     def seconds(self, stage: Planned) -> float | None:
@@ -218,11 +219,11 @@ class Reference:
 
     @cached_property
     def _measured(self) -> list[dict[tuple[str, str | None], float]]:
-        """Per profile: (function, method, or None for all) -> passes."""
-        return [_passes_of(records) for records in self._records]
+        """Per profile: (function, method, or None for all) -> trainings."""
+        return [_trainings_of(records) for records in self._records]
 
 
-def _passes_of(records: Sequence[Record]) -> dict[tuple[str, str | None], float]:
+def _trainings_of(records: Sequence[Record]) -> dict[tuple[str, str | None], float]:
     def data(r: Record) -> str:
         return _kind(r.config) + r.data_hash
 
@@ -234,7 +235,7 @@ def _passes_of(records: Sequence[Record]) -> dict[tuple[str, str | None], float]
     for r in records:
         if not r.function.endswith(".train") and (own := per_pass.get(data(r))):
             for method in (r.config.get("method"), None):
-                found[r.function, method].append(r.seconds / median(own) / _models(r.config))
+                found[r.function, method].append(r.seconds / median(own) / _models(r.config) / _passes(r.config))
     return {key: median(values) for key, values in found.items()}
 
 

@@ -152,7 +152,11 @@ def test_the_listing_counts_what_is_done_and_measures_the_rest(capsys):
 
 
 def test_hours_grow_with_the_rounds(monkeypatch):
-    """A training of ten times the rounds is ten times the work, and its runs cost what such runs cost before."""
+    """A training of ten times the rounds is ten times the work, and so are its runs, which replay or repeat it.
+
+    Seven curves of a net, 20 rounds each, were planned at four hours for those of a convex model with 200, and took
+    twelve minutes.
+    """
     others = ("sweep", "long", "segmentation", "official", "partial", "backdoor")
     alone = {"settings": ["digits/iid/mlp"], **{f"{name}_settings": [] for name in others}}
     short, long = (planned("puf", "quick", {**alone, "rounds": rounds}) for rounds in (20, 200))
@@ -161,7 +165,7 @@ def test_hours_grow_with_the_rounds(monkeypatch):
     few_rounds = [c["rounds"] * c["epochs"] for c in short[1].configs]
     assert one["training"].hours == pytest.approx(sum(few_rounds))
     assert ten["training"].hours == pytest.approx(10 * sum(few_rounds))
-    assert ten["unlearning and recovery"].hours == pytest.approx(one["unlearning and recovery"].hours)
+    assert ten["unlearning and recovery"].hours == pytest.approx(10 * one["unlearning and recovery"].hours)
     assert one["unlearning and recovery"].hours > 0
     kept = [c["rounds"] if c["history"] else 1 for c in short[1].configs]  # FedEraser's history has every round
     assert one["training"].gib == sum(kept) > len(kept)
