@@ -165,8 +165,8 @@ class Experiment(CertifiedDflParameters):
         classes and of clients.
         """
         first, more = self.requests(), range(2, self.sequence + 1)
-        who = [str((self.leaving + k) % self.clients) for k in range(self.clients - 1)]  # one stays
-        return {
+        who = [str((self.leaving + k) % self.clients) for k in range(self.clients - 2)]  # two stay, to be a network
+        found = {
             **{kind: [request] for kind, request in first.items()},
             "own": [f"sample-{self.leaving}-0.5"],
             "clients": ["client-" + "-".join(who[:2])],
@@ -174,6 +174,7 @@ class Experiment(CertifiedDflParameters):
             "classes": [first["class"], *(f"classes-{j}-100-from-{self.forget_class}" for j in more)],
             "leavers": ["client-" + "-".join(who[:j]) for j in (1, *more) if j <= len(who)],
         }
+        return {kind: requests for kind, requests in found.items() if kind != "clients" or len(who) > 1}
 
     # --- configs of runs ---
 

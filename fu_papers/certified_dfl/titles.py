@@ -24,9 +24,9 @@ SERVED = {  # what certificates are about
     **REQUESTS,
     "own": "half of one client's samples",
     "clients": "two clients at once",
-    "sequence": "samples, one request after the other",
-    "classes": "classes, one after the other",
-    "leavers": "clients, one after the other",
+    "sequence": "samples, in turn",
+    "classes": "classes, in turn",
+    "leavers": "clients, in turn",
 }
 
 

@@ -193,7 +193,8 @@ class Reference:
     """What runs cost in the committed records of a paper, in trainings of their kind.
 
     Not in passes over the data: what follows a training replays it, evaluates it round by round or trains again, so
-    that from one profile to the next it grows with the rounds of the training. Records that come without their times tell nothing.
+    that from one profile to the next it grows with the rounds of the training. Records that come without their times
+    tell nothing.
     """
 
     def __init__(self, paper: str) -> None:
