@@ -42,6 +42,8 @@ WORKLOADS = {
     "resnet": Workload("GroupNorm ResNet", "cifar10", "small_resnet", 10, 320, 10, 32, block=1),
     # of the size of BlazeFL's own benchmark, which does five such epochs a round
     "lenet": Workload("LeNet, 100 clients", "cifar10", "lenet", 100, 500, 100, 50, block=1),
+    # the other net of that benchmark; of fewer clients with fewer images, since a step takes a second and more
+    "resnet18": Workload("ResNet-18, 2 clients", "cifar10", "resnet18", 10, 100, 2, 50, block=1),
 }
 
 

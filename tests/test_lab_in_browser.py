@@ -23,13 +23,16 @@ from fu_papers.lab.paths import NOTEBOOKS, ROOT
 from tests.browser import CHROMIUM, REQUIRED, browser
 
 PATIENCE = 600  # seconds for a notebook, on a machine that is busy
-SLIDERS = {
-    "start_here": "start-widget",
-    "puf": "widget-push",
-    "hf_kcu": "widget-step",
-    "fedora": "widget-dual",
-    "certified_dfl": "widget-hops",
-}
+SLIDERS = [  # notebooks, and their cells that have one
+    ("start_here", "start-widget"),
+    ("start_here", "start-widget-promise"),
+    ("puf", "widget-push"),
+    ("hf_kcu", "widget-step"),
+    ("fedora", "widget-dual"),
+    ("certified_dfl", "widget-hops"),
+    ("certified_dfl", "widget-attacker"),
+    ("certified_dfl", "widget-noise"),
+]
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not CHROMIUM and not REQUIRED, reason="Chromium is not installed"),
@@ -149,13 +152,13 @@ def test_an_exercise_is_solved_with_nothing_run_but_the_imports_above_it(lab, ta
     tab.value("jupyterapp.commands.execute('notebook:shutdown-kernel').then(() => true)")
 
 
-@pytest.mark.parametrize("paper", sorted(SLIDERS))
-def test_a_slider_moves_its_picture_with_nothing_run_but_the_top_and_its_own_cell(paper, lab, tab):
+@pytest.mark.parametrize(("paper", "slider"), SLIDERS)
+def test_a_slider_moves_its_picture_with_nothing_run_but_the_top_and_its_own_cell(paper, slider, lab, tab):
     path = (guides() | notebooks())[paper]
     opened(tab, lab, path.name)
     cells = nbformat.read(path, as_version=4).cells
     code = [k for k, cell in enumerate(cells) if cell.cell_type == "code"]
-    (own,) = (k for k, cell in enumerate(cells) if cell.id == SLIDERS[paper])
+    (own,) = (k for k, cell in enumerate(cells) if cell.id == slider)
     for place in (*code[:2], own):
         run_cell(tab, place)
     tab.wait_for(f"window.before = {PICTURE}?.src", PATIENCE)

@@ -244,6 +244,8 @@ def _said_of(e: Experiment, row: Mapping[Hashable, Any]) -> list[tuple[Task, str
         values = e.weights if "(a)" in figure else e.ratios
         group, said = ("weights", re.search(r"weight (\S+)", setting)) if "(a)" in figure else (
             "ratios", re.search(r"ratio (\S+)%", setting))  # fmt: skip
+        if not re.search("weight|ratio", setting):  # what is said of all of them
+            return [(e.main, group, f"{value:g}") for value in values]
         value = float(said[1]) / (1 if group == "weights" else 100) if said else None
         if value is None:  # which ratio it is has been lost: by their order, the first and the second
             place = {"first": 0, "second": 1}.get(setting.rpartition("% ")[2].split(" ")[0])

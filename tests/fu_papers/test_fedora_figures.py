@@ -812,6 +812,9 @@ def test_every_number_of_the_papers_text_on_figures_4_to_8_stands_beside_ours_wh
     assert eight["CIFAR-10 m=2 n=50% ratio 5%"].tolist() == [
         f"{round(own['0.05'][m], 1):g}" for m in ("test", "forget")
     ]
+    by_ratio = [tiny.unlearnings[cell("FedORA", group="ratios", label=f"{r:g}")].metrics["mia"] for r in TINY.ratios]
+    ends = dict.fromkeys(round(100 * end, 1) for end in (min(by_ratio), max(by_ratio)))
+    assert eight["CIFAR-10 m=2 n=50%"] == " to ".join(f"{end:g}" for end in ends)
     points = list(further_tables.said_of_figure_8(e))
     assert ("weights", "20", "forget", 16.06) in points
     assert ("ratios", "0.01", "test", 80.74) in points  # the second of ours, as of theirs
