@@ -4,7 +4,7 @@ from importlib.util import find_spec
 
 # What the extra brings and the library does not, by the names it is imported under.
 NEEDS = (
-    "IPython", "ipykernel", "ipywidgets", "joblib", "jupyter_client", "jupyterlab", "matplotlib", "nbclient",
+    "IPython", "PIL", "ipykernel", "ipywidgets", "joblib", "jupyter_client", "jupyterlab", "matplotlib", "nbclient",
     "nbformat", "pandas", "papermill", "psutil", "pydantic", "safetensors", "seaborn", "threadpoolctl", "torchvision",
     "traitlets", "yaml",
 )  # fmt: skip
