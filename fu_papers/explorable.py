@@ -97,11 +97,18 @@ def offer(explorable: Explorable, interactive: bool | None = None) -> Image | No
     return None
 
 
-def _widget(control: Slider | Choice) -> Any:
-    """What can be moved. Labels are words, so they get the room that they need."""
-    from ipywidgets import Dropdown, FloatLogSlider, FloatSlider, IntSlider, Layout
+def labelled(label: str) -> dict[str, Any]:
+    """How a widget with this label looks. Labels are words, so they get the room that they need."""
+    from ipywidgets import Layout
 
-    look = {"description": control.label, "style": {"description_width": "16em"}, "layout": Layout(width="42em")}
+    return {"description": label, "style": {"description_width": "16em"}, "layout": Layout(width="42em")}
+
+
+def _widget(control: Slider | Choice) -> Any:
+    """What can be moved."""
+    from ipywidgets import Dropdown, FloatLogSlider, FloatSlider, IntSlider
+
+    look = labelled(control.label)
     if isinstance(control, Choice):
         return Dropdown(options=control.names, **look)
     limits = {"value": control.begin, "min": control.low, "max": control.high, "step": control.step}

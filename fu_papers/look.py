@@ -35,7 +35,7 @@ from fu_core.unlearning.method import method as registered
 from fu_papers.eyes import distance
 from fu_papers.lab.files import written_atomically
 from fu_papers.links import linked_claim
-from fu_papers.pictures import DPI, NOTE, SOURCE, Picture, in_short
+from fu_papers.pictures import DPI, LINE, NOTE, SOURCE, Picture, in_short
 from fu_papers.places import linked_html
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 SOURCE_SIZE = 7.0  # points
 ROWS = 15  # a longer table is folded
 CLAIM = "id"  # the column of claims' names
-LINE = "#555555"  # of what belongs to no method: bounds, marks, notes
 MARKERS = ("o", "s", "^", "D", "v", "P", "<", "p", ">")
 RETRAIN = "X"  # the marker of what all others are compared with, and of nobody else
 AROUND = ((1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1), (0, 1), (0, -1))  # of a dot, where its name can stand

@@ -11,7 +11,8 @@ from PIL import Image as Pillow
 
 DPI = 150  # of files
 SCREEN_DPI = 90  # pictures keep their print resolution and are shown at this one
-NOTE = "font-size: 80%; color: #555555"  # of lines that say where something comes from
+LINE = "#555555"  # the colour of what belongs to no method: bounds, marks, notes
+NOTE = f"font-size: 80%; color: {LINE}"  # of lines that say where something comes from
 SOURCE = "Description"  # what a file's text about its source is called, by the PNG standard
 
 

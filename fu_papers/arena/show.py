@@ -17,6 +17,7 @@ from fu_papers.arena.results import NOTHING, about, shown
 from fu_papers.arena.tables import MEGABYTE, interval, needs_of, number
 from fu_papers.arena.worlds import BACKDOOR, Where
 from fu_papers.controls import CONTROLS
+from fu_papers.explorable import labelled
 from fu_papers.links import MARKDOWN_LINK, linked
 from fu_papers.look import ROWS, show_table
 from fu_papers.problem_figures import Descriptions
@@ -152,15 +153,14 @@ def questions(runs: Path) -> None:
 
     runs: as the notebook has written it, so that nothing has to be computed before one can ask.
     """
-    from ipywidgets import Checkbox, Dropdown, Layout, interact
+    from ipywidgets import Checkbox, Dropdown, interact
 
-    look = {"style": {"description_width": "16em"}, "layout": Layout(width="42em")}
     asked = {
-        "exchange": Dropdown(options=EXCHANGES, description="who exchanges models", **look),
-        "labels": Checkbox(value=True, description="classification, with labels", **look),
-        "history": Checkbox(value=False, description="updates were kept while training", **look),
-        "guarantee": Dropdown(options=GUARANTEES, description="guarantee wanted", **look),
-        "kind": Dropdown(options=KINDS, description="what is to be forgotten", **look),
+        "exchange": Dropdown(options=EXCHANGES, **labelled("who exchanges models")),
+        "labels": Checkbox(value=True, **labelled("classification, with labels")),
+        "history": Checkbox(value=False, **labelled("updates were kept while training")),
+        "guarantee": Dropdown(options=GUARANTEES, **labelled("guarantee wanted")),
+        "kind": Dropdown(options=KINDS, **labelled("what is to be forgotten")),
     }
     source = runs.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# source: ")
     frame = pd.read_csv(runs, comment="#")

@@ -237,7 +237,7 @@ def _draw_newton(e: Experiment, ax: Axes, certificates: Certificates) -> int:
     A request that has arrived keeps its distance, so that all of a kind are in every point.
     """
     every = served(certificates)
-    every = every[[bool(steps) for steps in every.steps] & every.kind.isin(list(KIND_LOOKS))]
+    every = every[every.steps.map(bool) & every.kind.isin(list(KIND_LOOKS))]
     for place, (kind, (hue, mark)) in enumerate(KIND_LOOKS.items()):
         here = every[every.kind == kind]
         if not len(here):

@@ -332,6 +332,8 @@ def test_every_convex_cell_and_kind_of_request_has_a_certificate_with_every_seed
     places = [place for place in E.places() if place.dataset == CONVEX]
     kinds = E.certified()
     assert list(kinds)[:3] == list(REQUESTS)
+    assert all(kinds[kind] == [request] for kind, request in REQUESTS.items())
+    assert kinds["sequence"] == [E.sequence_request(j) for j in (1, 2, 3)]
     assert list(E.certificates()) == [(p, kind, seed) for p in places for kind in kinds for seed in SEEDS]
     for (place, kind, seed), config in E.certificates().items():
         assert config["requests"] == kinds[kind]
