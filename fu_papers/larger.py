@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pandas as pd
 from IPython.display import HTML, Markdown, display
 
 from fu_papers.lab.files import written_atomically
 from fu_papers.lab.paths import figures_dir
-from fu_papers.look import show_table
+from fu_papers.look import read_table, show_table
 from fu_papers.parameters import SIZES, Parameters
 from fu_papers.pictures import Picture, source_in
 from fu_papers.verdicts import NO_OTHER, claims_table, read_claims
@@ -62,8 +61,5 @@ def keep_text(path: Path, text: str) -> Markdown:
 
 def _table(path: Path, profile: str) -> HTML:
     """A table that `look.save_table` has written, with what stands above it there."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    said = [line.removeprefix("# ") for line in lines[:2] if line.startswith("# ")]
-    caption = said[1] if len(said) > 1 else path.stem
-    frame = pd.read_csv(path, comment="#", keep_default_na=False, na_values=[""])
-    return show_table(frame, said[0].removeprefix("source: "), f"At {profile}: {caption}", path.parent.name)
+    frame, source, caption = read_table(path)
+    return show_table(frame, source, f"At {profile}: {caption or path.stem}", path.parent.name)

@@ -276,7 +276,7 @@ def save_table(frame: pd.DataFrame, path: Path, source: str, caption: str = "") 
 
     The second is the caption, if any: what stands above the table in a notebook, warnings of its controls included,
     shall not be lost to whoever reads the file alone.
-    `pandas.read_csv(path, comment="#")` reads it back. A named index becomes the first columns.
+    `read_table` reads it back, as `pandas.read_csv(path, comment="#")` does. A named index becomes the first columns.
     """
     path = _with_suffix(path, ".csv")
     text = csv_text(_without_index(frame))
@@ -286,6 +286,14 @@ def save_table(frame: pd.DataFrame, path: Path, source: str, caption: str = "") 
         above = f"# {one_line(caption)}\n" if caption else ""
         part.write_bytes(f"# source: {one_line(source)}\n{above}{text}".encode())
     return path
+
+
+def read_table(path: Path) -> tuple[pd.DataFrame, str, str]:
+    """A table that `save_table` has written, its source, and its caption, which is empty if there is none."""
+    first, second = [*path.read_text(encoding="utf-8").splitlines(), ""][:2]
+    frame = pd.read_csv(path, comment="#", keep_default_na=False, na_values=[""])
+    caption = second.removeprefix("# ") if second.startswith("# ") else ""
+    return frame, first.removeprefix("# source: "), caption
 
 
 def sliders_wanted(interactive: bool | None) -> bool:
@@ -384,9 +392,6 @@ def _with_suffix(path: Path, suffix: str) -> Path:
     if path.suffix != suffix:
         raise ValueError(f"path must end in {suffix}, got {path.name!r}")
     return path
-
-
-# --- folded and linked -----------------------------------------------------------------------------------------------
 
 
 def folded(summary: str, content: str) -> str:

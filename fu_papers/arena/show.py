@@ -19,7 +19,7 @@ from fu_papers.arena.worlds import BACKDOOR, Where
 from fu_papers.controls import CONTROLS
 from fu_papers.explorable import labelled
 from fu_papers.links import MARKDOWN_LINK, linked
-from fu_papers.look import ROWS, show_table
+from fu_papers.look import ROWS, read_table, show_table
 from fu_papers.problem_figures import Descriptions
 from fu_papers.problems import dataset_name
 
@@ -162,8 +162,7 @@ def questions(runs: Path) -> None:
         "guarantee": Dropdown(options=GUARANTEES, **labelled("guarantee wanted")),
         "kind": Dropdown(options=KINDS, **labelled("what is to be forgotten")),
     }
-    source = runs.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# source: ")
-    frame = pd.read_csv(runs, comment="#")
+    frame, source, _ = read_table(runs)
 
     def answer(exchange: str, labels: bool, history: bool, guarantee: str, kind: str) -> None:
         found = which(frame, exchange=exchange, labels=labels, history=history, guarantee=guarantee, kind=kind)

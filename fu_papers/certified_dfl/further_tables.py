@@ -12,7 +12,6 @@ from typing import Any
 import pandas as pd
 
 from fu_papers.certified_dfl.grid import Experiment, Place, granularity
-from fu_papers.certified_dfl.heads import nets
 from fu_papers.certified_dfl.noisy_nets import NEW, NOISY
 from fu_papers.certified_dfl.peers import DU_ROWS, ROUNDS_ROWS, reported_epsilon
 from fu_papers.certified_dfl.tables import MEASURED, few
@@ -104,9 +103,7 @@ def heads_table(e: Experiment, heads: Heads) -> pd.DataFrame:
 def heads_source(e: Experiment, source: str) -> str:
     """The line under it: where the data comes from, and what all rows share."""
     shared = f"{len(e.seeds)} seed(s), δ = {e.delta:g}, budget {e.close_budget:g}"
-    return (
-        f"{source}; heads: softmax regression on features of length 1; {shared}; nets: {', '.join(nets(e)) or 'none'}"
-    )
+    return f"{source}; heads: softmax regression on features of length 1; {shared}"
 
 
 # --- scale -----------------------------------------------------------------------------------------------------------

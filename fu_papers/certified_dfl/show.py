@@ -12,6 +12,7 @@ from fu_papers.certified_dfl import (
     figures,
     further_figures,
     further_tables,
+    heads,
     tables,
     theory_figures,
     theory_tables,
@@ -33,9 +34,10 @@ NO_NET = "*This profile has no net yet, only a convex model.*"
 Theory = Mapping[str, Sequence[Record]]  # records by their kind, as `Study.theory` returns them
 
 
-def sources(experiment: Experiment, descriptions: Mapping[Place, Record]) -> tuple[str, str]:
-    """The line under what is about all data sets, and under what is about the convex one."""
-    return titles.source(descriptions), titles.source(descriptions, [experiment.datasets[0]])
+def sources(experiment: Experiment, descriptions: Mapping[Place, Record]) -> tuple[str, str, str]:
+    """The line under what is about all data sets, about the convex one, and about those with a net."""
+    convex, with_nets = [experiment.datasets[0]], heads.nets(experiment)
+    return titles.source(descriptions), titles.source(descriptions, convex), titles.source(descriptions, with_nets)
 
 
 def setting(experiment: Experiment, descriptions: Mapping[Place, Record], out: Path) -> None:
@@ -88,15 +90,15 @@ def net_choices(experiment: Experiment, runs: pd.DataFrame, out: Path, source: s
     display(Markdown(NO_NET) if table.empty else keep_table(out / "net_choices.csv", source, table, caption))
 
 
-def certified_heads(experiment: Experiment, heads: Mapping[Cell, Record], out: Path, source: str) -> None:
+def certified_heads(experiment: Experiment, certified: Mapping[Cell, Record], out: Path, source: str) -> None:
     """The last layer of a net, certified on a fixed body: figure and table."""
-    if not heads:
+    if not certified:
         display(Markdown(NO_NET))
         return
     below = further_tables.heads_source(experiment, source)
-    display(keep_figure(out / "heads.png", below, further_figures.heads_figure, experiment, heads))
+    display(keep_figure(out / "heads.png", below, further_figures.heads_figure, experiment, certified))
     caption = "Certified heads: accuracy, of classes that somebody still holds; what is covered and what is not"
-    display(keep_table(out / "heads.csv", below, further_tables.heads_table(experiment, heads), caption))
+    display(keep_table(out / "heads.csv", below, further_tables.heads_table(experiment, certified), caption))
 
 
 def noisy_nets(nets: Mapping[Cell, Record], out: Path, source: str) -> None:

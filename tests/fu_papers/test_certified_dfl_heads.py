@@ -1,5 +1,7 @@
 """Certified heads: what the body may have seen, what is certified of the head, and what is shown of it."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -15,7 +17,7 @@ from fu_papers.convex import convex_clients, convex_model, optimum, pooled
 from fu_papers.lab.store import RecordStore
 from fu_papers.lab.task import single_threaded
 from fu_papers.look import style
-from tests.certified_dfl_lab import NET, experiment
+from tests.certified_dfl_lab import CONVEX, NET, experiment
 from tests.pictures import faults
 
 TINY = experiment(topologies=["ring"], splits=["iid"], seeds=[0], epsilons=[0.5, 2.0])
@@ -254,3 +256,11 @@ def test_a_profile_without_a_net_says_so_and_draws_nothing(tmp_path, capsys):
     show.noisy_nets({}, tmp_path, "digits")
     assert list(tmp_path.iterdir()) == []
     assert capsys.readouterr().out.count("Markdown") == 2
+
+
+def test_what_is_shown_of_nets_names_no_data_that_only_the_convex_model_has():
+    described = {TINY.main(name): SimpleNamespace(metrics={"source": name}) for name in TINY.datasets}
+    everything, convex, of_nets = show.sources(TINY, described)
+    assert (CONVEX in everything, CONVEX in convex, CONVEX in of_nets) == (True, True, False)
+    assert (NET in everything, NET in convex, NET in of_nets) == (True, False, True)
+    assert show.sources(experiment(), {experiment().main(CONVEX): described[TINY.main(CONVEX)]})[2] == ""

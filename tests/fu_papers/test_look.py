@@ -256,7 +256,16 @@ def test_a_kept_table_takes_its_caption_along_with_the_warning_in_it(tmp_path):
     report.keep_table(tmp_path / "t.csv", "s", pd.DataFrame({"x": [1]}), caption)
     text = (tmp_path / "t.csv").read_text()
     assert text == "# source: s\n# Table 2. Two seeds. Do nothing passes: read no row\nx\n1\n"
-    assert pd.read_csv(tmp_path / "t.csv", comment="#").x.tolist() == [1]
+    frame, *said = report.read_table(tmp_path / "t.csv")
+    assert (frame.x.tolist(), said) == ([1], ["s", "Table 2. Two seeds. Do nothing passes: read no row"])
+
+
+def test_a_table_without_a_caption_is_read_back_with_its_words_as_they_are(tmp_path):
+    path = report.save_table(pd.DataFrame({"guarantee": ["None", "# 3"], "acc": [None, 1.5]}), tmp_path / "t.csv", "s")
+    frame, *said = report.read_table(path)
+    assert said == ["s", ""]
+    assert frame.guarantee.tolist() == ["None", "# 3"]
+    assert frame.acc.isna().tolist() == [True, False]
 
 
 def test_shown_table_has_caption_source_and_no_index():
