@@ -229,6 +229,11 @@ def can_win(gave_up: int, n: int) -> bool:
     return gave_up == 0
 
 
+def mostly_gave_up(gave_up: int, n: int) -> bool:
+    """Whether it gave up in at least half of `n` runs, and in more than one, which may be bad luck."""
+    return gave_up > 1 and 2 * gave_up >= n
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Ours against one rival on the cells that both completed; estimate: None if there are none.

@@ -20,6 +20,7 @@ from fu_papers.evidence import (
     floor_of,
     in_part,
     judge_all,
+    mostly_gave_up,
     paired,
     what_would_tell,
 )
@@ -125,7 +126,7 @@ class _Family:
         return judge_all({name: c for name, (c, _) in self.gates.items()}, beyond=floors, one_family=False)
 
     def _verdict(self, found: Comparison, name: str, gates: Mapping[str, Comparison]) -> str:
-        most = found.ours_gave_up > 1 and 2 * found.ours_gave_up >= found.ours_runs  # a single run may be bad luck
+        most = mostly_gave_up(found.ours_gave_up, found.ours_runs)
         if name in self.useless or (most and 2 * found.rival_gave_up < found.rival_runs):
             return "does not hold"
         gate = gates.get(self.gate_of[name])

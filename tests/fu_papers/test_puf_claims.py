@@ -835,6 +835,17 @@ def test_p8_counts_no_point_that_gave_up():
     assert verdict("P8", sweep=sweep) == "does not hold"
 
 
+def test_p8_a_point_of_which_one_run_gave_up_is_neither_below_nor_not():
+    sweep = sweep_of(gap=lambda eta_u: 1.0)
+    once = sweep.eta_u.isin([1.0, 2.0, 10.0, 20.0]) & sweep.seed.eq(0) & sweep.request.eq("client-0")
+    sweep.loc[once, "reached"] = False
+    found = result("P8", sweep=sweep)
+    assert found.verdict == "undetermined"
+    assert "of 6 points 2 below NoT, the best baseline, 0 not; in 4 a run gave up" in found.ours
+    sweep["delta_forget"] = 99.0  # those that came back are enough to refute it
+    assert verdict("P8", sweep=sweep) == "does not hold"
+
+
 def test_p8_half_of_the_grid_is_enough_and_each_setting_counts():
     e = TWO.changed(sweep_settings=[SKEWED, MORE], sweep_special=[1.0, 2.0], sweep_regular=[10.0, 20.0])
     half = sweep_of(e, gap={1: 5.0, 2: 12.0}.get)
