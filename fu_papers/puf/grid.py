@@ -196,10 +196,12 @@ class Experiment(PufParameters):
 
     def training(self, scenario: Scenario, setting: str, seed: int, request: str = "none") -> dict[str, Any]:
         """The config of one `train` run: everybody, or what `request` leaves."""
+        place = Setting.parse(setting)
         shared = {name: getattr(self, name) for name in ("clients", "n_train", "n_val", "n_test", "rounds")}
+        shared["n_train"] = self.n_train_of.get(place.dataset, self.n_train)
         shared |= {name: value for name, value in scenario.training.items() if name in shared}
         return {
-            **asdict(Setting.parse(setting)),
+            **asdict(place),
             **shared,
             **plain_fields(self.local(scenario, setting)),
             "participation": float(scenario.training.get("participation", 1.0)),

@@ -28,6 +28,7 @@ class PufParameters(Parameters):
     seeds: Distinct[int] = parameter("training seeds: initial weights and batches", paper="10 runs")
     clients: Count = parameter("N", paper="10")
     n_train: Natural = parameter("training images in all; 0 for all there are", paper="all")
+    n_train_of: dict[str, Natural] = parameter("the same of single data sets, where n_train is not for all")
     n_val: Count = parameter("held out of the training set, for the stop rule", unit="images", paper="the test set")
     n_test: Natural = parameter("test images; 0 for all there are", paper="all")
     rounds: Count = parameter("federated rounds before the request", paper="200")
