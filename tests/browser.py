@@ -18,6 +18,10 @@ REQUIRED = bool(os.environ.get("FU_BROWSER"))  # then tests without a browser fa
 SECONDS = 30  # for anything to appear
 
 
+class Unanswered(RuntimeError):
+    """The browser had no answer: the page has gone elsewhere meanwhile, say, or a promise was collected as waste."""
+
+
 class Tab:
     """One page of the browser. errors: what its console, its scripts and its network complained of since `open`."""
 
@@ -32,6 +36,8 @@ class Tab:
         self.socket.send(json.dumps({"id": number, "method": method, "params": parameters}))
         while (message := json.loads(self.socket.recv())).get("id") != number:
             self.hear(message)
+        if refused := message.get("error"):
+            raise Unanswered(f"{method}: {refused['message']}")
         return message.get("result", {})
 
     def hear(self, message):
@@ -64,12 +70,16 @@ class Tab:
         return found["result"].get("value")
 
     def wait_for(self, script, seconds=SECONDS):
-        """A script's value as soon as it is true."""
-        until = time.monotonic() + seconds
-        while not (found := self.value(script)):
-            assert time.monotonic() < until, f"never true: {script}"
+        """A script's value as soon as it is true. It is asked again and again, also where the browser has no answer."""
+        until, refused = time.monotonic() + seconds, ""
+        while True:
+            try:
+                if found := self.value(script):
+                    return found
+            except Unanswered as error:
+                refused = f" ({error})"
+            assert time.monotonic() < until, f"never true: {script}{refused}"
             time.sleep(0.1)
-        return found
 
 
 @contextmanager

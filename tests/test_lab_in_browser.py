@@ -108,16 +108,25 @@ def opened(tab, lab, name):
 
 def run_cell(tab, place):
     """Run the cell at a place, to its end."""
-    steps = f"const book = {NOTEBOOK}.content; book.deselectAll(); book.activeCellIndex = {place};"
-    tab.value(f"(async () => {{ {steps} await jupyterapp.commands.execute('notebook:run-cell'); }})()")
+    run(tab, "run-cell", f"const book = {NOTEBOOK}.content; book.deselectAll(); book.activeCellIndex = {place};")
+
+
+def run(tab, command, first=""):
+    """A command of the notebook, to its end.
+
+    Asked for again and again: a browser may collect a promise that only its debugger awaits, and then has no answer.
+    """
+    done = f"jupyterapp.commands.execute('notebook:{command}').finally(() => {{ window.ran = true; }})"
+    tab.value(f"(() => {{ {first} window.ran = false; window.running = {done}; }})()")
+    tab.wait_for("window.ran === true", PATIENCE)
 
 
 def test_the_first_notebook_runs_to_its_end(lab, tab):
     opened(tab, lab, guides()["start_here"].name)
-    tab.value("jupyterapp.commands.execute('notebook:clear-all-cell-outputs').then(() => true)")
+    run(tab, "clear-all-cell-outputs")
     codes = f"{CELLS}.filter(cell => cell.type === 'code')"
     assert tab.value(f"{codes}.every(cell => !cell.executionCount)")
-    tab.value("jupyterapp.commands.execute('notebook:run-all-cells').then(() => true)")
+    run(tab, "run-all-cells")
     idle = f"{NOTEBOOK}.sessionContext.session.kernel.status === 'idle'"
     tab.wait_for(f"{codes}.every(cell => cell.executionCount) && {idle}", PATIENCE)
     shown = tab.value(f"JSON.stringify({codes}.flatMap(cell => cell.outputs.toJSON()))")
@@ -133,7 +142,7 @@ def test_parameters_and_imports_are_folded(lab, tab):
         folded = [cell.metadata.get("jupyter", {}).get("source_hidden", False) for cell in cells]
         assert sum(folded) >= 2
         assert tab.value(f"{NOTEBOOK}.content.widgets.map(cell => cell.inputHidden)") == folded, path.name
-        tab.value("jupyterapp.commands.execute('notebook:shutdown-kernel').then(() => true)")
+        run(tab, "shutdown-kernel")
 
 
 def test_an_exercise_is_solved_with_nothing_run_but_the_imports_above_it(lab, tab):
@@ -149,7 +158,7 @@ def test_an_exercise_is_solved_with_nothing_run_but_the_imports_above_it(lab, ta
         tab.value(f"{own}.sharedModel.setSource({source})")
         run_cell(tab, stub)
         tab.wait_for(f"JSON.stringify({own}.outputs.toJSON()).includes({json.dumps(said)})", PATIENCE)
-    tab.value("jupyterapp.commands.execute('notebook:shutdown-kernel').then(() => true)")
+    run(tab, "shutdown-kernel")
 
 
 @pytest.mark.parametrize(("paper", "slider"), SLIDERS)
@@ -166,7 +175,7 @@ def test_a_slider_moves_its_picture_with_nothing_run_but_the_top_and_its_own_cel
     for _ in range(4):  # as somebody with a keyboard does
         tab.value(f"{HANDLE}.dispatchEvent(new KeyboardEvent('keydown', {{key: 'ArrowRight', bubbles: true}}))")
     assert tab.wait_for(f"{PICTURE} && {PICTURE}.src !== window.before", PATIENCE)
-    tab.value("jupyterapp.commands.execute('notebook:shutdown-kernel').then(() => true)")
+    run(tab, "shutdown-kernel")
 
 
 def test_the_arenas_questions_are_answered_with_nothing_run_but_the_top_and_their_own_cell(lab, tab):
@@ -186,7 +195,7 @@ def test_the_arenas_questions_are_answered_with_nothing_run_but_the_top_and_thei
     tab.value(f"(() => {{ {guarantee}.value = 'exact'; {guarantee}.dispatchEvent({changed}); }})()")
     tab.wait_for(f"{answer}.innerText.includes('guarantee: exact')", PATIENCE)
     assert tab.value(f"{answer}.innerText.includes('SISA')")
-    tab.value("jupyterapp.commands.execute('notebook:shutdown-kernel').then(() => true)")
+    run(tab, "shutdown-kernel")
 
 
 def test_a_link_to_a_page_beside_the_notebooks_opens_it(lab, tab):
@@ -217,4 +226,4 @@ def test_a_number_of_the_paper_leads_to_where_the_notebook_shows_it(lab, tab):
     away = f"(top => top < 0 || top > innerHeight)({mark}.getBoundingClientRect().top)"
     assert tab.wait_for(away, PATIENCE)
     assert tab.wait_for(f"({link}.click(), !{away})", PATIENCE)  # again while cells above still find their height
-    tab.value("jupyterapp.commands.execute('notebook:shutdown-kernel').then(() => true)")
+    run(tab, "shutdown-kernel")
