@@ -10,6 +10,7 @@ PLAIN = {
     "ga_lrs": [0.02],
     "ico_scales": [2.0],
     "cvfu_rounds": [2],
+    "few_shot_lrs": [0.001, 0.01],
     "thresholds": [0.0],
 }
 

@@ -5,7 +5,7 @@ Every function takes the experiment and records or the frame of `results`; nothi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -151,9 +151,11 @@ def _seeds_in_percent(ax: Axes, height: float, values: pd.Series, metric: str, m
     ax.plot(percent.mean(), height, "o", color=hue, markersize=8, markeredgecolor="white", zorder=4)
 
 
-def curves(e: Experiment, runs: pd.DataFrame) -> Figure:
+def curves(e: Experiment, runs: pd.DataFrame, which: Mapping[str, tuple[str, str]] = CURVES) -> Figure:
     """Forgetting against utility: each method over its main parameter, on the settings of `curve_tasks`.
 
+    which: the methods, each with what is swept and the parameter that lists its values; on a setting that a method is
+    not for, it has no curve.
     Means over seeds; the smallest dot has the first of a method's values, the largest the last, and what diverged has
     none. The star is Retrain, the bars around it how far two retrainings are apart; a method forgets if it reaches the
     star, not if it gets below it. Left of the star, test accuracy was lost.
@@ -166,7 +168,7 @@ def curves(e: Experiment, runs: pd.DataFrame) -> Figure:
     for ax in axes[len(tasks) :]:
         ax.set_axis_off()
     for ax, task in zip(axes, tasks, strict=False):
-        for method, (_, values) in CURVES.items():
+        for method, (_, values) in which.items():
             cells = [kept_model(rows_of(runs, "curve", task, method, f"{v:g}")) for v in getattr(e, values)]
             points = [(cell.test.mean(), cell.forget.mean()) for cell in cells if len(cell)]
             if points:
@@ -193,7 +195,8 @@ def curves(e: Experiment, runs: pd.DataFrame) -> Figure:
         ax.set_ylabel("acc. on what is forgotten (%)")
     dots = "dots: means, small to large: first to last of a method's values"
     say_below(fig, f"{_seeds(e)}; {dots}; bars: how far a second Retrain is")
-    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
+    told = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    fig.legend(told.values(), told, loc="outside upper center", ncols=3, frameon=False)
     return fig
 
 

@@ -16,7 +16,7 @@ import pandas as pd
 from fu_core.request import Request
 from fu_core.unlearning.method import method as registered
 from fu_papers.controls import CONTROLS
-from fu_papers.fedora.grid import BASELINES, CURVES, LEAKING, METHODS, PEERS, Experiment, Task
+from fu_papers.fedora.grid import BASELINES, CURVES, CURVES_OF_FORMS, LEAKING, METHODS, PEERS, Experiment, Task, is_for
 from fu_papers.fedora.results import Unlearnings, counted_in, kept_model, request_title, rows_of, shown
 from fu_papers.fedora.runs import best_trial, objective
 from fu_papers.fedora.tables import PAPER_NAMES, outcome
@@ -80,9 +80,14 @@ def _objective(trial: Sequence[Record]) -> str:
 def curve_table(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     """The points behind the curves: each method's other values as tuned, one swept; its samples over Retrain's."""
     rows: list[dict[str, Any]] = []
+    swept = CURVES | CURVES_OF_FORMS
     for task in e.curve_tasks():
         points = [(m, "", "main") for m in CONTROLS]
-        points += [(m, f"{value:g}", "curve") for m, (_, values) in CURVES.items() for value in getattr(e, values)]
+        points += [
+            (m, f"{value:g}", "curve")
+            for m, (_, values) in swept.items()
+            for value in (getattr(e, values) if is_for(m, task) else ())
+        ]
         for method, label, group in points:
             cell = kept_model(found := rows_of(runs, group, task, method, label))
             rows.append(
@@ -90,7 +95,7 @@ def curve_table(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
                     "data set": dataset_title(task.dataset),
                     "request": request_title(task.request),
                     "method": shown(method),
-                    "swept": f"{CURVES[method][0]} {label}" if label else "–",
+                    "swept": f"{swept[method][0]} {label}" if label else "–",
                     "test acc. (%)": spread_or_dash(cell.test),
                     "unlearning acc. (%)": spread_or_dash(cell.forget),
                     "off Retrain's (points)": spread_or_dash(cell.delta_forget),

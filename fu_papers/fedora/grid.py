@@ -72,6 +72,14 @@ CURVES = {
     "CVFU": ("epochs", "cvfu_rounds"),
     "FedORA": ("threshold", "thresholds"),
 }
+# The same of FedORA's forms and the peer. Unseen samples set the threshold of the calibrated form: its weight is left.
+CURVES_OF_FORMS = {
+    "FedORA": CURVES["FedORA"],
+    "FedORA reverse": CURVES["FedORA"],
+    "FedORA vector": CURVES["FedORA"],
+    "FedORA calibrated": ("weight", "weights"),
+    "Few-shot": ("lr", "few_shot_lrs"),
+}
 
 
 class Task(NamedTuple):
@@ -264,10 +272,10 @@ class Experiment(FedoraParameters):
         for dataset in self.datasets:
             for task in (*self.sample_tasks(dataset), *self.label_tasks(dataset)):
                 for method in (*REFERENCES, AGAIN, *METHODS):
-                    if not (task.labels and method == "FedORA calibrated"):
+                    if is_for(method, task):
                         add("main", task, method)
                 for method in PEERS:  # with a backdoor's labels classes are no longer whole
-                    if not refusal(method, task):
+                    if is_for(method, task):
                         add("main", task, method, poison=False)
         main = self.main
         for method in (*REFERENCES, AGAIN, *METHODS):
@@ -291,8 +299,8 @@ class Experiment(FedoraParameters):
                 add("private", task, method)
         for task, method in itertools.product(self.split_tasks(), (*REFERENCES, AGAIN, "FedORA")):
             add("parties", task, method, poison=False)
-        for task, (method, (name, values)) in itertools.product(self.curve_tasks(), CURVES.items()):
-            for value in getattr(self, values):
+        for task, (method, (name, values)) in itertools.product(self.curve_tasks(), (CURVES | CURVES_OF_FORMS).items()):
+            for value in getattr(self, values) if is_for(method, task) else ():
                 add("curve", task, method, f"{value:g}", poison=False, **{name: value})
         return runs | self.published(runs)
 
@@ -374,6 +382,13 @@ def refusal(method: str, task: Task) -> str:
     """Why a method cannot serve a task's request, in its own words; "" if it can."""
     reason = registered(method).refuses.get("classes" if task.labels else "samples", "")
     return reason.removeprefix("forget: ")
+
+
+def is_for(method: str, task: Task) -> bool:
+    """Can a method serve a task, and does it mean anything there? Of whole classes there are no unseen samples."""
+    if method in (*REFERENCES, AGAIN):
+        return True
+    return not refusal(method, task) and not (task.labels and method == "FedORA calibrated")
 
 
 def trials_of(config: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -79,7 +79,8 @@ NOTEBOOKS = {
             "n_val": [40], "n_test": [60], "epochs": [2], "lr": [0.1], "batch_size": [20], "iterations": 2,
             "ga_epochs": 1, "cvfu_epochs": 1, "repeats": 1, "few": [5], "few_ratios": [0.1], "weights": [1.0],
             "ratios": [0.1], "embedding_noise": [1.0], "tuning_trials": 2, "tuning_requests": [["classes-1-50-from-6"]],
-            "ga_lrs": [0.01], "ico_scales": [1.0], "cvfu_rounds": [1], "thresholds": [0.5], "splits": ["4"],
+            "ga_lrs": [0.01], "ico_scales": [1.0], "cvfu_rounds": [1], "few_shot_lrs": [0.01],
+            "thresholds": [0.5], "splits": ["4"],
         },
     ),
     "certified_dfl": Notebook(

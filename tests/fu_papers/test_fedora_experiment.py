@@ -18,6 +18,7 @@ from fu_papers.fedora.grid import (
     ABLATIONS,
     BASELINES,
     CURVES,
+    CURVES_OF_FORMS,
     FORMS,
     LEAKING,
     METHODS,
@@ -383,7 +384,7 @@ def test_a_peer_is_tried_and_judged_where_it_can_serve_with_as_many_choices_as_e
     tuning = {c: config for c, config in TUNED.tuning().items() if c.method == "Few-shot"}
     assert [(c.setting, c.label, c.request) for c in tuning] == [(DIGITS, k, TWO[1]) for k in "012"]
     cells = TUNED.cells()
-    judged = {c for c in cells if c.method == "Few-shot"}
+    judged = {c for c in cells if c.method == "Few-shot" and c.group != "curve"}
     assert {(task_of(c), c.label) for c in judged} == set(itertools.product(TUNED.label_tasks(DIGITS), ("", PUBLISHED)))
     assert {(c.group, c.condition) for c in judged} == {("main", "")}
     for cell in judged:
@@ -456,9 +457,13 @@ def test_curves_sweep_each_methods_main_parameter_on_each_data_sets_first_settin
     curve = {cell: config for cell, config in TUNED.cells().items() if cell.group == "curve"}
     assert TUNED.curve_tasks() == [Task(TABLE, "classes-1-50"), MAIN, WHOLE]
     assert {task_of(cell) for cell in curve} == set(TUNED.curve_tasks())
-    for method, (name, parameter) in CURVES.items():
+    for method, (name, parameter) in (CURVES | CURVES_OF_FORMS).items():
         swept = {c.label: config["change"] for c, config in curve.items() if (c.method, c.setting) == (method, DIGITS)}
         assert swept == {f"{value:g}": {name: value} for value in getattr(TUNED, parameter)}
+    on = {method: {task_of(c) for c in curve if c.method == method} for method in ("FedORA vector", CALIBRATED, *PEERS)}
+    assert on["FedORA vector"] == set(TUNED.curve_tasks())
+    assert on[CALIBRATED] == {task for task in TUNED.curve_tasks() if not task.labels}  # others are never unseen
+    assert on["Few-shot"] == {WHOLE}
 
 
 def test_other_parties_have_references_of_their_own():

@@ -16,6 +16,7 @@ from fu_papers.fedora import controls, figures, further_tables, page, results, r
 from fu_papers.fedora.grid import (
     ABLATIONS,
     CURVES,
+    CURVES_OF_FORMS,
     FORMS,
     METHODS,
     PEERS,
@@ -673,10 +674,28 @@ def test_curves_go_through_the_means_of_their_runs_and_leave_out_what_diverged(t
             assert ax.get_ylim()[0] <= ax.get_yticks().min()
         assert faults(fig) == []
     table = further_tables.curve_table(TINY, tiny.runs)
-    assert table["swept"].tolist() == ["–"] * 4 + ["lr 0.02", "scale 2", "epochs 2", "threshold 0"] + [
-        *["–"] * 4, "lr 0.02", "scale 2", "epochs 2", "threshold 0",
-    ]  # fmt: skip
+    rivals, forms = ["lr 0.02", "scale 2", "epochs 2", "threshold 0"], ["threshold 0", "threshold 0"]
+    weights, steps = [f"weight {w:g}" for w in TINY.weights], [f"lr {lr:g}" for lr in TINY.few_shot_lrs]
+    of_samples, of_classes = [*rivals, *forms, *weights], [*rivals, *forms, *steps]
+    assert table["swept"].tolist() == ["–"] * 4 + of_samples + ["–"] * 4 + of_classes
     assert list(CURVES) == ["GA", "ICO", "CVFU", "FedORA"]
+
+
+def test_curves_of_forms_have_whoever_can_serve_a_setting_and_one_legend(tiny):
+    with style():
+        fig = figures.curves(TINY, tiny.runs, CURVES_OF_FORMS)
+    everywhere = [shown(m) for m in ("FedORA", "FedORA reverse", "FedORA vector")]
+    lines = [
+        {str(line.get_label()) for line in ax.lines if not str(line.get_label()).startswith("_")} for ax in fig.axes
+    ]
+    assert [set(everywhere) <= there for there in lines] == [True, True]
+    assert [shown("FedORA calibrated") in there for there in lines] == [True, False]
+    assert [shown("Few-shot") in there for there in lines] == [False, True]
+    (legend,) = fig.legends
+    told = [text.get_text() for text in legend.get_texts()]
+    assert sorted(told) == sorted({*told})
+    assert {*everywhere, shown("FedORA calibrated"), shown("Few-shot")} <= {*told}
+    assert faults(fig) == []
 
 
 def test_axes_of_curves_end_where_they_did_and_have_no_tick_above_100_percent(tiny):

@@ -28,6 +28,7 @@ LISTS = (
     "ga_lrs",
     "ico_scales",
     "cvfu_rounds",
+    "few_shot_lrs",
     "thresholds",
     "datasets",
     "seeds",
