@@ -114,8 +114,8 @@ def test_whatever_the_paper_prints_a_backdoors_success_of_has_a_poisoned_twin():
     cells = E.cells()
     private = [MAIN._replace(dp_std=std) for std in E.embedding_noise] + [MAIN._replace(dp_std=0.1, dp_clip=1.0)]
     assert E.private_tasks() == private
-    clean = {cell for cell in cells if not has_backdoor(cell)}
-    without = {cell for cell in clean if twin(cell) not in cells and cell.method not in PEERS}
+    clean = {cell for cell in cells if not has_backdoor(cell) and cell.method not in PEERS}
+    without = {cell for cell in clean if twin(cell) not in cells}
     assert {cell.group for cell in without} == {"curve"}  # ours; in Tables IV to IX and Fig. 6 to 8 it is printed
     assert {cell.group for cell in clean - without} == {
         "main", "noisy", "ablation", "readings", "weights", "ratios", "small", "private",
