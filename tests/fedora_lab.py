@@ -11,6 +11,7 @@ PLAIN = {
     "ico_scales": [2.0],
     "cvfu_rounds": [2],
     "few_shot_lrs": [0.001, 0.01],
+    "sigmas": [0.05, 0.5],
     "thresholds": [0.0],
 }
 

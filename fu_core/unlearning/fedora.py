@@ -71,6 +71,16 @@ RANGES: dict[str, Range | Choice] = {  # all ours: on small nets, from where not
     "adaptive": Choice((True, False)),
 }
 REVERSE: dict[str, Any] = {"score": "reverse", "threshold": 0.3, "sigma": 0.05}
+# The form that the paper's prose has, where ours is another: all of D_u in every iteration, as many iterations as are
+# asked for, a force that grows with beta, and steps that look at one's own changes alone.
+PRINTED: dict[str, Any] = {
+    "force": "printed",
+    "steps": "printed",
+    "grow": 1.05,
+    "forget_sample": 0,
+    "least_substeps": 0,
+    "passes": 0.0,
+}
 VECTOR_RANGES = {**RANGES, "sigma": Range(1.0, 100.0, "log")}  # it multiplies two gradients
 CALIBRATED_RANGES = {name: RANGES[name] for name in ("tau", "sigma", "iterations", "adaptive")}  # the rest is measured
 REVERSE_RANGES = {name: values for name, values in RANGES.items() if name != "score"}
@@ -104,7 +114,7 @@ class FedORA:
     sigma: float = 0.02  # dual step
     mu: float = 0.001  # proximal weight
     iterations: int = 20  # T, at most
-    passes: float = 2.5  # > T rho: fewer iterations where all samples would be more than so many |D_r|; 0: no limit
+    passes: float = 2.5  # fewer iterations where all samples would be more than so many |D_r|; 0: no limit
     ratio: float = 0.05  # rho, share of the retained data per iteration
     least_substeps: int = 0  # J, where rho gives fewer: some 70 of the paper's samples, 3 of 2,000. See `planned`
     batch_size: int = 32  # B
@@ -164,8 +174,8 @@ class FedORA:
         2,000 images and with at most 2.5 passes, rho's 3 substeps and 6 end alike, 12 worse: fewer iterations are left
         for the price to find its level. So rho decides.
         With `passes`, T is lowered until all samples that pass, those for L_r(theta^0) and the last score included, are
-        at most passes |D_r|, or T rho |D_r| where that alone is more, or one iteration. Retraining for E epochs passes
-        E |D_r|: by default E / 2.5 times as many, or more.
+        at most passes |D_r|, or until it is 1. Retraining for E epochs passes E |D_r|: by default E / 2.5 times as many
+        or more, which is twice at E = 5; whoever wants four times sets passes to E / 4.
         """
         u = min(self.forget_sample or forget, forget)
         J = math.ceil(self.ratio * retain / self.batch_size)
@@ -175,8 +185,7 @@ class FedORA:
         beside = u + (batches if self.needs_reference else 0) + (forget if self.verify else 0)
         T = self.iterations
         if self.passes and retain:
-            most = max(self.passes, T * self.ratio) * retain
-            T = min(T, max(1, math.floor((most - beside) / (u + batches))))
+            T = min(T, max(1, math.floor((self.passes * retain - beside) / (u + batches))))
         return Plan(u, J, T, beside + T * (u + batches))
 
     def epsilon(self, classes: int) -> float:

@@ -17,8 +17,9 @@ import pandas as pd
 from scipy.stats import spearmanr
 
 from fu_papers.controls import AGAIN, USEFUL
+from fu_papers.fedora.choices import ABLATIONS, STEPS
 from fu_papers.fedora.claims_theory import bounded, two_forces
-from fu_papers.fedora.grid import ABLATIONS, BASELINES, STEPS, Experiment, Task
+from fu_papers.fedora.grid import BASELINES, Experiment, Task
 from fu_papers.fedora.results import (
     Speeds,
     kept_model,

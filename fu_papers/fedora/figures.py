@@ -18,10 +18,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from fu_papers.controls import AGAIN
+from fu_papers.fedora.choices import CURVES
 from fu_papers.fedora.further_tables import said_of_figure_8
-from fu_papers.fedora.grid import CURVES, FORMS, METHODS, REFERENCES, Experiment, Task
+from fu_papers.fedora.grid import FORMS, METHODS, REFERENCES, Experiment, Task
 from fu_papers.fedora.results import (
-    RUINED,
+    TOO_MUCH,
     Unlearnings,
     counted_in,
     kept_model,
@@ -118,7 +119,7 @@ def _legend_of_lines(fig: Figure, columns: int, *, chance: bool, crosses: bool) 
     if chance:
         handles.append(Line2D([], [], label="chance", **OF_CHANCE))
     if crosses:
-        told = f"ruined: with a backdoor in it, over {RUINED:.0f} points of test accuracy lost; in no mean"
+        told = f"ruined: with a backdoor in it, {TOO_MUCH} lost; in no mean"
         handles.append(Line2D([], [], linestyle="", marker="x", color="black", label=told, **CROSS))
     beside = 1 if crosses and columns < 3 else len(handles)  # in one line if it is not too wide
     fig.legend(handles=handles, loc="outside upper center", ncols=beside, frameon=False, fontsize=10)
@@ -156,9 +157,10 @@ def curves(e: Experiment, runs: pd.DataFrame, which: Mapping[str, tuple[str, str
 
     which: the methods, each with what is swept and the parameter that lists its values; on a setting that a method is
     not for, it has no curve.
-    Means over seeds; the smallest dot has the first of a method's values, the largest the last, and what diverged has
-    none. The star is Retrain, the bars around it how far two retrainings are apart; a method forgets if it reaches the
-    star, not if it gets below it. Left of the star, test accuracy was lost.
+    Means over seeds; the smallest dot has the first of a method's values, the largest the last. What diverged for every
+    seed has none, and what diverged for some is hollow, a mean of the others. The star is Retrain, the bars around it
+    how far two retrainings are apart; a method forgets if it reaches the star, not if it gets below it. Left of the
+    star, test accuracy was lost.
     """
     tasks = e.curve_tasks()
     columns = min(len(tasks), 3)
@@ -167,16 +169,25 @@ def curves(e: Experiment, runs: pd.DataFrame, which: Mapping[str, tuple[str, str
     axes = list(grid.flat)
     for ax in axes[len(tasks) :]:
         ax.set_axis_off()
+    any_lost = False
     for ax, task in zip(axes, tasks, strict=False):
         for method, (_, values) in which.items():
-            cells = [kept_model(rows_of(runs, "curve", task, method, f"{v:g}")) for v in getattr(e, values)]
-            points = [(cell.test.mean(), cell.forget.mean()) for cell in cells if len(cell)]
+            found = [rows_of(runs, "curve", task, method, f"{v:g}") for v in getattr(e, values)]
+            sizes = np.linspace(18, 90, len(found))
+            points = [
+                (kept.test.mean(), kept.forget.mean(), size, len(kept) < len(cell))
+                for cell, size in zip(found, sizes, strict=True)
+                if len(kept := kept_model(cell))
+            ]
             if points:
-                look: dict[str, Any] = {"color": colour(method), "linestyle": linestyle(method), "label": shown(method)}
-                x, y = zip(*points, strict=True)
+                hue = colour(method)
+                look: dict[str, Any] = {"color": hue, "linestyle": linestyle(method), "label": shown(method)}
+                x, y, size, lost = zip(*points, strict=True)
                 ax.plot(x, y, linewidth=1.4, alpha=0.8, **look)
-                sizes = np.linspace(18, 90, len(points))
-                ax.scatter(x, y, s=sizes, color=colour(method), edgecolor="white", zorder=3)
+                inside = ["white" if gone else hue for gone in lost]
+                around = [hue if gone else "white" for gone in lost]
+                ax.scatter(x, y, s=size, c=inside, edgecolors=around, zorder=3)
+                any_lost |= any(lost)
         original, retrained, again = (rows_of(runs, "main", task, m) for m in (*REFERENCES, AGAIN))
         # The two references lie below, and doing nothing is hollow: whoever did not move is seen in it.
         ax.plot(original.test.mean(), original.forget.mean(), "s", color=colour("Original"), markersize=12,
@@ -194,9 +205,11 @@ def curves(e: Experiment, runs: pd.DataFrame, which: Mapping[str, tuple[str, str
     for ax in grid[:, 0]:
         ax.set_ylabel("acc. on what is forgotten (%)")
     dots = "dots: means, small to large: first to last of a method's values"
-    say_below(fig, f"{_seeds(e)}; {dots}; bars: how far a second Retrain is")
+    hollow = "; hollow: some seeds diverged" if any_lost else ""
+    say_below(fig, f"{_seeds(e)}; {dots}{hollow}; bars: how far a second Retrain is")
     told = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-    fig.legend(told.values(), told, loc="outside upper center", ncols=3, frameon=False)
+    names = [name for m in (*which, *REFERENCES) if (name := shown(m)) in told]  # in this order, whichever panel has it
+    fig.legend([told[name] for name in names], names, loc="outside upper center", ncols=3, frameon=False)
     return fig
 
 
@@ -244,7 +257,7 @@ def figure_8(e: Experiment, runs: pd.DataFrame) -> Figure:
     axes[0].set_ylabel("percent")
     swept = runs[runs.group.isin([group for group, _, _ in sweeps])]
     found = with_backdoor(swept)
-    lost = found.lost() + (f" (over {RUINED:.0f} points of test acc. lost)" if found.ruined else "")
+    lost = found.lost() + (f" ({TOO_MUCH} lost)" if found.ruined else "")
     gone = f"; not in BD-ASR: {lost}" if lost else ""
     say_below(fig, f"{_seeds(e)}; lines: means; bands: lowest to highest{gone}")
     handles, names = axes[0].get_legend_handles_labels()

@@ -16,7 +16,8 @@ import pandas as pd
 from fu_core.request import Request
 from fu_core.unlearning.method import method as registered
 from fu_papers.controls import CONTROLS
-from fu_papers.fedora.grid import BASELINES, CURVES, CURVES_OF_FORMS, LEAKING, METHODS, PEERS, Experiment, Task, is_for
+from fu_papers.fedora.choices import QUARTER, SWEPT
+from fu_papers.fedora.grid import BASELINES, FORMS, LEAKING, METHODS, PEERS, Experiment, Task, is_for
 from fu_papers.fedora.results import Unlearnings, counted_in, kept_model, request_title, rows_of, shown
 from fu_papers.fedora.runs import best_trial, objective
 from fu_papers.fedora.tables import PAPER_NAMES, outcome
@@ -80,12 +81,11 @@ def _objective(trial: Sequence[Record]) -> str:
 def curve_table(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     """The points behind the curves: each method's other values as tuned, one swept; its samples over Retrain's."""
     rows: list[dict[str, Any]] = []
-    swept = CURVES | CURVES_OF_FORMS
     for task in e.curve_tasks():
         points = [(m, "", "main") for m in CONTROLS]
         points += [
             (m, f"{value:g}", "curve")
-            for m, (_, values) in swept.items()
+            for m, (_, values) in SWEPT.items()
             for value in (getattr(e, values) if is_for(m, task) else ())
         ]
         for method, label, group in points:
@@ -95,7 +95,7 @@ def curve_table(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
                     "data set": dataset_title(task.dataset),
                     "request": request_title(task.request),
                     "method": shown(method),
-                    "swept": f"{swept[method][0]} {label}" if label else "–",
+                    "swept": f"{SWEPT[method][0]} {label}" if label else "–",
                     "test acc. (%)": spread_or_dash(cell.test),
                     "unlearning acc. (%)": spread_or_dash(cell.forget),
                     "off Retrain's (points)": spread_or_dash(cell.delta_forget),
@@ -103,6 +103,30 @@ def curve_table(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
                     "diverged": f"{len(found) - len(cell)} of {len(found)}",
                 }
             )
+    return pd.DataFrame(rows)
+
+
+def capped_table(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
+    """Every form of FedORA as tuned, and with a quarter of Retrain's samples at most: what that saves, and costs.
+
+    A row only where the tuned form passes more than that in some run: elsewhere there is nothing to save.
+    """
+    rows: list[dict[str, Any]] = []
+    for task, method in itertools.product((*e.tasks(labels=False), *e.tasks(labels=True)), FORMS):
+        tuned, capped = rows_of(runs, "main", task, method), rows_of(runs, "capped", task, method, QUARTER)
+        kept = kept_model(tuned)
+        if not (kept.images > kept.retrain_images / 4).any():
+            continue
+        row = {"data set": dataset_title(task.dataset), "request": request_title(task.request), "method": shown(method)}
+        for which, cell in (("tuned", tuned), ("a quarter at most", capped)):
+            found = kept_model(cell)
+            gain = found.retrain_images / found.images
+            row |= {
+                f"Retrain's samples / its, {which}": spread_or_dash(gain, 2),
+                f"test acc. (%), {which}": spread_or_dash(found.test),
+                f"off Retrain's (points), {which}": spread_or_dash(found.delta_forget),
+            }
+        rows.append(row)
     return pd.DataFrame(rows)
 
 

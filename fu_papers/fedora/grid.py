@@ -15,6 +15,7 @@ from fu_core.request import Request
 from fu_core.unlearning.method import method as registered
 from fu_core.unlearning.tuning import trials
 from fu_papers.controls import AGAIN, DESTROYED, REFERENCES, other_seed
+from fu_papers.fedora.choices import ABLATIONS, QUARTER, READINGS, STEPS, SWEPT
 from fu_papers.fedora.parameters import FedoraParameters
 from fu_papers.fedora.problem import HALVES
 from fu_papers.problems import plain_fields
@@ -44,41 +45,6 @@ OPTIONS = {  # method -> its hyper-parameters that parameters of ours set; the o
     "FedORA reverse": {name: name for name in FEDORA if name not in ("threshold", "tau", "sigma")},
     "FedORA vector": {name: name for name in FEDORA} | {"sigma": "sigma_vector"},
     "FedORA calibrated": {name: name for name in FEDORA},
-}
-# FedORA, one choice changed at a time (Table VII, and the readings of a lost formula).
-ABLATIONS: dict[str, dict[str, Any]] = {
-    "FedORA": {},
-    "w/o UL": {"unlearn": False},
-    "w/o AB": {"ratio": 1.0, "passes": 0.0},  # as many iterations as with a part of the retained data
-    "w/o AS": {"adaptive": False},
-}
-STEPS = {"with AS": {"adaptive": True}}  # beside it, since trials may have chosen fixed steps already
-READINGS: dict[str, dict[str, Any]] = {
-    "scalar dual, as tuned": {},
-    "score beta (H - KL)": {"score": "scaled"},
-    "score H - beta KL(U||p)": {"score": "reverse"},
-    "steps by a party's own changes alone": {"steps": "printed"},
-    "force that grows with beta": {"force": "printed"},
-    "all of D_u in every iteration": {"forget_sample": 0},
-    "gradient of the score anew in each substep": {"refresh": True},
-    "proximal weight 0": {"mu": 0.0},
-}
-
-
-# Forgetting against utility: method -> what is swept, and the parameter that lists its values.
-CURVES = {
-    "GA": ("lr", "ga_lrs"),
-    "ICO": ("scale", "ico_scales"),
-    "CVFU": ("epochs", "cvfu_rounds"),
-    "FedORA": ("threshold", "thresholds"),
-}
-# The same of FedORA's forms and the peer. Unseen samples set the threshold of the calibrated form: its weight is left.
-CURVES_OF_FORMS = {
-    "FedORA": CURVES["FedORA"],
-    "FedORA reverse": CURVES["FedORA"],
-    "FedORA vector": CURVES["FedORA"],
-    "FedORA calibrated": ("weight", "weights"),
-    "Few-shot": ("lr", "few_shot_lrs"),
 }
 
 
@@ -299,27 +265,29 @@ class Experiment(FedoraParameters):
                 add("private", task, method)
         for task, method in itertools.product(self.split_tasks(), (*REFERENCES, AGAIN, "FedORA")):
             add("parties", task, method, poison=False)
-        for task, (method, (name, values)) in itertools.product(self.curve_tasks(), (CURVES | CURVES_OF_FORMS).items()):
+        for task, (method, (name, values)) in itertools.product(self.curve_tasks(), SWEPT.items()):
             for value in getattr(self, values) if is_for(method, task) else ():
                 add("curve", task, method, f"{value:g}", poison=False, **{name: value})
+        for task, method in itertools.product((*self.tasks(labels=False), *self.tasks(labels=True)), FORMS):
+            if is_for(method, task):
+                quarter = self.value("epochs", task.dataset) / 4
+                add("capped", task, method, QUARTER, poison=False, passes=quarter)
         return runs | self.published(runs)
 
     def published(self, runs: Mapping[Cell, dict[str, Any]]) -> dict[Cell, dict[str, Any]]:
-        """Of the tuned runs of Tables IV and V, the same as published; of the first seed."""
+        """Of the tuned runs of Tables IV to VII and IX, the same as published."""
         return {
             cell._replace(label=PUBLISHED): self.unlearning(
-                Task(cell.setting, cell.request), cell.seed, cell.method, backdoor=has_backdoor(cell)
+                task_of(cell, config), cell.seed, cell.method, backdoor=has_backdoor(cell)
             )
             for cell, config in runs.items()
-            if cell.group == "main" and config["trials"] and cell.seed == self.seeds[0]
+            if cell.group in ("main", "noisy", "private") and config["trials"]
         }
 
     def controls(self) -> dict[Cell, dict[str, Any]]:
         """The `unlearn` runs of random weights, wherever there is a Retrain; they stand for the poisoned twin, too."""
         return {
-            cell._replace(method=DESTROYED): self.unlearning(
-                Task(cell.setting, cell.request, *(config[name] for name in CONDITIONS)), cell.seed, DESTROYED
-            )
+            cell._replace(method=DESTROYED): self.unlearning(task_of(cell, config), cell.seed, DESTROYED)
             for cell, config in self.cells().items()
             if cell.method == "Retrain"
         }
@@ -366,7 +334,7 @@ class Experiment(FedoraParameters):
         for task in self.tasks(labels=False):
             timed: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in (*BASELINES, "FedORA")}
             if task == self.main:
-                timed |= {label: ("FedORA", change) for label, change in ABLATIONS.items()}
+                timed |= {label: ("FedORA", change) for label, change in (ABLATIONS | STEPS).items()}
             wanted = ("method", "options", "trials", "change")
             configs = {label: self.tuned(task, self.seeds[0], m, **change) for label, (m, change) in timed.items()}
             runs[task] = {
@@ -376,6 +344,11 @@ class Experiment(FedoraParameters):
                 "repeats": self.repeats,
             }
         return runs
+
+
+def task_of(cell: Cell, config: Mapping[str, Any]) -> Task:
+    """What the run of a `config` at a `cell` is about."""
+    return Task(cell.setting, cell.request, *(config[name] for name in CONDITIONS))
 
 
 def refusal(method: str, task: Task) -> str:

@@ -55,6 +55,7 @@ class FedoraParameters(Parameters):
     ico_scales: Distinct[Positive] = parameter("ICO's kappa there")
     cvfu_rounds: Distinct[Count] = parameter("CVFU's epochs there")
     few_shot_lrs: Distinct[Positive] = parameter("few-shot unlearning's steps there")
+    sigmas: Distinct[Positive] = parameter("first dual steps there, of the form whose threshold unseen samples set")
     thresholds: Distinct[Threshold] = parameter("FedORA's epsilon there")
     weights: Distinct[Positive] = parameter("beta in Fig. 8a", paper="0.5 to 20")
     ratios: Distinct[Share] = parameter("rho in Fig. 8b", paper="0 to 1")

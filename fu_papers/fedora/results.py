@@ -28,7 +28,8 @@ SHOWN = {
     "FedORA calibrated": "FedORA, threshold of unseen samples",
 }
 DISTANCES = ("gap", "kl", "agree")  # to Retrain
-RUINED = 10.0  # points of test accuracy below Retrain's with the same backdoor
+RUINED = 0.2  # of Retrain's test accuracy with the same backdoor: who has lost more is of no use
+TOO_MUCH = f"over {100 * RUINED:g} % of Retrain's test accuracy"  # what it has lost, in words
 METRICS = ("test", "test_all", "test_affected", "forget", "entropy", "mia", "mia_fraction", "asr", *DISTANCES)
 NOT_COLUMNS = (
     "asr",
@@ -95,11 +96,11 @@ def kept_model(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def ruined(runs: pd.DataFrame) -> pd.Series:
-    """Whose twin lost over `RUINED` points to the backdoor's, or to what was done about it.
+    """Whose twin lost more than `RUINED` of Retrain's test accuracy to the backdoor, or to what was done about it.
 
     A backdoor that is gone because the model is gone says nothing: such twins are counted, and enter no mean.
     """
-    return runs.poisoned_test_retrain - runs.poisoned_test > RUINED
+    return runs.poisoned_test < (1 - RUINED) * runs.poisoned_test_retrain
 
 
 class Backdoored(NamedTuple):

@@ -13,14 +13,12 @@ import pandas as pd
 from fu_core.request import Request
 from fu_core.unlearning.gaussian_mechanism import gaussian_epsilon
 from fu_papers.controls import CONTROLS
+from fu_papers.fedora.choices import ABLATIONS, READINGS, STEPS
 from fu_papers.fedora.grid import (
-    ABLATIONS,
     FORMS,
     METHODS,
     PEERS,
     PUBLISHED,
-    READINGS,
-    STEPS,
     Experiment,
     Task,
     refusal,
@@ -110,7 +108,7 @@ def table_4_5(e: Experiment, runs: pd.DataFrame, *, labels: bool) -> pd.DataFram
 
     Test accuracy is over the classes of which something is left (errata F10); all classes stand beside it. The
     paper's value stands beside ours where it has the same data set and setting. Methods have the best of their trials;
-    a second row has them as published, of the first seed. A peer that cannot serve a request has a dash, and why.
+    a second row has them as published. A peer that cannot serve a request has a dash, and why.
     """
     rows: list[dict[str, Any]] = []
     for task in e.tasks(labels=labels):
@@ -123,7 +121,7 @@ def table_4_5(e: Experiment, runs: pd.DataFrame, *, labels: bool) -> pd.DataFram
             row = {
                 "data set": dataset_title(task.dataset),
                 "request": request_title(task.request),
-                "method": f"{shown(method)}, {label}" if label else shown(method),
+                "method": _named(method, label),
                 **outcome(cell),
             }
             if labels:
@@ -133,6 +131,11 @@ def table_4_5(e: Experiment, runs: pd.DataFrame, *, labels: bool) -> pd.DataFram
             theirs = "–" if label else paper_accuracy(task, method)
             rows.append(row | {"paper's test acc. (%)": theirs})
     return pd.DataFrame(rows)
+
+
+def _named(method: str, label: str = "") -> str:
+    """A method's name in a table's row, with what differs there."""
+    return f"{shown(method)}, {label}" if label else shown(method)
 
 
 def paper_accuracy(task: Task, method: str) -> str:
@@ -163,7 +166,7 @@ def table_3(speeds: Speeds) -> pd.DataFrame:
         named = PAPER_NAMES.get(task.dataset.split("/")[0], "")
         times = paper[paper.dataset == named].set_index("method").running_time
         for method, seconds in m["seconds"].items():
-            if method in ABLATIONS and method != "FedORA":
+            if method in ABLATIONS | STEPS and method != "FedORA":
                 continue
             costs = m["costs"][method]
             rows.append(
@@ -243,31 +246,36 @@ def paper_outcome(table: str, **where: Any) -> dict[str, str]:
 
 
 def table_6(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
-    """Table VI: the main setting, and with noise on the first party's images. Paper's numbers: CIFAR-10."""
+    """Table VI: the main setting, and with noise on the first party's images. Paper's numbers: CIFAR-10.
+
+    Methods as tuned, on clean data and without noise, and as published.
+    """
     settings = (("IID", "main", e.main), ("Non-IID", "noisy", e.main._replace(noise=e.party_noise)))
-    return pd.DataFrame(
-        {
-            "method": shown(method),
-            "setting": name,
-            **outcome(rows_of(runs, group, task, method)),
-            **paper_outcome("table_vi", method=method, setting=name),
-        }
-        for method in (*CONTROLS, *METHODS)
-        for name, group, task in settings
-    )
+    wanted = [(m, "") for m in CONTROLS] + [(m, label) for m in METHODS for label in ("", PUBLISHED)]
+    rows = []
+    for method, label in wanted:
+        for name, group, task in settings:
+            cell = rows_of(runs, group, task, method, label)
+            if len(cell) or not label:
+                theirs = paper_outcome("table_vi", method=method, setting=name) if not label else {PAPER: "–"}
+                rows.append({"method": _named(method, label), "setting": name, **outcome(cell), **theirs})
+    return pd.DataFrame(rows)
 
 
 def table_7(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
     """Table VII: FedORA without one of its parts. Seconds are of one process, samples passed of no machine.
 
-    The last row has adaptive steps for certain, where the first has what its trials chose; it is not timed.
+    The last rows: with adaptive steps for certain, where the first has what its trials chose; and the whole as
+    published, which is not timed.
     """
     times = published("fedora", "table_vii").set_index("variant").time_s
     rows: list[dict[str, Any]] = _control_rows(e, runs, "variant")
     base = kept_model(rows_of(runs, "ablation", e.main, "FedORA", "FedORA")).images.mean()
     seconds = speeds[e.main].metrics["seconds"] if e.main in speeds else {}
-    for label in (*ABLATIONS, *STEPS):
-        cell = rows_of(runs, "ablation", e.main, "FedORA", label)
+    for label in (*ABLATIONS, *STEPS, PUBLISHED):
+        cell = rows_of(runs, "main" if label == PUBLISHED else "ablation", e.main, "FedORA", label)
+        if label == PUBLISHED and cell.empty:
+            continue
         row: dict[str, Any] = {"variant": label, **outcome(cell)}
         row["samples passed / FedORA's"] = round(kept_model(cell).images.mean() / base, 2)
         row["seconds"] = round(seconds[label], 3) if label in seconds else None
@@ -284,12 +292,9 @@ def table_7(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
 def readings_table(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     """What depends on how a lost formula is read: FedORA with one reading changed at a time."""
     rows = _control_rows(e, runs, "reading")
-    cells = [rows_of(runs, "main", e.main, method) for method in CONTROLS]
     for label in (*READINGS, "element-wise dual"):
-        cells.append(rows_of(runs, "readings", e.main, "FedORA", label))
-        rows.append({"reading": label, **outcome(cells[-1])})
-    gaps = [spread_or_dash(kept_model(cell).gap, 2) for cell in cells]
-    return pd.DataFrame(rows).assign(**{"gap to Retrain / doing nothing": gaps})
+        rows.append({"reading": label, **outcome(rows_of(runs, "readings", e.main, "FedORA", label))})
+    return pd.DataFrame(rows)
 
 
 def _control_rows(e: Experiment, runs: pd.DataFrame, heading: str) -> list[dict[str, Any]]:
@@ -321,15 +326,18 @@ def table_9(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for task in e.private_tasks():
         std, clip = task.dp_std, task.dp_clip
-        for method in (*CONTROLS, "FedORA"):
-            theirs = std if method == "FedORA" and not clip else -1.0  # the paper has no other row
+        for method, label in (*((m, "") for m in CONTROLS), ("FedORA", ""), ("FedORA", PUBLISHED)):
+            cell = rows_of(runs, "private", task, method, label)
+            if label and cell.empty:
+                continue
+            theirs = std if method == "FedORA" and not (clip or label) else -1.0  # the paper has no other row
             rows.append(
                 {
                     "noise": std,
                     "clip": clip or "off",
                     "ε of one embedding": embedding_epsilon(std, clip, e.delta),
-                    "method": shown(method),
-                    **outcome(rows_of(runs, "private", task, method)),
+                    "method": _named(method, label),
+                    **outcome(cell),
                     **paper_outcome("table_ix", gaussian_noise=theirs),
                 }
             )

@@ -11,7 +11,8 @@ import pytest
 
 from fu_papers.controls import AGAIN
 from fu_papers.fedora import claims as claims
-from fu_papers.fedora.grid import ABLATIONS, BASELINES, REFERENCES, STEPS, Task
+from fu_papers.fedora.choices import ABLATIONS, STEPS
+from fu_papers.fedora.grid import BASELINES, REFERENCES, Task
 from fu_papers.lab.record import Record
 from fu_papers.verdicts import NO_OTHER, claims_table
 from fu_papers.verdicts import claims as rules

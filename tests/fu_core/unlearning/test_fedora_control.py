@@ -14,6 +14,7 @@ from fu_core.federation.vertical import Boundary, deal, epoch_batches, forward, 
 from fu_core.unlearning import fedora as fedora_module
 from fu_core.unlearning.fedora import (
     PART_OF_A_PASS,
+    PRINTED,
     AtLeast,
     Ending,
     FedORA,
@@ -286,10 +287,24 @@ def test_without_a_limit_all_iterations_take_place():
         assert (plan.iterations == 40) == (passes == 0)
 
 
-def test_a_share_that_is_asked_for_is_no_reason_to_take_fewer_iterations():
-    """rho = 1 is twenty passes by itself ("w/o AB" in the ablation): two iterations fewer, for D_u and L_r(theta^0)."""
-    assert FedORA(ratio=1.0).planned(200, 1800).iterations == 18
+def test_a_limit_on_passes_holds_whatever_share_is_passed_per_iteration():
+    """rho = 1 is a pass by itself, and one more is for L_r(theta^0) (without a limit: "w/o AB" in the ablation)."""
+    assert FedORA(ratio=1.0).planned(200, 1800).iterations == 1
     assert FedORA(ratio=1.0, iterations=20, passes=0.0).planned(200, 1800).iterations == 20
+
+
+@pytest.mark.parametrize("epochs", [5, 6, 10])
+def test_a_quarter_of_retrainings_passes_makes_it_four_times_cheaper_for_whatever_trials_may_choose(epochs):
+    """Forty iterations of a twentieth are two passes: more than a quarter of five."""
+    plan = FedORA(iterations=40, passes=epochs / 4).planned(500, 9500)
+    assert epochs * 9500 / plan.samples >= 4
+    assert FedORA(iterations=40).planned(500, 9500).samples > 5 / 4 * 9500
+
+
+def test_as_printed_all_of_what_is_forgotten_passes_in_every_iteration():
+    plan = FedORA(**PRINTED, iterations=7).planned(300, 2700)
+    assert plan[:3] == (300, math.ceil(0.05 * 2700 / 32), 7)
+    assert (FedORA(**PRINTED).force, FedORA(**PRINTED).steps) == ("printed", "printed")
 
 
 def test_an_iteration_looks_at_a_sample_of_what_is_forgotten(monkeypatch):
