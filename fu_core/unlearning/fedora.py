@@ -12,7 +12,7 @@ final model does the latter, so it is measured, and reported as the last iterati
 unless all of it is asked for (`forget_sample`, `verify`).
 
 Entropy's gradient vanishes where a model is sure (errata F2), and a price that grows meanwhile overshoots: "FedORA
-reverse" reads the divergence the other way round, and is the one that forgets what was learnt by heart.
+reverse" reads the divergence the other way round, whose gradient does not vanish there.
 """
 
 from __future__ import annotations

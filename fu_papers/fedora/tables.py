@@ -108,7 +108,7 @@ def table_4_5(e: Experiment, runs: pd.DataFrame, *, labels: bool) -> pd.DataFram
 
     Test accuracy is over the classes of which something is left (errata F10); all classes stand beside it. The
     paper's value stands beside ours where it has the same data set and setting. Methods have the best of their trials;
-    a second row has them as published. A peer that cannot serve a request has a dash, and why.
+    a second row has them as published, GA, ICO, CVFU and the peer of the first seed. A peer that cannot serve a request has a dash, and why.
     """
     rows: list[dict[str, Any]] = []
     for task in e.tasks(labels=labels):
@@ -248,10 +248,10 @@ def paper_outcome(table: str, **where: Any) -> dict[str, str]:
 def table_6(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     """Table VI: the main setting, and with noise on the first party's images. Paper's numbers: CIFAR-10.
 
-    Methods as tuned, on clean data and without noise, and as published.
+    Methods as tuned, on clean data and without noise; FedORA's forms also as published.
     """
     settings = (("IID", "main", e.main), ("Non-IID", "noisy", e.main._replace(noise=e.party_noise)))
-    wanted = [(m, "") for m in CONTROLS] + [(m, label) for m in METHODS for label in ("", PUBLISHED)]
+    wanted = [(m, "") for m in (*CONTROLS, *METHODS)] + [(m, PUBLISHED) for m in FORMS]
     rows = []
     for method, label in wanted:
         for name, group, task in settings:

@@ -248,8 +248,8 @@ def test_tables_6_to_9_have_their_rows_and_the_papers_numbers(tiny):
         getattr(tables, f"table_{n}")(TINY, tiny.runs, *([tiny.speeds] if n == 7 else [])).set_index(columns)
         for n, columns in ((6, ["method", "setting"]), (7, ["variant"]), (8, ["samples", "method"]), (9, ["clip"]))
     )
-    both = [*map(shown, CONTROLS), *(f"{shown(m)}{of}" for m in METHODS for of in ("", f", {PUBLISHED}"))]
-    assert six.index.tolist() == [(name, setting) for name in both for setting in ("IID", "Non-IID")]
+    names = [*NAMES, *(f"{shown(m)}, {PUBLISHED}" for m in FORMS)]
+    assert six.index.tolist() == [(name, setting) for name in names for setting in ("IID", "Non-IID")]
     assert six.loc[("Retrain", "Non-IID"), PAPER] == "0.736 / 0.275 / 0.558 / 0.016"
     assert seven.index.tolist() == [*map(shown, CONTROLS), *ABLATIONS, *STEPS, PUBLISHED]
     assert seven.loc[FLOOR, "samples passed / FedORA's"] != seven.loc[FLOOR, "samples passed / FedORA's"]  # nan: none

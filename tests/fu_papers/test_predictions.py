@@ -344,11 +344,14 @@ def test_how_far_the_bound_is_where_it_is_tightest(limits, choice):
     """Runs without batches are not asked: their step is beyond the theorem's."""
 
     def one(limit, threshold, batch):
-        metrics = {"limits": {"printed": limit}, "starts": {fedora.STARTS[0]: {"rms": [9.0, 1.0]}}}
-        return SimpleNamespace(config={"batch": batch, "threshold": threshold}, metrics=metrics)
+        """The bound after the last step, tighter from one start."""
+        starts = {str(k): {"rms": [9.0, 1.0], "bounds": {"printed": [1.0, (1 + k) * limit]}} for k in (0, 1)}
+        return SimpleNamespace(config={"batch": batch, "threshold": threshold}, metrics={"starts": starts})
 
     records = [one(limits[0], None, 8), one(limits[1], 0.65, 8), one(0.0, None, 0)]
-    assert right(fedora.bound_over_measured(records)) == choice
+    answer = fedora.bound_over_measured(records)
+    assert right(answer) == choice
+    assert f"{limits[0]:.0f} to 1800 times, in 2 settings from two starts" in answer.data
 
 
 @pytest.mark.parametrize(("cycle", "choice"), [((3.0, 3.001), "a"), ((4.0, 4.0), "b"), ((1.7, 4.0), "c")])
