@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fu_papers.lab.record import Record
 from fu_papers.over_seeds import exact, judged, unknown
 from fu_papers.verdicts import ClaimResult, Theory
 

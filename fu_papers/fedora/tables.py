@@ -108,7 +108,8 @@ def table_4_5(e: Experiment, runs: pd.DataFrame, *, labels: bool) -> pd.DataFram
 
     Test accuracy is over the classes of which something is left (errata F10); all classes stand beside it. The
     paper's value stands beside ours where it has the same data set and setting. Methods have the best of their trials;
-    a second row has them as published, GA, ICO, CVFU and the peer of the first seed. A peer that cannot serve a request has a dash, and why.
+    a second row has them as published, GA, ICO, CVFU and the peer of the first seed. A peer that cannot serve a request
+    has a dash, and why.
     """
     rows: list[dict[str, Any]] = []
     for task in e.tasks(labels=labels):
