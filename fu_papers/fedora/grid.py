@@ -277,8 +277,8 @@ class Experiment(FedoraParameters):
     def published(self, runs: Mapping[Cell, dict[str, Any]]) -> dict[Cell, dict[str, Any]]:
         """Of the tuned runs of Tables IV to VII and IX, the same as published.
 
-        FedORA's forms with every seed, since what was tuned on clean data may lose a model with a backdoor in it; rivals
-        and peers in Tables IV and V, of the first seed.
+        FedORA's forms with every seed, since what was tuned on clean data may lose a model with a backdoor in it;
+        rivals and peers in Tables IV and V, of the first seed.
         """
         return {
             cell._replace(label=PUBLISHED): self.unlearning(

@@ -158,8 +158,8 @@ def bound_over_measured(records: Sequence[Record]) -> HTML:
     none = [each for r in noisy if r.config["threshold"] is None for each in over_measured(r)]
     because = (
         f"{min(times):.0f} to {max(times):.0f} times, in {len(noisy)} settings from two starts; {min(none):.0f} to "
-        f"{max(none):.0f} in the settings that unlearn nothing. No bound that is so far away tells good unlearning from "
-        "none, and it grows with every unlearning term that is added: *it is smallest for plain fine-tuning*."
+        f"{max(none):.0f} in the settings that unlearn nothing. No bound that is so far away tells good unlearning "
+        "from none, and it grows with every unlearning term that is added: *it is smallest for plain fine-tuning*."
     )
     return reveal(letter(min(times), (10, 100)), because)
 
