@@ -12,6 +12,7 @@ PLAIN = {
     "cvfu_rounds": [2],
     "few_shot_lrs": [0.001, 0.01],
     "sigmas": [0.05, 0.5],
+    "sigmas_vector": [5.0],
     "thresholds": [0.0],
 }
 

@@ -56,6 +56,7 @@ class FedoraParameters(Parameters):
     cvfu_rounds: Distinct[Count] = parameter("CVFU's epochs there")
     few_shot_lrs: Distinct[Positive] = parameter("few-shot unlearning's steps there")
     sigmas: Distinct[Positive] = parameter("first dual steps there, of the form whose threshold unseen samples set")
+    sigmas_vector: Distinct[Positive] = parameter("the same of the element-wise dual, which sees no threshold")
     thresholds: Distinct[Threshold] = parameter("FedORA's epsilon there")
     weights: Distinct[Positive] = parameter("beta in Fig. 8a", paper="0.5 to 20")
     ratios: Distinct[Share] = parameter("rho in Fig. 8b", paper="0 to 1")
