@@ -35,8 +35,8 @@ CURVES = {
     "CVFU": ("epochs", "cvfu_rounds"),
     "FedORA": ("threshold", "thresholds"),
 }
-# The same of FedORA's forms and the peer. The element-wise dual sees no threshold (errata F3), and of the calibrated form
-# unseen samples set it, whatever the weight is: what is left to choose of both is how fast the price answers.
+# The same of FedORA's forms and the peer. The element-wise dual sees no threshold (errata F3), and of the calibrated
+# form unseen samples set it, whatever the weight is: what is left to choose of both is how fast the price answers.
 CURVES_OF_FORMS = {
     "FedORA": CURVES["FedORA"],
     "FedORA reverse": CURVES["FedORA"],
