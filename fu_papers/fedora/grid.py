@@ -343,7 +343,7 @@ class Experiment(FedoraParameters):
         for task in self.tasks(labels=False):
             timed: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in (*BASELINES, "FedORA")}
             if task == self.main:
-                timed |= {label: ("FedORA", change) for label, change in (ABLATIONS | STEPS).items()}
+                timed |= {label: ("FedORA", change) for label, change in ABLATIONS.items()}
             wanted = ("method", "options", "trials", "change")
             configs = {label: self.tuned(task, self.seeds[0], m, **change) for label, (m, change) in timed.items()}
             runs[task] = {

@@ -16,7 +16,7 @@ from fu_papers.controls import AGAIN, DESTROYED, REFERENCES, other_seed
 from fu_papers.fedora import problem, stages
 from fu_papers.fedora import runs as fedora
 from fu_papers.fedora import speed as timing
-from fu_papers.fedora.choices import ABLATIONS, STEPS
+from fu_papers.fedora.choices import ABLATIONS
 from fu_papers.fedora.grid import BASELINES, METHODS, Task
 from fu_papers.fedora.problem import VerticalProblem
 from fu_papers.lab.context import RunContext
@@ -549,7 +549,7 @@ def speed(store):
 
 
 def test_speed_times_every_method_and_counts_what_a_separate_run_counts(store, speed):
-    assert set(speed["seconds"]) == {"Retrain", *BASELINES, *ABLATIONS, *STEPS}
+    assert set(speed["seconds"]) == {"Retrain", *BASELINES, *ABLATIONS}
     assert all(seconds > 0 for seconds in speed["seconds"].values())
     for method in (*BASELINES, "FedORA"):
         metrics = unlearn(store, method).metrics
