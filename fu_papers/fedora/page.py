@@ -44,10 +44,12 @@ def five_sentences(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) 
     samples, classes = (e.tasks(labels=labels) for labels in (False, True))
     pays = f"where classes lose samples, {paid(samples)}" + f"; where they go, {paid(classes)}" * bool(classes)
     attacked, attacked_retrained, attacked_before = three("mia", 100)
-    back = {m: with_backdoor(_of(runs, tasks, m)) for m in (OURS, "Retrain", "Original")}
-    fooled, fooled_retrained, fooled_before = (f"{found.kept.asr.mean():.1f}" for found in back.values())
-    gone = f"of its {back[OURS].n} models with a backdoor {back[OURS].diverged} diverged and {back[OURS].ruined} more "
-    gone += f"lost {TOO_MUCH}, and are left out"
+    back = with_backdoor(_of(runs, tasks, OURS))  # everybody's success where our model is of use
+    answered = (f"{back.kept[name].mean():.1f}" for name in ("asr", "asr_retrain", "asr_original"))
+    fooled, fooled_retrained, fooled_before = answered
+    gone = f"of its {back.n} models with a backdoor {back.diverged} diverged and {back.ruined} more lost {TOO_MUCH}, "
+    gone += "and are left out of all three"
+    idle_runs = sum(end["iterations"] == 0 for end in ended)
     sentences = (
         f"**Forgetting**: in {counts[OURS]} of {len(tasks)} settings {shown(OURS)}, ends within half of doing "
         f"nothing's distance to Retrain, above it or below, by intervals over seeds; {others}. Its accuracy on what is "
@@ -60,8 +62,8 @@ def five_sentences(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) 
         f"nothing {attacked_before} %), a backdoor succeeds in {fooled} % (Retrain {fooled_retrained} %, doing nothing "
         f"{fooled_before} %; {gone}).",
         f"**Price and certificate**: Retrain passes {gain.min():.1f} to {gain.max():.1f} times as many samples; the "
-        f"constraint was met by the last score in {met} of {len(ended)} runs, which says nothing about the distance to "
-        "Retrain.",
+        f"constraint was met by the last score in {met} of {len(ended)} runs, in {idle_runs} of them before the first "
+        "step, which says nothing about the distance to Retrain.",
     )
     return "\n".join(f"{number}. {sentence}" for number, sentence in enumerate(sentences, start=1))
 

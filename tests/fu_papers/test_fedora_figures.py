@@ -854,6 +854,17 @@ def test_the_five_sentences_are_those_of_the_records(tiny):
     assert f"Retrain's {np.mean(retrained):.1f} %;" in lines[1]
     better = tiny.runs.assign(test=tiny.runs.test.where(tiny.runs.method != "FedORA", 99.0))
     assert "its test accuracy is 99.0 %" in page.five_sentences(TINY, better, tiny.unlearnings)
+    assert "runs, in 0 of them before the first step" in lines[4]
+    ours = tiny.runs.method == "FedORA"
+    lost = (tiny.runs.request == MAIN.request) & ours  # where ours is ruined, nobody's backdoor is in the means
+    success = {"asr": 90.0, "asr_retrain": 80.0, "asr_original": 70.0, "poisoned_test": 0.0}
+    planted = tiny.runs.assign(
+        asr=1.0, asr_retrain=2.0, asr_original=3.0, poisoned_test=80.0, poisoned_test_retrain=80.0
+    )
+    planted = planted.assign(poisoned_diverged=False)
+    planted.loc[lost, list(success)] = list(success.values())
+    said = "a backdoor succeeds in 1.0 % (Retrain 2.0 %, doing nothing 3.0 %;"
+    assert said in page.five_sentences(TINY, planted, tiny.unlearnings)
 
 
 def test_other_parties_stand_beside_the_two_halves(tiny):
