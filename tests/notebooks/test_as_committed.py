@@ -4,6 +4,7 @@ import ast
 import base64
 import hashlib
 import inspect
+import itertools
 import re
 
 import nbformat
@@ -131,6 +132,21 @@ def test_one_cell_is_checked_by_nbval_and_its_output_is_kept(notebook):
     assert "keep_output" in cell.metadata.tags
     assert cell.outputs
     assert cell is [cell for cell in code(notebook) if EXERCISE not in cell.metadata.get("tags", [])][-1]
+
+
+def test_what_closing_checks_print_was_not_overwritten_on_the_way(notebook):
+    """In notebook 03 the result "by hand" was, by a caption's part of the same name, and nobody saw it."""
+    cells = [ast.parse(cell.source).body for cell in code(notebook)]
+    *_, closing = code(notebook, "nbval-check-output")
+    printed = {node.id for node in ast.walk(ast.parse(closing.source)) if isinstance(node, ast.Name)}
+    bound = [
+        target.id
+        for statement in itertools.chain(*cells)
+        if isinstance(statement, ast.Assign)  # what is added to by |= has been there
+        for target in statement.targets
+        if isinstance(target, ast.Name) and target.id in printed
+    ]
+    assert sorted(bound) == sorted({*bound})
 
 
 def test_no_code_cell_is_long(notebook):
