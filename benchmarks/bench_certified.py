@@ -1,6 +1,6 @@
 """Fig. 2 of Certified DFL at the paper's sizes: what DU and one round of fine-tuning save against retraining.
 
-    python benchmarks/bench_certified.py             # a quarter of an hour: writes benchmarks/certified.csv
+    python benchmarks/bench_certified.py             # ten minutes or so: writes benchmarks/certified.csv
     python benchmarks/bench_certified.py --quick     # a look: 2,000 images of each set, nothing written
 
 All images of MNIST, Fashion-MNIST and CIFAR-10, batches of 100, and as many rounds of one epoch as the `paper`
