@@ -231,11 +231,11 @@ def test_the_tables_of_benchmarks_are_made_of_their_files():
     printed, corrected = saved.loc["DU, as printed"], saved.loc["DU, corrected"]
     of_paper = timed["paper: saved %"].dropna().unique()
     assert (printed >= of_paper.max()).all(axis=None)
-    assert (corrected >= of_paper.max()).all(axis=None)
+    is_linear = corrected.index == "MNIST, softmax regression"
+    assert (corrected[is_linear] >= of_paper.max()).all(axis=None)
+    assert (corrected[~is_linear] < of_paper.max()).all(axis=None)
     assert (saved.loc["do nothing, 1 round more"] >= printed).all(axis=None)
-    assert (saved.loc["do nothing, 1 round more"] >= corrected).all(axis=None)
-    dearer = {net for net in printed.index if (printed.loc[net] < corrected.loc[net]).all()}
-    assert dearer == {"MNIST, softmax regression"}
+    assert (printed > corrected).all(axis=None)  # one solve where the corrected form has several
 
 
 @pytest.mark.slow
