@@ -46,6 +46,9 @@ plan: $(READY) ## List what reproduce would do: runs, disk, hours on this device
 figures: $(READY) ## Draw them again from the committed records, computing nothing
 	$(SETTINGS) $(PY) -m fu_papers --profile $(PROFILE) --paper $(PAPER) --figures-only
 
+# What small nets compute is no faster with more threads, and many times slower beside other work.
+ONE_THREAD := OMP_NUM_THREADS=$(or $(OMP_NUM_THREADS),1)
+
 # One thread each: the test processes share the cores, and sums keep their order. What takes longest begins (tests/conftest.py).
 # Papers' notebooks are drawn from the committed records; that notebooks compute from nothing is tested in tests/notebooks.
 TEST := OMP_NUM_THREADS=1 FU_FIGURES="$(CURDIR)/runs/test-figures" $(PY) -m pytest --durations=25 -n $(or $(JOBS),auto) --dist loadscope --no-loadscope-reorder
@@ -63,7 +66,7 @@ $(SLURM)/.ready: tests/slurm/requirements.txt $(READY)
 	@touch $@
 
 notebooks: $(READY) ## Run the notebooks in place at their defaults, to commit them with their figures
-	$(SETTINGS) $(PY) -m jupyter nbconvert --to notebook --execute --inplace \
+	$(ONE_THREAD) $(SETTINGS) $(PY) -m jupyter nbconvert --to notebook --execute --inplace \
 	  --ExecutePreprocessor.record_timing=False $(NOTEBOOKS)
 
 data: $(READY) ## Download SETS="mnist adult ..." into DATA; without SETS, list them
@@ -71,7 +74,7 @@ data: $(READY) ## Download SETS="mnist adult ..." into DATA; without SETS, list 
 
 # From here and not from notebooks/: links to docs/ and to claims lead out of that folder, and what is outside opens nowhere.
 lab: $(READY) ## Open the notebooks in JupyterLab
-	$(SETTINGS) $(PY) -m jupyterlab --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
+	$(ONE_THREAD) $(SETTINGS) $(PY) -m jupyterlab --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
 
 lint: $(READY) ## Check style and types
 	$(PY) -m ruff check

@@ -277,6 +277,15 @@ def test_parameters_settings_and_interpreter_reach_the_kernel(lab, capsys, monke
     assert "FU_FIGURES_ONLY" not in os.environ
 
 
+@pytest.mark.parametrize(("given", "threads"), [("", "1"), ("3", "3")])
+def test_what_a_notebook_computes_itself_has_one_thread_unless_told_otherwise(lab, monkeypatch, given, threads):
+    monkeypatch.setenv("OMP_NUM_THREADS", given)
+    lab(
+        f"import os, torch\nassert os.environ['OMP_NUM_THREADS'] == {threads!r}\nassert torch.get_num_threads() <= {threads}"
+    )
+    assert reproduce.main([]) == 0
+
+
 def test_a_failing_cell_is_named_its_output_kept_and_the_others_run(lab, capsys):
     lab("first = 1\nprint('before')", "\nvalues = [1]\nvalues[first]", "print('after')", paper="broken", number=1)
     root = lab("print('I ran')", paper="sound", number=2)
