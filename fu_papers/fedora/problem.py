@@ -26,6 +26,7 @@ HALVES = "2"  # as many passive parties as in the paper
 FIRST_COLUMNS = {"adult": 53}
 LOCAL = tuple(f.name for f in fields(ClientOpt) if f.name != "epochs")  # which are those of the whole training
 DATA_KEYS = ("dataset", "n_train", "n_val", "n_test", "noise", "split")
+PROBLEM_KEYS = (*DATA_KEYS, "bottom", "dp_std", "dp_clip", "seed", "request", "poison")
 
 
 # --- triggers and noise ----------------------------------------------------------------------------------------------
@@ -141,9 +142,9 @@ def rows_of_request(request: str, dataset: Dataset) -> Rows:
 # --- a problem -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class VerticalProblem:
-    """A run's data, parties with fresh nets, and what they are to forget.
+    """A run's data, parties with fresh nets, and what they are to forget. Runs about the same share one.
 
     clean: without triggers; test, validation: features (n, ...), one tensor per passive party; deletion: None if
     nothing is to be forgotten; removed: the classes of which nothing is left.
@@ -162,26 +163,7 @@ class VerticalProblem:
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> VerticalProblem:
         """The problem of a run's config. Random: the nets' parameters, from the config's seed."""
-        clean, x, y = _dataset(*(config[key] for key in DATA_KEYS))
-        blocks = column_blocks(clean, config["split"])
-        parties, test = deal(clean, bottom=config["bottom"], seed=config["seed"], blocks=blocks, device=device())
-        if config["poison"]:
-            parties = holding(parties, poisoned(clean, rows_of_request(config["poison"], clean)[0]), blocks)
-        if config["dp_std"]:
-            parties = with_noise(parties, config)
-        request = Request.parse(config["request"])
-        forget = rows_of_request(config["request"], clean)  # by their own labels, whatever a trigger made of them
-        return cls(
-            clean=clean,
-            blocks=blocks,
-            parties=parties,
-            test=test,
-            y_test=clean.y_test.to(device()),
-            validation=[x_k.to(device()) for x_k in split_features(x, blocks)],
-            y_validation=y.to(device()),
-            deletion=Deletion.of(VerticalFederation(parties, ClientOpt()).clients, forget) if forget else None,
-            removed=request.labels(clean.classes) if request.percent == 100 else (),
-        )
+        return _problem(tuple((key, config[key]) for key in PROBLEM_KEYS), str(device()))
 
     @property
     def forget(self) -> Tensor:
@@ -225,6 +207,31 @@ class VerticalProblem:
         """
         local = ClientOpt(**{key: config[key] for key in LOCAL})
         return VerticalFederation(parties or self.parties, local, config["seed"], Boundary(name=name))
+
+
+@lru_cache(maxsize=4)  # dealing out images takes as long as a short run
+def _problem(values: tuple[tuple[str, Any], ...], place: str) -> VerticalProblem:
+    config = dict(values)
+    clean, x, y = _dataset(*(config[key] for key in DATA_KEYS))
+    blocks = column_blocks(clean, config["split"])
+    parties, test = deal(clean, bottom=config["bottom"], seed=config["seed"], blocks=blocks, device=place)
+    if config["poison"]:
+        parties = holding(parties, poisoned(clean, rows_of_request(config["poison"], clean)[0]), blocks)
+    if config["dp_std"]:
+        parties = with_noise(parties, config)
+    request = Request.parse(config["request"])
+    forget = rows_of_request(config["request"], clean)  # by their own labels, whatever a trigger made of them
+    return VerticalProblem(
+        clean=clean,
+        blocks=blocks,
+        parties=parties,
+        test=test,
+        y_test=clean.y_test.to(place),
+        validation=[x_k.to(place) for x_k in split_features(x, blocks)],
+        y_validation=y.to(place),
+        deletion=Deletion.of(VerticalFederation(parties, ClientOpt()).clients, forget) if forget else None,
+        removed=request.labels(clean.classes) if request.percent == 100 else (),
+    )
 
 
 def holding(parties: Parties, dataset: Dataset, blocks: list[Tensor]) -> Parties:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fu_core.errors import ConfigError, NumericalFailure
-from fu_core.evaluation.membership import fit_attack, half_of_each_class, shadow
+from fu_core.evaluation.membership import Attack, fit_attack, half_of_each_class, shadow
 from fu_core.federation.meter import Meter
 from fu_core.federation.vertical import Boundary, Parties, Vectors, VerticalFederation, outputs, predict, split_features
 from fu_core.federation.vertical import train as train_parties
@@ -33,6 +35,7 @@ from fu_papers.fedora.problem import DATA_KEYS, LOCAL, VerticalProblem, data_has
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.device import device
 from fu_papers.lab.record import Needs, Record, run_function
+from fu_papers.lab.store import RecordStore
 
 TRAINING_KEYS = (*DATA_KEYS, "bottom", "dp_std", "dp_clip", "epochs", *LOCAL, "seed", "request", "poison")
 ENDING = ("outcome", "iterations", "score", "epsilon")  # of what FedORA notes about how it ended
@@ -217,7 +220,7 @@ def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, A
         told |= {"diverged": lost} if (lost := diverged(notes)) else {}
         told |= {"ended": {name: notes[name] for name in ENDING if name in notes}} if "outcome" in notes else {}
     costs = {"images": cost.images, "up": cost.bytes_up, "down": cost.bytes_down, "kept": cost.storage}
-    return {**evaluate(p, result, original, retrained), **costs, **told}, None
+    return {**evaluate(p, result, original, retrained, attack_of(p, context)), **costs, **told}, None
 
 
 def _missing(value: object) -> bool:
@@ -236,7 +239,9 @@ def served(
     return serve_request(method, Trained(f, watch=watch), p.asked, **options, **given)
 
 
-def evaluate(p: VerticalProblem, parties: Parties, original: Parties, retrained: Parties | None) -> dict[str, Any]:
+def evaluate(
+    p: VerticalProblem, parties: Parties, original: Parties, retrained: Parties | None, attack: Attack
+) -> dict[str, Any]:
     """Utility, forgetting and closeness to retraining.
 
     test: percent over the classes of which something is left (errata F10), test_all over all, test_affected over those
@@ -265,25 +270,36 @@ def evaluate(p: VerticalProblem, parties: Parties, original: Parties, retrained:
     x = triggered(p.clean, p.clean.x_test)[others.cpu()]
     stamped = predict(parties, [x_k.to(device()) for x_k in split_features(x, p.blocks)])
     metrics["asr"] = _percent(stamped.argmax(dim=1) == p.target)
-    return metrics | _membership(p, parties, original, logits, forgotten)
+    return metrics | _attacked(p, parties, attack, logits, forgotten)
 
 
-def _membership(
-    p: VerticalProblem, parties: Parties, original: Parties, logits: Tensor, forgotten: Tensor
+def attack_of(p: VerticalProblem, context: RunContext) -> Attack:
+    """The paper's attack, learnt on the original model's outputs; the same for every method (methods 5.4)."""
+    return _fitted(p, str(context.store.root), context.needed_record("original").key)
+
+
+@lru_cache(maxsize=4)
+def _fitted(p: VerticalProblem, root: str, key: str) -> Attack:
+    original = p.parties.having(_vectors(RecordStore(Path(root)).tensors(key)))
+    known = _known(p)
+    members = p.retain[torch.randperm(len(p.retain), generator=stream(0, "members")).to(device())[: int(known.sum())]]
+    inside = outputs(original, members), original.active.y[members]
+    return fit_attack([inside], [(predict(original, p.test)[known], p.y_test[known])], seed=0)
+
+
+def _known(p: VerticalProblem) -> Tensor:
+    """Which test samples the attacker learns from; on the others it is tested."""
+    return half_of_each_class(p.y_test, "attacker's half")
+
+
+def _attacked(
+    p: VerticalProblem, parties: Parties, attack: Attack, logits: Tensor, forgotten: Tensor
 ) -> dict[str, float]:
-    """The paper's attack: learnt on the original model's outputs, applied to the unlearned model's (methods 5.4)."""
-    y = p.y_test
-    half = half_of_each_class(y, "attacker's half")
-    members = p.retain[torch.randperm(len(p.retain), generator=stream(0, "members")).to(device())[: int(half.sum())]]
-    attack = fit_attack(
-        [(outputs(original, members), original.active.y[members])],
-        [(predict(original, p.test)[half], y[half])],
-        seed=0,
-    )
-    unseen = ~half & torch.isin(y, p.labels_to_forget)
+    """The attack on an unlearned model, of whose outputs it has seen none."""
+    unseen = ~_known(p) & torch.isin(p.y_test, p.labels_to_forget)
     if not unseen.any():
-        raise ConfigError(f"n_test must leave test samples of the classes to be forgotten, got none of {len(y)}")
-    result = shadow(attack, (forgotten, parties.active.y[p.forget]), (logits[unseen], y[unseen]))
+        raise ConfigError(f"n_test must leave test samples of the classes to be forgotten, got none of {len(unseen)}")
+    result = shadow(attack, (forgotten, parties.active.y[p.forget]), (logits[unseen], p.y_test[unseen]))
     return {"mia": result.balanced_accuracy, "mia_fraction": result.fraction, "mia_auc": result.auc}
 
 
