@@ -23,6 +23,7 @@ SLACK = 1.5  # pixels that two things may share
 def faults(fig: Figure) -> list[str]:
     """All that is wrong with `fig`, in words; empty for a good picture."""
     fig.draw_without_rendering()
+    fig.set_layout_engine("none")  # what is laid out stays so, and is not laid out again by whoever looks
     return [*covered(fig), *outside(fig), *overprinted(fig), *alike(fig), *below(fig)]
 
 
