@@ -13,7 +13,7 @@ from fu_core.federation.meter import Meter
 from fu_core.models.flat import FlatModel, Standardize
 from fu_core.models.linear import mlp, softmax_regression, unit_softmax
 from fu_core.unlearning.certificate import residual_radius
-from fu_core.unlearning.curvature import dense_curvature
+from fu_core.unlearning.curvature import dense_curvature, mean_gradient
 from fu_core.unlearning.sums import Bounds, Sums, as_linear, descend, loss_bounds, minimise, sum_cost
 from tests.certified_peers_lab import federation, logistic, minimum, softmax, without
 from tests.ridge import L2, Ridge
@@ -31,6 +31,21 @@ def test_gradient_and_product_are_those_of_the_mean_over_all_samples():
     torch.testing.assert_close(sums.product(w)(v), f.model.hvp(w, v, x, y), **EXACT)
     X = nn.functional.normalize(x, dim=1)
     torch.testing.assert_close(sums.gram(), X.T @ X, **EXACT)
+
+
+@pytest.mark.parametrize("sizes", [(7, 0, 30), (700, 0, 900)], ids=["few samples each", "many"])
+def test_clients_summed_as_one_give_the_sum_over_clients(sizes):
+    f = federation(softmax().model, sizes, 4, 3, 0, False)
+    linear, meter = as_linear(f), Meter()
+    w, v = torch.randn(2, f.model.d, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    sums = Sums(linear.having(meter=meter))
+    shares = {i: len(y) / sum(sizes) for i, (_, y) in linear.clients.items() if len(y)}
+    gradients = [share * mean_gradient(linear.model, w, linear.clients[i]) for i, share in shares.items()]
+    torch.testing.assert_close(sums.gradient(w), sum(gradients), **EXACT)
+    products = [share * linear.model.hvp(w, v, *linear.clients[i]) for i, share in shares.items()]
+    torch.testing.assert_close(sums.product(w)(v), sum(products), **EXACT)
+    torch.testing.assert_close(sums.gram(), sum(x.T @ x for x, _ in linear.clients.values()), **EXACT)
+    assert (meter.images, meter.products) == (sum(sizes), sum(sizes))
 
 
 def test_a_sum_costs_a_server_two_vectors_per_client_and_peers_two_per_link_of_a_tree():
