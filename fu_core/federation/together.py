@@ -140,7 +140,7 @@ def _way(f: Federation, how: str, device: torch.device, clients: int) -> str:
     dense = f.model.dense_tail is not None and f.local.augmentation == "none"  # which changes what features are made of
     if how == "dense" and not dense:
         raise UnsupportedModel(
-            "how='dense' needs classification by nn.Linear and ReLU in turn, after layers without parameters, "
+            "how='dense' needs nn.Linear and ReLU in turn, after layers without parameters, no segmentation, "
             "and no augmentation"
         )
     if how != "auto":
@@ -275,7 +275,7 @@ def dense_gradients(model: FlatModel, layers: Layers, x: Tensor, y: Tensor, weig
     """`vmap_gradients` of layers that alternate with ReLU, written out: autograd spends most of a step on bookkeeping.
 
     x: features (K, B, p). Forward `h_l = relu(h_{l-1} W_l' + b_l)`; backward, from `r = softmax(z) - onehot(y)` on,
-    the gradients `r' h_{l-1}` and `sum r`, and `r <- (r W_l) * [h_{l-1} > 0]`.
+    the gradients `r' h_{l-1}` and `sum r`, and `r <- (r W_l) * [h_{l-1} > 0]`. Of a regression `r = z - y`.
     """
     names = model.dense_layers
     inputs, z = [x], x
@@ -284,9 +284,12 @@ def dense_gradients(model: FlatModel, layers: Layers, x: Tensor, y: Tensor, weig
         z = torch.baddbmm(layers[bias].unsqueeze(1), z, product) if bias in layers else torch.bmm(z, product)
         if k < len(names):
             inputs.append(z := z.relu_())
-    r = z.sub_(z.amax(dim=2, keepdim=True)).exp_()  # (K, B, classes)
-    r /= r.sum(dim=2, keepdim=True)  # softmax(z), which as one call takes two to four times as long for ten classes
-    r.scatter_add_(2, y.unsqueeze(2), r.new_full((), -1.0).expand(*y.shape, 1))
+    if model.task == "regression":
+        r = z.sub_(y.unsqueeze(2))
+    else:
+        r = z.sub_(z.amax(dim=2, keepdim=True)).exp_()  # (K, B, classes)
+        r /= r.sum(dim=2, keepdim=True)  # softmax(z), which as one call takes two to four times as long for ten classes
+        r.scatter_add_(2, y.unsqueeze(2), r.new_full((), -1.0).expand(*y.shape, 1))
     r *= _shares(z[..., 0], weights).unsqueeze(2)
     gradients: Layers = {}
     for (weight, bias), h in zip(reversed(names), reversed(inputs), strict=True):

@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from fu_core.errors import CertificateViolation, NumericalFailure, UnsupportedModel, check_positive
@@ -25,7 +24,7 @@ from fu_core.federation.local import Client
 from fu_core.federation.meter import Meter
 from fu_core.models.flat import FlatModel
 from fu_core.request import Deletion
-from fu_core.unlearning.curvature import mean_gradient
+from fu_core.unlearning.curvature import weighted_gradient
 from fu_core.unlearning.gaussian_mechanism import check_probability, composed_mu, gaussian_sigma, gdp_epsilon
 from fu_core.unlearning.noise import Draw, Noise
 
@@ -243,9 +242,9 @@ def retained_gradient(
     model: FlatModel, w: Tensor, deletion: Deletion, *, objective: str = "clients", meter: Meter | None = None
 ) -> Tensor:
     """grad f_r(w) (d,), summed over the retaining clients with their weights a_i."""
-    weights, count = retained_weights(deletion.kept, objective), (meter or Meter()).train
-    shares = [weights[i] * mean_gradient(model, w, data, count=count) for i, data in deletion.kept.items()]
-    return torch.stack(shares).sum(dim=0)
+    weights = retained_weights(deletion.kept, objective)
+    parts = [(weights[i], data) for i, data in deletion.kept.items()]
+    return weighted_gradient(model, w, parts, count=(meter or Meter()).train)
 
 
 def residual_radius(model: FlatModel, w: Tensor, deletion: Deletion, *, objective: str = "clients") -> float:

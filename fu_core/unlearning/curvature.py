@@ -79,7 +79,7 @@ class _Seen(NamedTuple):
     """What a batch looks like at w, the same for every product: with n samples, L layers."""
 
     inputs: list[Tensor]  # h_0, ..., h_{L-1} (n, in)
-    p: Tensor  # (n, classes)
+    p: Tensor | None  # (n, classes); None: a regression
     back: list[Tensor]  # r_1, ..., r_L (n, out), each sample with its share
     share: Tensor  # (n,)
 
@@ -114,7 +114,8 @@ def _written_out(
     """The product of layers z_l = W_l h_{l-1} + b_l with h_l = relu(z_l) between them, by hand (Pearlmutter 1994).
 
     Backpropagation, r_L = softmax(z_L) - onehot(y) and r_{l-1} = [h_{l-1} > 0] W_l' r_l, gives the gradients
-    r_l h_{l-1}'. Along v = (V_l, c_l) they change by what follows; terms with r_l belong to the Hessian alone:
+    r_l h_{l-1}'. Along v = (V_l, c_l) they change by what follows; terms with r_l belong to the Hessian alone; of a
+    regression r_L = z_L - y and dr_L = dz_L:
 
         dz_l = V_l h_{l-1} + c_l + W_l dh_{l-1}             dh_l = [h_l > 0] dz_l
         dr_L = [diag(p) - p p'] dz_L                        dr_{l-1} = [h_{l-1} > 0] (W_l' dr_l + V_l' r_l)
@@ -134,8 +135,9 @@ def _written_out(
             z = linear(inputs[-1], at_w[weight], at_w.get(bias))
             if k < len(layers):
                 inputs.append(z.relu())
-        p = z.softmax(dim=1)
-        back = [share[:, None] * (p - one_hot(y, p.shape[1]))]
+        p = None if model.task == "regression" else z.softmax(dim=1)
+        missed = z - y.reshape(z.shape) if p is None else p - one_hot(y, p.shape[1])
+        back = [share[:, None] * missed]
         for (weight, _), h in zip(reversed(layers[1:]), reversed(inputs[1:]), strict=True):
             back.append((back[-1] @ at_w[weight]) * (h > 0))
         return _Seen(inputs, p, back[::-1], share)
@@ -155,8 +157,12 @@ def _written_out(
                 dz += dh @ at_w[weight].T
             if layer < len(layers):
                 moved.append(dz * (seen.inputs[layer] > 0)[:, None])
-        p = seen.p[:, None]
-        dr = seen.share[:, None, None] * p * (dz - (p * dz).sum(dim=2, keepdim=True))
+        share = seen.share[:, None, None]
+        if seen.p is None:
+            dr = share * dz
+        else:
+            p = seen.p[:, None]
+            dr = share * p * (dz - (p * dz).sum(dim=2, keepdim=True))
         for (weight, bias), h, dh, r in zip(
             reversed(layers), reversed(seen.inputs), reversed(moved), reversed(seen.back), strict=True
         ):
@@ -175,7 +181,7 @@ def _written_out(
         into, directions = _layers_of(tail, total), _layers_of(tail, V)
         for seen in batches:
             along(directions, seen, into)
-            yield len(seen.p)
+            yield len(seen.share)
 
     return add
 
@@ -225,6 +231,34 @@ def mean_gradient(
         total.add_(model.grad(w, model.arrange(x_b), y_b), alpha=len(y_b) / len(y))
         if count is not None:
             count(len(y_b))
+    return total.to(w.dtype)
+
+
+def weighted_gradient(
+    model: FlatModel,
+    w: Tensor,
+    parts: Sequence[tuple[float, Client]],
+    *,
+    batch_size: int = 500,
+    count: Callable[[int], None] | None = None,
+) -> Tensor:
+    """`sum_k weight_k grad f_k(w)` (d,), f_k the mean loss over the samples of part k. Summed in float64.
+
+    parts: (weight, (x, y)) per client. Where w is float64 and clients hold less than a batch each, batches span
+    clients: the same sum in another order, which shows in the last digits alone, and several times faster.
+    """
+    total = torch.zeros(model.d, dtype=torch.float64, device=w.device)
+    few = len(parts) > 1 and sum(len(y) for _, (_, y) in parts) < batch_size * len(parts)
+    if few and w.dtype == torch.float64:
+        leaf = w.detach().requires_grad_()
+        for x, y, share in _batches(parts, batch_size):
+            losses = model.sample_losses(model.logits(leaf, model.arrange(x)), y)
+            total += torch.autograd.grad(losses.dot(share.to(w.device)), leaf)[0]
+            if count is not None:
+                count(len(y))
+        return total.add_(w, alpha=model.l2 * sum(weight for weight, _ in parts))
+    for weight, data in parts:
+        total.add_(mean_gradient(model, w, data, batch_size=batch_size, count=count), alpha=weight)
     return total.to(w.dtype)
 
 

@@ -12,7 +12,6 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -24,11 +23,8 @@ from fu_core.federation.local import Client
 from fu_core.federation.server import FedOpt
 from fu_core.models.flat import FlatModel
 from fu_core.models.linear import UnitLength
-from fu_core.request import joined
 from fu_core.unlearning.certificate import softmax_constants, strong_convexity
-from fu_core.unlearning.curvature import Product, curvature_product, mean_gradient
-
-FEW = 500  # samples of a client, on average: as many as one batch of a gradient holds
+from fu_core.unlearning.curvature import Product, curvature_product, weighted_gradient
 
 
 class Vectors(NamedTuple):
@@ -65,16 +61,14 @@ class Sums:
 
     def gradient(self, w: Tensor) -> Tensor:
         """grad f(w) (d,), in float64. Deterministic; one sum."""
-        f, total = self.f, torch.zeros(len(w), dtype=torch.float64, device=w.device)
-        for share, data in self._summands:
-            total.add_(mean_gradient(f.model, w, data, count=f.meter.train), alpha=share)
+        total = weighted_gradient(self.f.model, w, self._parts, count=self.f.meter.train)
         self._sent(w)
-        return total.to(w.dtype)
+        return total
 
     def product(self, w: Tensor) -> Product:
         """v -> H v (d,), H the Hessian of f at w. Deterministic; one sum per product."""
         f = self.f
-        exact = curvature_product(f.model, w, self._summands, batch_size=512, count=f.meter.differentiate)
+        exact = curvature_product(f.model, w, self._parts, batch_size=512, count=f.meter.differentiate)
 
         def product(v: Tensor) -> Tensor:
             self._sent(v)
@@ -84,23 +78,14 @@ class Sums:
 
     def gram(self) -> Tensor:
         """X'X (p, p) of all samples' features X (n, p). One sum of a matrix, as of p^2 / d vectors."""
-        f = self.f
-        total = torch.stack([x.T @ x for _, (x, _) in self._summands]).sum(dim=0)
+        total = torch.stack([x.T @ x for _, (x, _) in self._parts]).sum(dim=0)
         self._sent(total)
         return total
 
-    @cached_property
-    def _summands(self) -> list[tuple[float, Client]]:
-        """Share in f and samples of everybody who holds some.
-
-        Many clients with few samples each are summed as one, which is the same sum in another order: in float64 that
-        shows in the last digits alone, and is several times faster. What is sent is counted by client all the same.
-        """
-        holding = {i: data for i, data in self.f.clients.items() if len(data[1])}
-        in_double = all(x.dtype == torch.float64 for x, _ in holding.values())
-        if in_double and len(holding) > 1 and self.n <= FEW * len(holding):
-            return [(1.0, joined(holding))]
-        return [(len(y) / self.n, (x, y)) for x, y in holding.values()]
+    @property
+    def _parts(self) -> list[tuple[float, Client]]:
+        """n_i / n and the samples of everybody who holds some."""
+        return [(len(y) / self.n, (x, y)) for x, y in self.f.clients.values() if len(y)]
 
     def _sent(self, vector: Tensor) -> None:
         cost = sum_cost(self.network or self.f)

@@ -26,7 +26,7 @@ from torch import Tensor
 from fu_core.errors import InvalidRequest, NumericalFailure
 from fu_core.federation.local import Client
 from fu_core.models.flat import FlatModel
-from fu_core.unlearning.curvature import mean_gradient
+from fu_core.unlearning.curvature import weighted_gradient
 from fu_core.unlearning.krylov import Damped, Krylov
 
 TRIES = 60  # doublings of damping: a factor of 10^18
@@ -150,5 +150,4 @@ def _value(model: FlatModel, w: Tensor, data: Sequence[tuple[float, Client]], co
 
 
 def _slope(model: FlatModel, w: Tensor, data: Sequence[tuple[float, Client]], count: Count | None) -> Tensor:
-    shares = [weight * mean_gradient(model, w, part, count=count) for weight, part in data if weight]
-    return torch.stack(shares).sum(dim=0)
+    return weighted_gradient(model, w, [(weight, part) for weight, part in data if weight], count=count)

@@ -107,12 +107,19 @@ def linear(images):
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("hidden", [(), (8,), (8, 5)])
 @pytest.mark.parametrize("l2", [0.0, 0.3])
-def test_written_out_backpropagation_equals_the_loop(linear, opt, bias, hidden, l2):
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_written_out_backpropagation_equals_the_loop(linear, opt, bias, hidden, l2, task):
     widths = (64, *hidden)
     dense = [part for fan in pairwise(widths) for part in (nn.Linear(*fan, bias=bias), nn.ReLU())]
-    layers = *linear.model.module[1][:-1], *dense, nn.Linear(widths[-1], 3, bias=bias)
-    model = FlatModel(nn.Sequential(*layers), l2=l2)
-    clients = {i: (x.double() / 255, y) for i, (x, y) in linear.clients.items()}
+    layers = (
+        *linear.model.module[1][:-1],
+        *dense,
+        nn.Linear(widths[-1], 3 if task == "classification" else 1, bias=bias),
+    )
+    model = FlatModel(nn.Sequential(*layers), task, l2=l2)
+    clients = {
+        i: (x.double() / 255, y if task == "classification" else y.double()) for i, (x, y) in linear.clients.items()
+    }
     W = torch.stack([model.init(k, torch.float64) for k in range(3)])
     check_same_as_the_loop("dense", linear.having(model=model, clients=clients, local=opt), W, ids=[1, 2, 0])
 
@@ -140,10 +147,10 @@ def test_dense_is_refused_where_it_would_be_wrong(linear, why):
                 "tanh": FlatModel(nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.Tanh(), nn.Linear(4, 3))),
                 "convolution": FlatModel(nn.Sequential(nn.Conv2d(1, 1, 3), nn.Flatten(), nn.Linear(36, 3))),
                 "dropout": FlatModel(nn.Sequential(nn.Dropout(0.5), *f.model.module)),
-                "task": FlatModel(f.model.module, task="regression"),
+                "task": FlatModel(f.model.module, task="segmentation"),
             }[why]
         )
-    with pytest.raises(UnsupportedModel, match="how='dense' needs classification"):
+    with pytest.raises(UnsupportedModel, match=r"how='dense' needs nn\.Linear"):
         train_round(f, f.model.init(0), 1)
 
 

@@ -13,7 +13,13 @@ from fu_core.models.flat import FlatModel, Standardize
 from fu_core.models.linear import UnitLength, softmax_regression
 from fu_core.models.resnet import SmallResNet
 from fu_core.unlearning import curvature
-from fu_core.unlearning.curvature import MATRICES, curvature_product, dense_curvature, fisher_diagonal
+from fu_core.unlearning.curvature import (
+    MATRICES,
+    curvature_product,
+    dense_curvature,
+    fisher_diagonal,
+    weighted_gradient,
+)
 
 EXACT = {"rtol": 1e-9, "atol": 1e-12}
 SIZES, WEIGHTS = (7, 3, 5), (0.2, 0.5, 0.1)  # weights neither proportional to the sizes nor summing to one
@@ -126,14 +132,16 @@ def test_small_weights_are_weights_all_the_same():
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("widths", [[3], [5, 3], [6, 5, 3]])
 @pytest.mark.parametrize("kept", [True, False])  # the second: too many features to keep, so by autograd
-def test_layers_with_relu_between_have_the_same_products_written_out(matrix, bias, widths, kept, monkeypatch):
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_layers_with_relu_between_have_the_same_products_written_out(matrix, bias, widths, kept, task, monkeypatch):
     if not kept:
         monkeypatch.setattr(flat, "MOST_FEATURES", 15 * 4 - 1)
     features = [Standardize(torch.randn(4), torch.rand(4) + 0.5), UnitLength()]
+    widths = widths if task == "classification" else [*widths[:-1], 1]
     layers = [nn.Linear(a, b, bias=bias) for a, b in pairwise([4, *widths])]
     tail = [part for layer in layers for part in (nn.ReLU(), layer)][1:]
-    model = FlatModel(nn.Sequential(*features, *tail), l2=0.3)
-    w, parts = model.init(0, torch.float64), list(zip(WEIGHTS, drawn("classification"), strict=True))
+    model = FlatModel(nn.Sequential(*features, *tail), task, l2=0.3)
+    w, parts = model.init(0, torch.float64), list(zip(WEIGHTS, drawn(task), strict=True))
     v = torch.linspace(-1, 2, model.d, dtype=torch.float64)
     seen, by_autograd, plain = [], [], curvature._ON_BATCH[matrix]
     monkeypatch.setitem(curvature._ON_BATCH, matrix, lambda *args: by_autograd.append(1) or plain(*args))
@@ -143,6 +151,21 @@ def test_layers_with_relu_between_have_the_same_products_written_out(matrix, bia
     assert seen == [4, 4, 4, 3] * 2
     torch.testing.assert_close(dense_curvature(model, w, parts, matrix=matrix), dense(model, w, parts, matrix), **EXACT)
     assert bool(by_autograd) is not kept
+
+
+@pytest.mark.parametrize("batch_size", [4, 100])  # batches span clients, or hold them all
+@pytest.mark.parametrize("task", ["classification", "regression", "segmentation"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_weighted_gradient_is_the_sum_over_clients_however_their_samples_are_batched(dtype, task, batch_size):
+    model, w, parts = problem(task, l2=0.3)
+    w, parts = w.to(dtype), [(weight, tuple(t.to(dtype) if t.is_floating_point() else t for t in client))
+                             for weight, client in parts]  # fmt: skip
+    seen = []
+    found = weighted_gradient(model, w, parts, batch_size=batch_size, count=seen.append)
+    expected = sum(weight * model.grad(w, *client) for weight, client in parts)
+    torch.testing.assert_close(found, expected, **(EXACT if dtype == torch.float64 else {}))
+    assert found.dtype == dtype
+    assert sum(seen) == sum(len(y) for _, (_, y) in parts)
 
 
 def test_gauss_newton_is_the_hessian_where_outputs_are_linear():
