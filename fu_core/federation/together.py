@@ -140,8 +140,8 @@ def _way(f: Federation, how: str, device: torch.device, clients: int) -> str:
     dense = f.model.dense_tail is not None and f.local.augmentation == "none"  # which changes what features are made of
     if how == "dense" and not dense:
         raise UnsupportedModel(
-            "how='dense' needs nn.Linear and ReLU in turn, after layers without parameters, no segmentation, "
-            "and no augmentation"
+            "how='dense' needs classification, or regression of one number, by nn.Linear and ReLU in turn, "
+            "after layers without parameters, and no augmentation"
         )
     if how != "auto":
         return how
@@ -285,7 +285,7 @@ def dense_gradients(model: FlatModel, layers: Layers, x: Tensor, y: Tensor, weig
         if k < len(names):
             inputs.append(z := z.relu_())
     if model.task == "regression":
-        r = z.sub_(y.unsqueeze(2))
+        r = z.sub_(y.view(z.shape))
     else:
         r = z.sub_(z.amax(dim=2, keepdim=True)).exp_()  # (K, B, classes)
         r /= r.sum(dim=2, keepdim=True)  # softmax(z), which as one call takes two to four times as long for ten classes

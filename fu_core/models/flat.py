@@ -192,7 +192,8 @@ class FlatModel:
 
     @cached_property
     def dense_tail(self) -> FlatModel | None:
-        """The net from its first nn.Linear on, if it is nn.Linear with ReLU between from there on, and no segmentation.
+        """The net from its first nn.Linear on, if it is nn.Linear with ReLU between from there on: a classifier, or a
+        regression with one output.
 
         None if it is not, or if layers before it have parameters or draw numbers. Otherwise, with the same `w`,
         `logits(w, x) == dense_tail.logits(w, features(x, w))`.
@@ -202,6 +203,8 @@ class FlatModel:
         kinds = [type(part) for part in after]
         dense = kinds[::2] == [nn.Linear] * len(kinds[::2]) and kinds[1::2] == [nn.ReLU] * len(kinds[1::2])
         if type(self) is not FlatModel or self.task == "segmentation" or not fixed or not dense or len(kinds) % 2 == 0:
+            return None
+        if self.task == "regression" and cast(nn.Linear, after[-1]).out_features > 1:
             return None
         return FlatModel(nn.Sequential(*after), self.task, self.l2)
 

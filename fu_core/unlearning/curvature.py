@@ -253,7 +253,8 @@ def weighted_gradient(
         leaf = w.detach().requires_grad_()
         for x, y, share in _batches(parts, batch_size):
             losses = model.sample_losses(model.logits(leaf, model.arrange(x)), y)
-            total += torch.autograd.grad(losses.dot(share.to(w.device)), leaf)[0]
+            each = losses.view(len(y), -1).mean(dim=1)  # targets of a regression may be a column, or several
+            total += torch.autograd.grad(each.dot(share.to(w.device)), leaf)[0]
             if count is not None:
                 count(len(y))
         return total.add_(w, alpha=model.l2 * sum(weight for weight, _ in parts))

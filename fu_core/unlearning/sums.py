@@ -12,6 +12,7 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -82,10 +83,11 @@ class Sums:
         self._sent(total)
         return total
 
-    @property
+    @cached_property
     def _parts(self) -> list[tuple[float, Client]]:
         """n_i / n and the samples of everybody who holds some."""
-        return [(len(y) / self.n, (x, y)) for x, y in self.f.clients.values() if len(y)]
+        n = self.n
+        return [(len(y) / n, (x, y)) for x, y in self.f.clients.values() if len(y)]
 
     def _sent(self, vector: Tensor) -> None:
         cost = sum_cost(self.network or self.f)

@@ -14,7 +14,7 @@ from torch import Tensor
 from fu_core.errors import check_positive
 from fu_core.federation.federation import Federation
 from fu_core.request import Deletion
-from fu_core.unlearning.curvature import mean_gradient
+from fu_core.unlearning.curvature import weighted_gradient
 from fu_core.unlearning.method import Trained, register
 from fu_core.unlearning.ranges import Range
 
@@ -37,11 +37,9 @@ def ascent(f: Federation, w: Tensor, deletion: Deletion, config: Ascent) -> Tens
     Whoever forgets gets the model and sends its gradient. A model that fits what is forgotten to the last bit has no
     direction to go, and stays.
     """
-    shares = {i: len(y) / deletion.m for i, (_, y) in deletion.forgotten.items()}
-    g = w.new_zeros(len(w))
-    for i, data in deletion.forgotten.items():
-        g = g + shares[i] * mean_gradient(f.model, w, data, count=f.meter.train)
-    f.meter.send(w, down=len(shares), up=len(shares))
+    parts = [(len(y) / deletion.m, (x, y)) for x, y in deletion.forgotten.values()]
+    g = weighted_gradient(f.model, w, parts, count=f.meter.train)
+    f.meter.send(w, down=len(parts), up=len(parts))
     size = float(g.norm())
     return w + config.length * w.norm() / size * g if size else w.clone()
 

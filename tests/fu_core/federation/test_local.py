@@ -136,7 +136,7 @@ def test_dense_models_are_trained_by_formula_unless_somebody_asks_otherwise(line
         assert asked == [1, 1]  # two batches of the largest client, the first time only
 
 
-@pytest.mark.parametrize("why", ["tanh", "convolution", "augmentation", "dropout", "task"])
+@pytest.mark.parametrize("why", ["tanh", "convolution", "augmentation", "dropout", "task", "several numbers"])
 def test_dense_is_refused_where_it_would_be_wrong(linear, why):
     f = linear.having(how="dense")
     if why == "augmentation":
@@ -148,10 +148,21 @@ def test_dense_is_refused_where_it_would_be_wrong(linear, why):
                 "convolution": FlatModel(nn.Sequential(nn.Conv2d(1, 1, 3), nn.Flatten(), nn.Linear(36, 3))),
                 "dropout": FlatModel(nn.Sequential(nn.Dropout(0.5), *f.model.module)),
                 "task": FlatModel(f.model.module, task="segmentation"),
+                "several numbers": FlatModel(f.model.module, task="regression"),
             }[why]
         )
-    with pytest.raises(UnsupportedModel, match=r"how='dense' needs nn\.Linear"):
+    with pytest.raises(UnsupportedModel, match="how='dense' needs classification, or regression of one number"):
         train_round(f, f.model.init(0), 1)
+
+
+@pytest.mark.parametrize(("outputs", "targets"), [(1, (6,)), (1, (6, 1)), (2, (6, 2))], ids=["row", "column", "two"])
+def test_targets_of_a_regression_have_any_shape(outputs, targets):
+    """A client alone: one after the other is then how clients are trained that no formula is written for."""
+    g = torch.Generator().manual_seed(0)
+    client = tuple(torch.randn(shape, generator=g, dtype=torch.float64) for shape in ((6, 4), targets))
+    f = Federation(FlatModel(nn.Linear(4, outputs), "regression"), [client], ClientOpt(batch_size=4))
+    w = f.model.init(0, torch.float64)
+    torch.testing.assert_close(train_round(f, w, 1), train_round(f.having(how="loop"), w, 1), rtol=1e-9, atol=1e-12)
 
 
 def test_an_unknown_way_is_refused(images):

@@ -168,6 +168,25 @@ def test_a_weighted_gradient_is_the_sum_over_clients_however_their_samples_are_b
     assert sum(seen) == sum(len(y) for _, (_, y) in parts)
 
 
+@pytest.mark.parametrize(("outputs", "targets"), [(1, (7,)), (1, (7, 1)), (2, (7, 2))], ids=["row", "column", "two"])
+def test_a_weighted_gradient_takes_targets_of_any_shape(outputs, targets):
+    model, g = FlatModel(nn.Linear(4, outputs), "regression", l2=0.3), torch.Generator().manual_seed(0)
+    w, parts = model.init(0, torch.float64), []
+    for weight in WEIGHTS:
+        client = tuple(torch.randn(shape, generator=g, dtype=torch.float64) for shape in ((7, 4), targets))
+        parts.append((weight, client))
+    expected = sum(weight * model.grad(w, *client) for weight, client in parts)
+    torch.testing.assert_close(weighted_gradient(model, w, parts), expected, **EXACT)
+
+
+def test_curvature_of_a_regression_with_several_outputs_is_never_that_of_their_sum():
+    """Its loss is a mean over outputs, which no formula here has: there is none rather than a wrong one."""
+    model = FlatModel(nn.Linear(4, 2), "regression")
+    w, x, y = model.init(0, torch.float64), torch.ones(3, 4).double(), torch.ones(3, 2).double()
+    with pytest.raises(RuntimeError):
+        curvature_product(model, w, [(1.0, (x, y))])(w)
+
+
 def test_gauss_newton_is_the_hessian_where_outputs_are_linear():
     """d2 l = J'SJ + sum_c dl/dz_c d2 z_c, and the last term vanishes for linear z."""
     for module, task in [(softmax_regression(4, 3), "classification"), (nn.Linear(4, 1), "regression")]:
