@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import nbformat
 import pytest
+from papermill import engines
 
 from fu_papers import parameters
 from fu_papers.lab import notebooks, paths, reproduce
@@ -301,6 +302,17 @@ def test_a_failing_cell_is_named_its_output_kept_and_the_others_run(lab, capsys)
     assert "before\n" in [output.get("text") for output in outputs]
     assert "after\n" not in [output.get("text") for output in outputs]
     assert (root / "runs/executed/quick/02_sound.ipynb").exists()
+
+
+def test_the_executed_copy_is_written_at_the_end_and_not_at_every_cell(lab, monkeypatch):
+    root, written, write = lab(*["x = 1"] * 20), [], engines.write_ipynb
+    monkeypatch.setattr(engines, "write_ipynb", lambda nb, path: (written.append(path), write(nb, path)))
+    monkeypatch.setattr(reproduce, "SAVED_EVERY", 1000.0)
+    assert reproduce.main([]) == 0
+    assert len(written) <= 3  # papermill alone: 45 times
+    copy = nbformat.read(root / "runs/executed/quick/01_toy.ipynb", as_version=4)
+    assert [cell.metadata.papermill["status"] for cell in copy.cells] == ["completed"] * len(copy.cells)
+    assert copy.cells[-1].execution_count == 22
 
 
 def test_the_runner_does_not_hold_torch_while_it_waits_for_notebooks():
