@@ -71,6 +71,7 @@ def crossed(
     value: str = "value",
     target: str = "request",
     seed: str = "seed",
+    log: bool = False,
     level: float = 0.95,
     resamples: int = 10_000,
 ) -> Estimate:
@@ -78,9 +79,11 @@ def crossed(
 
     values: one row per pair of target and seed. A pair that is not there, or whose value is NaN, takes part in no mean;
     a target or seed without any value drops out. One target or one seed says nothing about others: the interval is
-    infinite then. Raises ConfigError if there is no value at all, one that is infinite, or a pair that is there twice.
+    infinite then. log: the geometric mean, of what cannot be 0, as a ratio to 1. Raises ConfigError if there is no
+    value at all, one that is infinite, a pair that is there twice, and for a value <= 0 that a logarithm is taken of.
     """
-    return _estimate(_cells(values, value, target, seed), "values", level, resamples, ratio=False)
+    cells = _cells(values, value, target, seed)
+    return _estimate(_logs(cells, "values", value) if log else cells, "values", level, resamples, ratio=log)
 
 
 def paired(
@@ -101,10 +104,7 @@ def paired(
     """
     sides = [_cells(frame, value, target, seed) for frame in (ours, rival)]
     if log:
-        for name, side in zip(("ours", "rival"), sides, strict=True):
-            if (side <= 0).any():
-                raise ConfigError(f"{name}: {value} must be > 0 for a ratio, got {side.min()} at {side.idxmin()}")
-        sides = [np.log(side) for side in sides]
+        sides = [_logs(side, name, value) for name, side in zip(("ours", "rival"), sides, strict=True)]
     differences = (sides[0] - sides[1]).dropna()  # aligned by (target, seed); NaN where one side has no value
     return _estimate(differences, "ours and rival", level, resamples, ratio=log)
 
@@ -130,6 +130,12 @@ def _cells(values: pd.DataFrame, value: str, target: str, seed: str) -> pd.Serie
     if np.isinf(cells).any():
         raise ConfigError(f"{value} must be finite, got {cells[np.isinf(cells)].iloc[0]}")
     return cells
+
+
+def _logs(cells: pd.Series, parameter: str, value: str) -> pd.Series:
+    if (cells <= 0).any():
+        raise ConfigError(f"{parameter}: {value} must be > 0 for a ratio, got {cells.min()} at {cells.idxmin()}")
+    return np.log(cells)
 
 
 def _check_any(cells: pd.Series, parameter: str) -> None:

@@ -224,13 +224,16 @@ def within(config: DU, privacy: Privacy) -> DU:
 
 
 @register("DU", paper="Certified DFL", colour="#b22222", parameters=DU, needs=NEEDS,
-          exchanges=("peers",), guarantee="certified", recovers=False)  # fmt: skip
+          exchanges=("peers",), recovers=False)  # fmt: skip
 @register("DU printed", paper="Certified DFL", colour="#f2a07b", dash="--", parameters=DU, preset={"form": "printed"},
-          needs=NEEDS, exchanges=("peers",), guarantee="certified", recovers=False)  # fmt: skip
+          needs=NEEDS, exchanges=("peers",), recovers=False)  # fmt: skip
 @register("DU iterated", paper="Certified DFL", colour="#7a0f3c", dash=":", parameters=DU, preset={"until": CLOSE},
-          needs=NEEDS, exchanges=("peers",), guarantee="certified", recovers=False)  # fmt: skip
+          needs=NEEDS, exchanges=("peers",), recovers=False)  # fmt: skip
 def serve(trained: Trained, deletion: Deletion, config: DU) -> Tensor:
-    """The step itself, without noise. Notes: step, its length beside the mean model's; scale and hops of `Release`."""
+    """The step itself, without noise, so that nothing is certified (`du_release` with `Privacy` is).
+
+    Notes: step, its length beside the mean model's; scale and hops of `Release`.
+    """
     f, W = trained.horizontal, trained.model
     release = du_release(f, W, deletion, config)
     before, after = W[[f.ids.index(i) for i in release.ids]].mean(dim=0), release.noiseless.mean(dim=0)

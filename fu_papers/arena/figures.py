@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from fu_papers.arena.names import Dot, place_names
-from fu_papers.arena.pools import BY_HAND, CONSTANT, LONGER, NOISY
+from fu_papers.arena.pools import BY_HAND, CONSTANT, ENSEMBLES, LONGER, MUCH_LONGER, NOISY, ORDINARY
 from fu_papers.arena.results import NOTHING, Found, about, check_controls, shown
 from fu_papers.arena.worlds import NAMES, world_of
 from fu_papers.controls import AGAIN, DESTROYED
@@ -22,7 +22,8 @@ from fu_papers.look import LINE, colour, say_below
 from fu_papers.problems import dataset_name
 
 MARKERS = {"none": "o", "exact": "s", "certified": "D"}  # by guarantee
-GREYS = {AGAIN: "#000000", LONGER: "#000000", CONSTANT: "#b0b0b0", NOISY: "#9a9a9a"}
+GREYS = {AGAIN: "#000000", LONGER: "#000000", MUCH_LONGER: "#000000", ORDINARY: "#555555", ENSEMBLES: "#4b4e9e",
+         CONSTANT: "#b0b0b0", NOISY: "#9a9a9a"}  # fmt: skip
 FREE = 0.02  # percent of Retrain's passes: what costs less is drawn there
 LOWEST, FARTHEST = -30.0, 200.0  # percent left: what is farther is drawn there, with an arrow
 MOST_TIMES = 1e4  # the floor: what is farther is drawn there

@@ -18,7 +18,7 @@ from fu_core.unlearning.method import Method
 from fu_core.unlearning.method import method as registered
 from fu_core.unlearning.method import methods as registered_methods
 from fu_papers.arena.parameters import ArenaParameters
-from fu_papers.arena.pools import BY_HAND, LONGER, NOISY
+from fu_papers.arena.pools import BY_HAND, ENSEMBLES, LONGER, MUCH_LONGER, NOISY, ORDINARY
 from fu_papers.arena.worlds import SERVER, Where
 from fu_papers.controls import AGAIN, DESTROYED, REFERENCES
 from fu_papers.problems import Setting, client_opt, plain_fields
@@ -28,6 +28,7 @@ CONTROLS = (*REFERENCES, AGAIN, *BY_HAND, DESTROYED)
 YARDSTICK = 1_000_000  # the first seed of the pool that everybody is compared with: no training shares one with it
 CONVOLUTIONAL = ("tiny_cnn", "lenet", "simple_cnn", "strided_cnn", "small_resnet", "resnet18")  # trained one by one
 OWN_YARDSTICK = ("SISA",)  # its models are of another kind: what it gives for other seeds is its own retraining
+OF_ITS_KIND = {"SISA": "SISA", ENSEMBLES: "SISA"}  # whose retraining a method is compared with, if not the plain one
 GROUP = "arena"
 REQUESTS = ("requests", "skewed_requests")
 
@@ -69,7 +70,9 @@ class Experiment(ArenaParameters):
         """Who works there and takes part, controls first: whoever is registered, a reader's own method, too."""
         able = [name for name, about in registered_methods().items() if exchange in about.exchanges]
         chosen = self.methods or [name for name in able if name not in self.absent]
-        return (*CONTROLS, *(name for name in chosen if name in able and name not in CONTROLS))
+        taking_part = [name for name in chosen if name in able and name not in CONTROLS]
+        beside = {ENSEMBLES: "SISA" in taking_part, ORDINARY: exchange == "server"}
+        return (*(name for name in CONTROLS if beside.get(name, True)), *taking_part)
 
     def places(self) -> Iterator[tuple[str, str]]:
         """Every setting with every request that is served there; those beyond a plain server last."""
@@ -100,7 +103,7 @@ class Experiment(ArenaParameters):
 
     def size(self, setting: str, name: str = "Original") -> int:
         """N, how many models of a method are judged in a setting."""
-        where = Where.parse(setting)
+        where, name = Where.parse(setting), OF_ITS_KIND.get(name, name)
         if where.world != SERVER:
             return min(self.further_models, self.slow_models) if name in self.slow_methods else self.further_models
         N = self.few_models if where.setting.model in CONVOLUTIONAL else self.models
@@ -141,11 +144,13 @@ class Experiment(ArenaParameters):
     ) -> list[dict[str, Any]]:
         """The configs of the `unlearn` runs of one method, a run per chunk of its N models (default: its `size`)."""
         method = "Retrain" if name == AGAIN else name
+        ordinary = {**dict.fromkeys(("Natural", LONGER), self.natural_rounds),
+                    **dict.fromkeys((ORDINARY, MUCH_LONGER), self.longer_rounds)}  # fmt: skip
         about = {
             "method": method,
             "plugin": plugin(method),
             "recovery_cap": self.recovery_cap,
-            "natural_rounds": self.natural_rounds if method in ("Natural", LONGER) else 0,
+            "natural_rounds": ordinary.get(method, 0),
             "noise": float(self.noise) if method == NOISY else 0.0,
             "examples": self.examples,
         }
@@ -171,7 +176,7 @@ class Experiment(ArenaParameters):
     def relearned(self) -> Iterator[tuple[Cell, dict[str, Any]]]:
         """Every `relearn` run: the first models of every method, Retrain's among them, after some of the requests."""
         for setting, request, name in self.meetings():
-            if name == AGAIN or request not in self.relearn_requests:
+            if name in (AGAIN, ENSEMBLES) or request not in self.relearn_requests:
                 continue
             first = self.unlearnings(setting, request, name)[0]
             about = {"relearned": min(self.relearn_models, first["models"]), "relearn_cap": self.relearn_cap}
@@ -186,7 +191,7 @@ class Experiment(ArenaParameters):
         for setting, request, name in self.meetings():
             if name == "Retrain":
                 continue
-            whose = name if name in OWN_YARDSTICK else "Retrain"
+            whose = OF_ITS_KIND.get(name, "Retrain")
             unlearned = self.unlearnings(setting, request, name)
             config = {
                 "unlearned": unlearned,

@@ -24,6 +24,7 @@ from fu_core.evaluation.rmia import rmia
 from fu_core.streams import stream
 
 PARTS = ("forget", "retain", "test")  # of the examples
+UNSEEN = "unseen"  # of the test examples, those of classes that stay
 Margins = Mapping[str, Tensor]  # part -> (N, S)
 
 
@@ -54,7 +55,7 @@ def judged(unlearned: Margins, retrained: Margins, twins: Margins, *, resamples:
     n = min(len(u), len(r))
     found["epsilon"] = float(per_example_epsilon(u[:n], r[:n], delta=delta).mean())
     found["epsilon_null"] = _null_epsilon(n, delta)
-    exposed = retained_exposure((unlearned["retain"], unlearned["test"]), (twins["retain"], twins["test"]))
+    exposed = retained_exposure((unlearned["retain"], unlearned[UNSEEN]), (twins["retain"], twins[UNSEEN]))
     found |= {
         "exposure": exposed.difference,
         "exposure_low": finite(exposed.low),

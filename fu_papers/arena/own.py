@@ -30,18 +30,22 @@ from fu_core.request import Deletion, Request
 from fu_core.streams import stream
 from fu_core.version import __version__
 from fu_papers.arena import results
-from fu_papers.arena.grid import CONTROLS, OWN_YARDSTICK, YARDSTICK, of_servers
+from fu_papers.arena.grid import CONTROLS, OF_ITS_KIND, YARDSTICK, of_servers
 from fu_papers.arena.judging import judged
 from fu_papers.arena.pools import (
     CONSTANT,
+    ENSEMBLES,
     LONGER,
+    MUCH_LONGER,
     NOISY,
+    ORDINARY,
     Pool,
     Recovery,
     Served,
     accuracies,
     control,
     distances,
+    ensembles,
     evaluated,
     outputs_of,
     per_model,
@@ -53,13 +57,23 @@ from fu_papers.study import Cell, wide
 
 Client = tuple[Tensor, Tensor]
 JUDGES = {  # name -> its columns
-    "klom": ("klom_forget", "klom_forget_p95", "klom_retain", "klom_test", "floor", "low", "high", "left"),
+    "klom": (
+        "klom_forget",
+        "klom_forget_p95",
+        "klom_retain",
+        "klom_test",
+        "floor",
+        "low",
+        "high",
+        "left",
+        "left_draws",
+    ),
     "u_lira": ("auc", "auc_low", "auc_high", "tpr_1", "tpr_01"),
     "rmia": ("rmia",),
     "epsilon": ("epsilon", "epsilon_null", "excess"),
     "exposure": ("exposure", "exposure_low", "exposure_high"),
 }
-NOISE = 0.1  # of the control Original with noise, in standard deviations of a model's parameters
+NOISE = 1.0  # of the control Original with noise, in standard deviations of a model's parameters
 DELTA = 1e-5
 REFERENCE_JUDGE = "membership"
 WITHOUT_RETRAINING = (REFERENCE_JUDGE,)  # the judges where nobody is retrained
@@ -76,6 +90,11 @@ class Sizes:
     resamples: int = 100
     recovery_cap: int = 10
     natural_rounds: int = 2
+
+    @property
+    def longer_rounds(self) -> int:
+        """Of ordinary rounds, about what the dearest steps cost."""
+        return max(1, round(0.4 * self.rounds))
 
 
 def compare(
@@ -120,7 +139,8 @@ def compare(
     chosen = list(known) if methods is None else list(methods)
     for name in chosen:
         check_choice("methods", name, known)
-    names = (*CONTROLS, *(name for name in chosen if name not in CONTROLS))
+    controls = (name for name in CONTROLS if name != ENSEMBLES or "SISA" in chosen)
+    names = (*controls, *(name for name in chosen if name not in CONTROLS))
     f, unseen = (federation, test) if test is not None else put_aside(federation, seed)
     half = len(unseen[1]) // 2
     held_out, shown = (unseen[0][:half], unseen[1][:half]), (unseen[0][half:], unseen[1][half:])
@@ -195,16 +215,16 @@ class _Place:
         right = accuracies(outputs_of(self.f.model, reference.w, self.held_out[0]), self.held_out[1])
         rule = Recovery(self.held_out, float(np.mean(right)), s.recovery_cap, s.natural_rounds)
         for name in names:
-            if name == "Retrain" or (name in (AGAIN, LONGER) and twins is None):
+            if name == "Retrain" or (name in (AGAIN, LONGER, MUCH_LONGER) and twins is None):
                 continue
             self.told(f"{self.request}: {name}")
             try:
                 if name == AGAIN:
                     assert twins is not None
                     served = self._retrained(*twins)
-                elif name == LONGER:
+                elif name in (LONGER, MUCH_LONGER):
                     assert twins is not None
-                    served = trained_on(replace(twins[0], f=self.f), self.deletion, rule, twins[1])
+                    served = trained_on(replace(twins[0], f=self.f), self.deletion, self._rule(rule, name), twins[1])
                 else:
                     served = self._served(name, self.originals, rule)
                 yield name, self._row(name, served, twins, other, rule), _hash_of(served.models)
@@ -218,15 +238,20 @@ class _Place:
         return Pool.trained(counted, seeds, self.sizes.rounds), per_model(counted.meter, len(seeds))
 
     def _retrained(self, pool: Pool, cost: Mapping[str, float]) -> Served:
-        return Served(pool.w, {**cost, "storage": 0.0}, [0] * len(pool.seeds), 0.0)
+        return Served.at_once(pool.w, cost)
 
     def _served(self, name: str, pool: Pool, rule: Recovery) -> Served:
         if name in (CONSTANT, NOISY):
-            nothing = dict.fromkeys(("bytes", "passes", "rounds", "storage"), 0.0)
-            return Served(control(name, pool, NOISE), nothing, [0] * len(pool.seeds), 0.0)
+            return Served.at_once(control(name, pool, NOISE))
+        if name == ENSEMBLES:
+            return Served.at_once(ensembles(pool))
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "the PUF step is")
-            return serve(name, pool, self.deletion, rule)
+            own = "Natural" if name == ORDINARY else name
+            return serve(own, pool, self.deletion, self._rule(rule, name))
+
+    def _rule(self, rule: Recovery, name: str) -> Recovery:
+        return replace(rule, natural=self.sizes.longer_rounds) if name in (ORDINARY, MUCH_LONGER) else rule
 
     def _evaluated(self, served: Served) -> tuple[dict[str, Any], dict[str, Tensor]]:
         sides = {"forget": self.deletion.forget, "retain": self.deletion.retain, "test": self.shown}
@@ -249,9 +274,9 @@ class _Place:
             served.models, other[0].w if name == AGAIN else twins[0].w, (self.originals.w, twins[0].w)
         )
         yardstick = self._retrained(*other)
-        if name in OWN_YARDSTICK:
+        if name in OF_ITS_KIND:
             begun = Pool(self.f, other[0].seeds, self.sizes.rounds, other[0].w_0, other[0].w)
-            yardstick = self._served(name, begun, rule)
+            yardstick = self._served(OF_ITS_KIND[name], begun, rule)
         _, kept_other = self._evaluated(yardstick)
         told = judged(kept, kept_other, kept_again, resamples=self.sizes.resamples, delta=DELTA)
         return results.row_of(told, [(found, len(served.recovery))], [(again, len(twins[0].seeds))])
@@ -262,7 +287,9 @@ def _without_retraining(found: Mapping[str, Any], kept: Mapping[str, Tensor]) ->
     auc = member_auc(kept["forget"], kept["test"])
     costs = {name: found[name] for name in ("bytes", "rounds", "storage", "seconds")}
     passes = found["passes"] / found["samples"]
-    return {"models": len(auc), REFERENCE_JUDGE: float(auc.mean()), **means, **costs, "passes": passes}
+    gave_up = 1 - float(np.mean(found["reached"]))
+    told = {"models": len(auc), REFERENCE_JUDGE: float(auc.mean()), "gave_up": gave_up}
+    return {**told, **means, **costs, "passes": passes}
 
 
 def _tidy(rows: Mapping[Cell, Mapping[str, Any]]) -> pd.DataFrame:

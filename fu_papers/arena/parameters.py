@@ -53,6 +53,7 @@ class ArenaParameters(Parameters):
     augmentation: str = parameter("none, flip_crop or rotate_flip_crop")
     recovery_cap: Count = parameter("recovery ends after so many, if not before", unit="rounds")
     natural_rounds: Count = parameter("of Natural, which no rule stops", unit="rounds")
+    longer_rounds: Count = parameter("of the controls that train on for what the dearest steps cost", unit="rounds")
     relearn_requests: Several[str] = parameter("after which of the requests models learn again what they forgot")
     relearn_models: Count = parameter("of each method, that learn again what they forgot", unit="models")
     relearn_cap: Count = parameter("learning again ends after so many", unit="passes over the forgotten data")

@@ -25,6 +25,7 @@ from fu_core.federation.together import prepared
 from fu_core.models import FlatModel
 from fu_core.request import Deletion
 from fu_core.streams import stream, stream_seed
+from fu_core.unlearning.baselines.sisa import SISA, in_shards
 from fu_core.unlearning.memory import Memory, PeerHistory, UpdateHistory
 from fu_core.unlearning.method import Method, Trained, unlearn
 from fu_core.unlearning.method import method as registered
@@ -32,7 +33,10 @@ from fu_core.unlearning.method import method as registered
 CONSTANT = "Constant output"  # all parameters zero: every margin is the same, and nothing is told
 NOISY = "Original with noise"  # blurred, which is not forgotten
 LONGER = "Retrain, trained on"  # as long as Natural recovers: what more rounds change by themselves, to forget nothing
-BY_HAND = (LONGER, CONSTANT, NOISY)  # controls that no registered method makes
+MUCH_LONGER = "Retrain, trained on longer"
+ORDINARY = "Natural, longer"  # as many ordinary rounds as the dearest steps cost: whoever pays that much must beat it
+ENSEMBLES = "SISA, nothing removed"  # what SISA would have been before the request: its own doing nothing
+BY_HAND = (LONGER, MUCH_LONGER, ORDINARY, ENSEMBLES, CONSTANT, NOISY)  # controls that no registered method makes
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,14 +72,15 @@ class Pool:
 
     def recover(
         self, models: list[Any], deletion: Deletion, first_round: int, rule: Recovery, fixed: int | None
-    ) -> tuple[list[Any], list[int], Meter]:
-        """Rounds of those who stay, until the rule stops each model: the models, how many rounds, and what they cost.
+    ) -> tuple[list[Any], list[int], list[bool], Meter]:
+        """Rounds of those who stay, until the rule stops each model: the models, how many rounds, whether it got there
+        within the cap, and what they cost.
 
         fixed: so many for all of them, whatever the rule says.
         """
         stays = self.f.after(deletion).having(meter=Meter())
-        w, rounds = recovered(stays, self.seeds, torch.stack(models), first_round, rule, fixed)
-        return list(w), rounds, stays.meter
+        w, rounds, reached = recovered(stays, self.seeds, torch.stack(models), first_round, rule, fixed)
+        return list(w), rounds, reached, stays.meter
 
     @staticmethod
     def to_judge(models: Sequence[Any]) -> Tensor | list[Any]:
@@ -118,12 +123,20 @@ class Recovery:
 class Served:
     """models: the unlearned ones, (N, d), or N ensembles; cost: of one model on average, counted as `Meter` does, with
     "storage", bytes that the method must keep; recovery: rounds of each; seconds: of one model, SISA's with the
-    training of its shards."""
+    training of its shards; reached: of each, whether it got to where recovery may stop (True where nothing recovers).
+    """
 
     models: Tensor | list[Any]
     cost: dict[str, float]
     recovery: list[int]
     seconds: float
+    reached: list[bool]
+
+    @classmethod
+    def at_once(cls, models: Tensor | list[Any], cost: Mapping[str, float] | None = None, seconds: float = 0.0) -> Self:
+        """Models that nobody recovers, at no cost but this."""
+        spent = dict.fromkeys(("bytes", "passes", "rounds", "storage"), 0.0) | dict(cost or {})
+        return cls(models, spent, [0] * len(models), seconds, [True] * len(models))
 
 
 def serve(
@@ -148,15 +161,16 @@ def serve(
         models.append(found.model)
         spent.add(found.cost)
         spent.kept["storage"] = spent.storage + found.cost.storage
-    rounds = [0] * len(models)
+    rounds, reached = [0] * len(models), [True] * len(models)
     if about.recovers and isinstance(models[0], Tensor):
         begins = pool.rounds + 1 + spent.rounds // len(models)
         fixed = recovery.natural if name == "Natural" else None
-        models, rounds, more = pool.recover(models, deletion, begins, recovery, fixed)
+        models, rounds, reached, more = pool.recover(models, deletion, begins, recovery, fixed)
         spent.add(more)
     seconds = (time.perf_counter() - began) / len(models)
     storage = (spent.storage + sum(kept)) / len(models)
-    return Served(pool.to_judge(models), {**per_model(spent, len(models)), "storage": storage}, rounds, seconds)
+    cost = {**per_model(spent, len(models)), "storage": storage}
+    return Served(pool.to_judge(models), cost, rounds, seconds, reached)
 
 
 def _further_data(about: Method, pool: Pool, deletion: Deletion, recovery: Recovery) -> dict[str, Any]:
@@ -172,11 +186,11 @@ def _further_data(about: Method, pool: Pool, deletion: Deletion, recovery: Recov
 def trained_on(pool: Pool, deletion: Deletion, recovery: Recovery, cost: Mapping[str, float]) -> Served:
     """Retrained models (`pool`, at the price `cost` of one) after as many ordinary rounds as Natural has."""
     began = time.perf_counter()
-    models, rounds, meter = pool.recover(list(pool.w), deletion, pool.rounds + 1, recovery, recovery.natural)
+    models, rounds, reached, meter = pool.recover(list(pool.w), deletion, pool.rounds + 1, recovery, recovery.natural)
     more = per_model(meter, len(rounds))
     whole = {name: cost[name] + more[name] for name in more}
     seconds = (time.perf_counter() - began) / len(rounds)
-    return Served(pool.to_judge(models), {**whole, "storage": 0.0}, rounds, seconds)
+    return Served(pool.to_judge(models), {**whole, "storage": 0.0}, rounds, seconds, reached)
 
 
 def per_model(meter: Meter, N: int) -> dict[str, float]:
@@ -186,24 +200,31 @@ def per_model(meter: Meter, N: int) -> dict[str, float]:
 
 def recovered(
     f: Federation, seeds: Sequence[int], w: Tensor, first_round: int, rule: Recovery, fixed: int | None = None
-) -> tuple[Tensor, list[int]]:
-    """Rounds of FedAvg from `w` (N, d) until the rule stops each model: the models after it, and how many rounds.
+) -> tuple[Tensor, list[int], list[bool]]:
+    """Rounds of FedAvg from `w` (N, d) until the rule stops each model: the models after it, how many rounds, and
+    which got to the rule's goal.
 
-    fixed: so many for all of them, whatever the rule says.
+    fixed: so many for all of them, whatever the rule says; all have got there then.
     """
     w, done = w.clone(), torch.zeros(len(seeds), dtype=torch.long)
     running = torch.arange(len(seeds))
     quick, (x, y) = prepared(f, w), rule.held_out
+
+    def still_short(i: Tensor) -> Tensor:
+        return i[torch.tensor(accuracies(outputs_of(f.model, w[i], x), y)) < rule.goal] if len(i) else i
+
     for k in range(rule.cap if fixed is None else fixed):
         if fixed is None:
-            right = accuracies(outputs_of(f.model, w[running], x), y)
-            running = running[torch.tensor(right) < rule.goal]
+            running = still_short(running)
         if len(running) == 0:
             break
         chosen = [seeds[i] for i in running.tolist()]
         w[running] = fedavg_many(quick, chosen, 1, w[running], first_round=first_round + k)
         done[running] += 1
-    return w, done.tolist()
+    reached = torch.ones(len(seeds), dtype=torch.bool)
+    if fixed is None:
+        reached[still_short(running)] = False
+    return w, done.tolist(), reached.tolist()
 
 
 def control(name: str, pool: Pool, noise: float) -> Tensor:
@@ -217,6 +238,14 @@ def control(name: str, pool: Pool, noise: float) -> Tensor:
         return torch.zeros_like(w)
     draws = [torch.randn(w.shape[1], generator=stream(seed, "noise")) for seed in pool.seeds]
     return w + noise * w.std(dim=1, keepdim=True) * torch.stack(draws).to(w)
+
+
+def ensembles(pool: Pool) -> list[Any]:
+    """What SISA would have made of the trainings of a pool, had they been in shards: N ensembles."""
+    return [
+        in_shards(pool.f.having(seed=seed), w_0, pool.rounds, SISA())
+        for seed, w_0 in zip(pool.seeds, pool.w_0, strict=True)
+    ]
 
 
 class Net(Protocol):
@@ -252,16 +281,22 @@ Sides = Mapping[str, tuple[Tensor, Tensor]]  # "forget", "retain", "test" -> sam
 def evaluated(model: Net, served: Served, sides: Sides, most: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """What is kept of unlearned models: numbers, and margins (N, S) of at most so many examples of each kind.
 
-    Numbers, lists with one per model: accuracy in percent on each side, rounds of recovery; of one model: its cost and
-    seconds. Random: which examples, the same for every method, from the streams (0, "examples", side).
+    Numbers, lists with one per model: accuracy in percent on each side, rounds of recovery, and whether it got there;
+    of one model: its cost and seconds. The kind "unseen" is of test examples of the classes that stay, with which who
+    stays can be compared. Random: which examples, the same for every method, from the streams (0, "examples", side).
     """
-    found: dict[str, Any] = {**served.cost, "recovery": served.recovery, "seconds": served.seconds}
-    kept = {}
+    found: dict[str, Any] = {**served.cost, "recovery": served.recovery, "reached": served.reached,
+                             "seconds": served.seconds}  # fmt: skip
+    kept, classes = {}, sides["retain"][1].unique()
     for side, (x, y) in sides.items():
         outputs = outputs_of(model, served.models, x)
         found[side] = accuracies(outputs, y)
-        chosen = torch.randperm(len(y), generator=stream(0, "examples", side))[:most].sort().values.to(y.device)
+        order = torch.randperm(len(y), generator=stream(0, "examples", side)).to(y.device)
+        chosen = order[:most].sort().values
         kept[side] = margins(outputs[:, chosen], y[chosen])
+        if side == "test":
+            alike = order[torch.isin(y[order], classes)][:most].sort().values
+            kept["unseen"] = margins(outputs[:, alike], y[alike])
     return found, kept
 
 

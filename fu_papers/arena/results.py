@@ -17,7 +17,7 @@ from fu_core.request import Request
 from fu_core.unlearning.method import Method
 from fu_core.unlearning.method import method as registered
 from fu_papers.arena.grid import YARDSTICK
-from fu_papers.arena.pools import BY_HAND, CONSTANT
+from fu_papers.arena.pools import BY_HAND, CONSTANT, ENSEMBLES
 from fu_papers.arena.worlds import SERVER, world_of
 from fu_papers.controls import AGAIN, DESTROYED, FLOOR
 from fu_papers.lab.record import Record
@@ -30,6 +30,8 @@ AS_GOOD = 2.0  # times the floor: below it, unlearned models count as told apart
 NOTHING = "Original"
 STAYS, LEAVES = 25.0, 10.0  # percent of triggered images: a backdoor works above, and not below
 MUST_FAIL = (NOTHING, CONSTANT, DESTROYED)
+OWN_NOTHING = {"SISA": ENSEMBLES, ENSEMBLES: ENSEMBLES}  # whose doing nothing is not the plain one
+KNOWS, KNOWS_NOT = 0.5, 1.0  # of Retrain's passes: doing nothing learns again within, random weights not before
 SHOWN = {NOTHING: "do nothing (Original)", AGAIN: FLOOR}
 
 
@@ -51,7 +53,9 @@ def of_runs(unlearned: Found, judged: Found, relearned: Found | None = None) -> 
     """Every number of every method in every place, wide. Where a method has no result, `reason` says why.
 
     relearn: passes until the forgotten data are known again over a retrained model's, 1 where nothing is left;
-    relearn_capped: the share of models that did not get there. nan where no model can be trained on, or none needs to.
+    relearn_capped: the share of models that did not get there. nan where no model can be trained on, or none needs to,
+    and in places where this judge's controls come out wrong. gave_up: the share of models that did not come back to
+    Retrain's validation accuracy within the cap of recovery.
     backdoor, backdoor_retrain: success in percent, where the leaving client carried one.
 
     Accuracies in percent; `passes` over all training data, of unlearning and recovery together, and `price`, the same
@@ -81,6 +85,7 @@ def row_of(judged: Mapping[str, Any], own: Sequence[Chunk], again: Sequence[Chun
     if lost := [why for why in REASONS if why in judged]:
         return {"reason": judged[lost[0]], "lost": lost[0]}
     found = {name: value for name, value in judged.items() if name not in ("klom_draws", "example")}
+    draws = judged["klom_draws"]
     infinite = {name: math.inf for name, value in found.items() if value is None}
     costs = {name: _mean(own, name) for name in ("bytes", "passes", "rounds", "storage", "seconds")}
     low, high = _interval(judged)
@@ -89,6 +94,8 @@ def row_of(judged: Mapping[str, Any], own: Sequence[Chunk], again: Sequence[Chun
         **infinite,
         "low": low,
         "high": high,
+        "draws": None if None in draws else tuple(np.log(draws)),
+        "gave_up": 1 - _mean(own, "reached"),
         "excess": found["epsilon"] - found["epsilon_null"],
         **{part: _mean(own, part) for part in ("test", "forget", "retain", "recovery")},
         "test_retrain": _mean(again, "test"),
@@ -109,18 +116,38 @@ def compared(frame: pd.DataFrame) -> pd.DataFrame:
     """With `left`, `left_low`, `left_high`: how much of doing nothing's distance from Retrain is left, in percent.
 
     On the scale of log KLoM, from the floor (0) to doing nothing in the same place (100), so that places with more and
-    with less to forget count alike; above 100 is farther away than doing nothing.
+    with less to forget count alike; above 100 is farther away than doing nothing. `left_draws`: how far each of the
+    resampled crowds lies from their mean, on that scale. An ensemble's doing nothing is an ensemble.
     """
     if "klom_forget" not in frame:
         return frame
-    places, nothing = ["setting", "request"], frame[frame.method == NOTHING]
-    beside = frame[places].merge(nothing[[*places, "klom_forget"]], on=places, how="left").klom_forget.to_numpy(float)
+    places = ["setting", "request", "method"]
+    nothing = frame.set_index(places).klom_forget
+    own = [
+        here if (here := (s, r, OWN_NOTHING.get(m, NOTHING))) in nothing.index else (s, r, NOTHING)
+        for s, r, m in frame[places].itertuples(index=False)
+    ]
+    beside = nothing.reindex(pd.MultiIndex.from_tuples(own)).to_numpy(float)
     floors = frame.floor.to_numpy(float)
     with np.errstate(divide="ignore", invalid="ignore"):
         span = np.log(beside / floors)
         given = {"left": "klom_forget", "left_low": "low", "left_high": "high"}
         of = {name: 100 * np.log(frame[source].to_numpy(float) / floors) / span for name, source in given.items()}
-    return frame.assign(**of)
+    apart = [tuple(100 * (np.array(draws) - np.mean(draws)) / scale) if isinstance(draws, tuple) else None
+             for draws, scale in zip(frame.draws, span, strict=True)]  # fmt: skip
+    return _where_relearning_tells(frame.drop(columns="draws").assign(**of, left_draws=pd.Series(apart, frame.index)))
+
+
+def _where_relearning_tells(frame: pd.DataFrame) -> pd.DataFrame:
+    """Without the numbers of learning again in places where its controls are wrong: doing nothing must know the data
+    again sooner than Retrain, and random weights no sooner."""
+    if "relearn" not in frame:
+        return frame
+    by_place = frame.set_index(["setting", "request"])
+    known, lost = (by_place.relearn[by_place.method == name] for name in (NOTHING, DESTROYED))
+    wrong = {*known[~(known <= KNOWS)].index, *lost[~(lost >= KNOWS_NOT)].index}
+    there = np.array([place not in wrong for place in by_place.index])
+    return frame.assign(**{name: frame[name].where(there) for name in ("relearn", "relearn_capped")})
 
 
 def _chunks(unlearned: Found, cell: Cell, name: str) -> list[Chunk]:
@@ -154,13 +181,14 @@ def _interval(judged: Mapping[str, Any]) -> tuple[float, float]:
 def wrong_controls(frame: pd.DataFrame) -> list[str]:
     """What is wrong with the controls, place by place; empty if they come out as they must.
 
-    Doing nothing, a constant output and random weights must fail: be told from retrained models, the whole interval of
-    KLoM above twice the floor. A second retraining must pass: KLoM at most twice the floor.
+    Doing nothing (an ensemble's, too), a constant output and random weights must fail: be told from retrained models,
+    the whole interval of KLoM above twice the floor. A second retraining must pass: KLoM at most twice the floor.
     """
     told = []
     for (setting, request), rows in frame.groupby(["setting", "request"], sort=False):
         place, by_name = f"{setting}, {request}", rows.set_index("method")
-        for name in (*MUST_FAIL, AGAIN):
+        own = [ENSEMBLES] if ENSEMBLES in by_name.index else []  # only where there is an ensemble to be judged
+        for name in (*MUST_FAIL, *own, AGAIN):
             if name not in by_name.index or pd.isna(by_name.klom_forget[name]):
                 told.append(f"{place}: {shown(name)} has not been judged")
                 continue
@@ -187,12 +215,12 @@ def check_controls(frame: pd.DataFrame) -> None:
 def ranking(frame: pd.DataFrame) -> pd.DataFrame:
     """A row per method, those nearest to Retrain first: means over the places where it has a result.
 
-    `left` with its 95 % interval over models (places have trainings of their own) is over requests of clients and of
-    samples; `left_classes` over those of whole classes. They are apart because a class that goes leaves such a hole
-    that random weights, too, are nearer to Retrain than doing nothing; where nothing else is asked for, `left` is of
-    classes. `always_nearer`: in each of `left`'s places below 100 with its interval; costs and lost accuracy are of the
-    same places. `klom_*`: geometric means; `places`: where it has a result, of how many. Methods with no result come
-    last.
+    `left` with its 95 % interval over models (of all places at once: their trainings share seeds) is over requests of
+    clients and of samples; `left_classes` over those of whole classes. They are apart because a class that goes leaves
+    such a hole that random weights, too, are nearer to Retrain than doing nothing; where nothing else is asked for,
+    `left` is of classes. `always_nearer`: in each of `left`'s places below 100 with its interval; costs and lost
+    accuracy are of the same places. `klom_*`: geometric means; `gave_up`: of its models; `places`: where it has a
+    result, of how many. Methods with no result come last.
     Raises ControlsFailed where the controls are wrong.
     """
     check_controls(frame)
@@ -216,7 +244,7 @@ def ranking(frame: pd.DataFrame) -> pd.DataFrame:
             row["left_classes"] = float(classes.left.mean())
             row["classes_low"], row["classes_high"] = _mean_interval(classes)
             row["always_nearer"] = bool((others.left_high < 100).all())
-            means: tuple[str, ...] = ("auc", "tpr_1", "tpr_01", "rmia", "excess", "exposure", "models")
+            means: tuple[str, ...] = ("gave_up", "auc", "tpr_1", "tpr_01", "rmia", "excess", "exposure", "models")
             if "relearn" in there:  # over places where there is something to learn again
                 means += ("relearn", "relearn_capped")
             costs = ("price", "passes", "bytes", "storage", "seconds")
@@ -253,11 +281,14 @@ def _geometric(values: pd.Series) -> float:
 
 
 def _mean_interval(there: pd.DataFrame) -> tuple[float, float]:
-    """95 % of the mean of `left` over places that are independent of each other; nan without places."""
+    """95 % of the mean of `left` over places; nan without any.
+
+    Draw by draw: places of one setting have the same originals, and what moves one of them moves the others.
+    """
     middle = float(there.left.mean())
     if not len(there):
         return (math.nan, math.nan)
-    if not np.isfinite(there[["left_low", "left_high"]].astype(float)).all(axis=None):
+    if math.isinf(middle) or any(draws is None for draws in there.left_draws):
         return (math.inf, math.inf) if math.isinf(middle) else (-math.inf, math.inf)
-    reach = float(np.sqrt(((there.left_high - there.left_low).astype(float) ** 2).sum())) / 2 / len(there)
+    reach = 1.96 * float(np.std(np.mean(np.stack(there.left_draws.to_list()), axis=0)))
     return middle - reach, middle + reach

@@ -21,16 +21,20 @@ from fu_core.evaluation.relearn import Relearned, level, relearn_passes
 from fu_core.models import FlatModel
 from fu_core.request import Deletion
 from fu_papers.arena.grid import OWN_YARDSTICK, YARDSTICK
-from fu_papers.arena.judging import PARTS, judged
+from fu_papers.arena.judging import PARTS, UNSEEN, judged
 from fu_papers.arena.pools import (
     CONSTANT,
+    ENSEMBLES,
     LONGER,
+    MUCH_LONGER,
     NOISY,
+    ORDINARY,
     Recovery,
     Served,
     accuracies,
     control,
     distances,
+    ensembles,
     evaluated,
     outputs_of,
     per_model,
@@ -96,9 +100,9 @@ def unlearn(config: Config, context: RunContext) -> tuple[dict[str, Any], dict[s
     """One method makes every model of a pool forget, and recovers; keeps the margins (N, S) of each kind of example.
 
     Metrics, lists with a number per model: accuracy in percent on test, forgotten and retained data, rounds of
-    recovery, distance to the retrained twin over the original's; of one model: bytes, passes of samples, rounds,
-    storage, seconds. A method that cannot serve such a request leaves its own reason as "unsupported", one that leaves
-    the numbers "diverged".
+    recovery and whether they were enough, distance to the retrained twin over the original's; of one model: bytes,
+    passes of samples, rounds, storage, seconds. A method that cannot serve such a request leaves its own reason as
+    "unsupported", one that leaves the numbers "diverged".
     """
     if config["plugin"]:
         importlib.import_module(config["plugin"])
@@ -128,19 +132,19 @@ def _served(
     originals = world.pools(world.f, seeds, rounds, starts, read.get("originals", read["twins"]))
     if name == "Retrain":
         cost = {key: retrained[key] for key in ("bytes", "passes", "rounds")}
-        models = originals.to_judge(list(read["twins"]))
-        return Served(models, {**cost, "storage": 0.0}, [0] * len(seeds), retrained["seconds"])
+        return Served.at_once(originals.to_judge(list(read["twins"])), cost, retrained["seconds"])
     if name in (CONSTANT, NOISY):
-        nothing = dict.fromkeys(("bytes", "passes", "rounds", "storage"), 0.0)
-        return Served(control(name, originals, config["noise"]), nothing, [0] * len(seeds), 0.0)
+        return Served.at_once(control(name, originals, config["noise"]))
+    if name == ENSEMBLES:
+        return Served.at_once(ensembles(originals))
     goal = sum(retrained["validation"]) / len(seeds)
     natural = world.rounds(config["natural_rounds"])
     rule = Recovery(world.p.validation, goal, config["recovery_cap"], natural)
-    if name == LONGER:
+    if name in (LONGER, MUCH_LONGER):
         twins = world.pools(world.f, seeds, rounds, starts, read["twins"])
         return trained_on(twins, deletion, rule, retrained)
     with context.phase("unlearn"):
-        return serve(name, originals, deletion, rule)
+        return serve("Natural" if name == ORDINARY else name, originals, deletion, rule)
 
 
 def _distances(models: Tensor | list[Any], world: World, read: Mapping[str, Tensor]) -> list[float] | None:
@@ -212,6 +216,6 @@ def judge(config: Config, context: RunContext) -> tuple[dict[str, Any], None]:
         return lost, None
     sides = []
     for side in SIDES:
-        chunks = [context.needed(f"{side} {k}", PARTS) for k in range(len(config[side]))]
-        sides.append({part: torch.cat([chunk[part] for chunk in chunks]) for part in PARTS})
+        chunks = [context.needed(f"{side} {k}", (*PARTS, UNSEEN)) for k in range(len(config[side]))]
+        sides.append({part: torch.cat([chunk[part] for chunk in chunks]) for part in (*PARTS, UNSEEN)})
     return judged(*sides, resamples=config["resamples"], delta=config["delta"]), None

@@ -50,6 +50,7 @@ def ranking_table(ranked: pd.DataFrame) -> pd.DataFrame:
                 "RMIA AUC": f"{row['rmia']:.2f}",
                 "excess ε": f"{row['excess']:.1f}",
                 **relearned(row),
+                "gave up": f"{100 * row['gave_up']:.0f} %",
                 "forget acc. off": f"{row['forget_gap']:.1f}",
                 "stayers exposed": f"{row['exposure']:+.3f}",
                 "test acc. lost": f"{row['lost']:.1f}",
@@ -112,6 +113,7 @@ def request_table(frame: pd.DataFrame, setting: str, request: str) -> pd.DataFra
                 "test acc. %": f"{row['test']:.1f}",
                 "distance": number(row["distance"]),
                 "recovery rounds": f"{row['recovery']:.1f}",
+                "gave up": f"{100 * row['gave_up']:.0f} %",
                 "passes": number(row["passes"]),
                 "floor": number(row["floor"]),
                 "remark": "",
@@ -195,4 +197,4 @@ def binned_table(N: int = 64, S: int = 400) -> pd.DataFrame:
 
 def saved(frame: pd.DataFrame) -> pd.DataFrame:
     """The wide frame for a CSV file: what is infinite as text that reads back."""
-    return frame.drop(columns=["group", "label", "condition", "seed"]).replace(np.inf, "inf")
+    return frame.drop(columns=["group", "label", "condition", "seed", "left_draws"]).replace(np.inf, "inf")

@@ -112,7 +112,7 @@ class PeerPool(Pool):
 
     def recover(
         self, models: list[Any], deletion: Deletion, first_round: int, rule: Recovery, fixed: int | None
-    ) -> tuple[list[Any], list[int], Meter]:
+    ) -> tuple[list[Any], list[int], list[bool], Meter]:
         stays, after, done = self.f.after(deletion).having(meter=Meter()), [], []
         for seed, W in zip(self.seeds, models, strict=True):
             rounds = 0
@@ -123,7 +123,7 @@ class PeerPool(Pool):
                 rounds += 1
             after.append(W)
             done.append(rounds)
-        return after, done, stays.meter
+        return after, done, [fixed is not None or self._good_enough(W, rule) for W in after], stays.meter
 
     def _good_enough(self, W: Tensor, rule: Recovery) -> bool:
         x, y = rule.held_out
@@ -172,12 +172,12 @@ class VerticalPool(Pool):
 
     def recover(
         self, models: list[Any], deletion: Deletion, first_round: int, rule: Recovery, fixed: int | None
-    ) -> tuple[list[Any], list[int], Meter]:
+    ) -> tuple[list[Any], list[int], list[bool], Meter]:
         epochs, counted = fixed or 0, replace(self, f=self.f.having(meter=Meter()))
         after = [
             counted._trained(k, w, deletion.retain[0], epochs, first_round)[0] for k, w in enumerate(self.flat(models))
         ]
-        return after, [epochs] * len(after), counted.f.meter
+        return after, [epochs] * len(after), [True] * len(after), counted.f.meter
 
     def unseen(self, held_out: tuple[Tensor, Tensor], deletion: Deletion) -> list[Tensor]:
         x, _ = super().unseen(held_out, deletion)

@@ -242,7 +242,8 @@ def natural_remembers(ended: pd.DataFrame, unlearnings: Unlearnings) -> ClaimRes
 def fed_eraser(e: Experiment, ended: pd.DataFrame, descriptions: Mapping[str, Record]) -> ClaimResult:
     """P12: under IID FedEraser has the smallest forget gap of the paper's table, and stores C R_ret models.
 
-    It has no recovery and hence no stop rule: its model must be as useful as Retrain, or it is best by being bad.
+    It has no recovery and hence no stop rule: its model must be as useful as Retrain, or it is best by being bad. Where
+    a server keeps few of the rounds, a replay that fails is not the paper's: undetermined.
     """
     r = ended[(ended.group == "clients") & (ended.method != "Retrain")]
     r = r[[not Setting.parse(text).skewed for text in r.setting]]
@@ -259,7 +260,12 @@ def fed_eraser(e: Experiment, ended: pd.DataFrame, descriptions: Mapping[str, Re
         f"{eraser.storage.mean():.2e} bytes, {'=' if exact else 'not'} C R_ret P B, {retained} of {e.rounds} rounds; "
         f"forget gap {eraser[GAP].mean():.1f}, test accuracy {eraser.shortfall.mean():.1f} points below Retrain's"
     )
-    return family.result("P12", ours, keys_of(r), {"storage C R_ret P B": "holds" if exact else "does not hold"})
+    found = family.result("P12", ours, keys_of(r), {"storage C R_ret P B": "holds" if exact else "does not hold"})
+    if found.verdict != "does not hold" or e.history_interval == 1:
+        return found
+    # what a replay of some rounds loses, the method need not
+    told = f"of the rounds only every {e.history_interval}th is replayed, all of them would tell: {found.reason}"
+    return replace(found, verdict="undetermined", reason=told)
 
 
 def models_kept(r: pd.DataFrame, descriptions: Mapping[str, Record], column: str = "storage") -> pd.Series:

@@ -58,8 +58,7 @@ def scenario_tables(study: Study, runs: pd.DataFrame, scenario: str, stop: str =
 def _who_is_tuned(e: Experiment, scenario: str, setting: str) -> list[str]:
     if not e.tunes(e.scenario(scenario), setting):
         return ["All methods with their own settings."]
-    seeds = [*e.scenario(scenario).seeds]
-    few = f" (of seeds {[*e.few_seeds]} only)" if set(seeds) - set(e.few_seeds) else ""
+    few = f" (of seed {e.seeds[0]} only)" if len(e.scenario(scenario).seeds) > 1 else ""
     tuned = f"Methods by their name alone are tuned, by {e.tuning_trials} trials each where there is a choice"
     return [f'{tuned}; "as published" are their own settings{few}.']
 

@@ -228,12 +228,16 @@ def forms_table(e: Experiment, runs: pd.DataFrame, printed: pd.DataFrame) -> pd.
 def norms_table(e: Experiment, runs: pd.DataFrame, full: pd.DataFrame) -> pd.DataFrame:
     """What `n` counts in a Special round for samples: the forgotten ones (Eq. 4), or all of the target's (its code).
 
-    Both with the method's own settings, whatever the tables are tuned to.
+    Both with the method's own settings, whatever the tables are tuned to, and on the same seeds. Recovery stopped on
+    validation data.
     """
     rows = []
     for setting in e.sample_settings:
+        of = ("samples", setting, "PUF-Special", "validation")
+        seeds = rows_of(as_published(runs), *of, label=None).seed
         for counted, frame in (("forgotten samples", as_published(runs)), ("all of the target's", full)):
-            r = rows_of(frame, "samples", setting, "PUF-Special", "validation", label=None)
+            r = rows_of(frame, *of, label=None)
+            r = r[r.seed.isin(seeds)]
             rows.append({"setting": title(setting), "n counts": counted, **_step_and_after(r)})
     return pd.DataFrame(rows)
 

@@ -17,11 +17,12 @@ from fu_core.evaluation.accuracy import accuracy
 from fu_core.evaluation.klom import klom
 from fu_core.federation.horizontal import fedavg
 from fu_core.request import Request
+from fu_core.streams import stream
 from fu_core.unlearning import method as registry
 from fu_papers import problem_figures
 from fu_papers.arena import figures, names, results, runs, short_map, show, tables
 from fu_papers.arena.grid import CONTROLS, YARDSTICK, Experiment
-from fu_papers.arena.pools import LONGER, Pool, Recovery, recovered, serve
+from fu_papers.arena.pools import ENSEMBLES, LONGER, ORDINARY, Pool, Recovery, ensembles, recovered, serve
 from fu_papers.controls import AGAIN
 from fu_papers.lab import paths
 from fu_papers.lab.paths import ROOT
@@ -126,12 +127,12 @@ def test_what_does_not_fit_together_is_named(change, says):
 
 def test_slow_methods_and_those_with_a_memory_are_judged_on_fewer_models():
     e = experiment(memory_models=6, slow_methods=["SISA"], slow_models=5)
-    sizes = {name: e.size(e.settings[0], name) for name in ("SISA", "FedEraser", "Natural", AGAIN)}
-    assert sizes == {"SISA": 5, "FedEraser": 6, "Natural": 8, AGAIN: 8}
+    sizes = {name: e.size(e.settings[0], name) for name in ("SISA", ENSEMBLES, "FedEraser", "Natural", AGAIN)}
+    assert sizes == {"SISA": 5, ENSEMBLES: 5, "FedEraser": 6, "Natural": 8, AGAIN: 8}
     for cell, config in e.judged():
         models = {side: sum(chunk["models"] for chunk in config[side]) for side in runs.SIDES}
         assert models["unlearned"] == models["twins"] == sizes.get(cell.method, 8)
-        assert models["retrained"] == (5 if cell.method == "SISA" else 8)
+        assert models["retrained"] == (5 if cell.method in ("SISA", ENSEMBLES) else 8)
 
 
 # --- the runs ---
@@ -202,12 +203,74 @@ def test_recovery_stops_each_model_by_itself():
     w = torch.stack([learned, torch.zeros_like(t.w)])
     good = Recovery((x, y), goal=accuracy(f.model, learned, x, y), cap=3)
     assert good.goal > accuracy(f.model, w[1], x, y)
-    after, rounds = recovered(f, [0, 1], w, 4, good)
+    after, rounds, reached = recovered(f, [0, 1], w, 4, good)
     assert rounds[0] == 0
+    assert reached[0]
     assert torch.equal(after[0], learned)
     assert rounds[1] > 0
     assert not torch.equal(after[1], w[1])
-    assert recovered(f, [0, 1], w, 4, good, fixed=2)[1] == [2, 2]
+    assert recovered(f, [0, 1], w, 4, good, fixed=2)[1:] == ([2, 2], [True, True])
+
+
+def test_who_is_not_back_when_the_cap_is_reached_has_given_up():
+    t = with_server()
+    f, (x, y) = t.federation, t.federation.clients[0]
+    w = torch.stack([fedavg(f, t.w_0, 40), torch.zeros_like(t.w)])
+    goal = accuracy(f.model, w[0], x, y)
+    first_is_there = Recovery((x, y), goal=goal, cap=0)
+    assert recovered(f, [0, 1], w, 4, first_is_there)[1:] == ([0, 0], [True, False])
+    nobody_can = Recovery((x, y), goal=100.1, cap=2)
+    assert recovered(f, [0, 1], w, 4, nobody_can)[1:] == ([2, 2], [False, False])
+    fresh = t.w_0[None]
+    soon = accuracy(f.model, recovered(f, [1], fresh, 4, nobody_can, fixed=10)[0][0], x, y)
+    _, (rounds,), reached = recovered(f, [1], fresh, 4, Recovery((x, y), goal=soon, cap=60))
+    assert 0 < rounds <= 10
+    assert reached == [True]
+    assert recovered(f, [1], fresh, 4, Recovery((x, y), goal=soon, cap=rounds))[1:] == ([rounds], [True])  # in the last
+    assert recovered(f, [1], fresh, 4, Recovery((x, y), goal=soon, cap=rounds - 1))[2] == [False]
+
+
+def test_ordinary_rounds_that_cost_as_much_as_dear_steps_are_naturals(study):
+    e = study.experiment
+    found = {c.method: r for c, r in study.run("unlearning").items() if c.seed == 0}
+    long, short = found[ORDINARY].metrics, found["Natural"].metrics
+    assert long["recovery"] == [e.longer_rounds] * e.chunk
+    assert long["passes"] / e.longer_rounds == pytest.approx(short["passes"] / e.natural_rounds)
+    assert set(long["reached"]) == {True}  # no rule stops it
+
+
+def test_an_ensembles_own_doing_nothing_is_what_sisa_has_before_the_request(study, frame):
+    e = study.experiment
+    config = e.pool(e.settings[0], "none", 0, 4)
+    p = problem(config)
+    f = p.federation({**config, "seed": 0})
+    pool = Pool.trained(f, [0, 1], e.rounds)
+    before = ensembles(pool)
+    nobody = Request.parse("client-0").resolve(f.clients)
+    after = serve("SISA", pool, nobody, Recovery(p.validation, 0.0, 1)).models
+    for old, new in zip(before, after, strict=True):
+        kept = [ids for ids in old.shards if 0 not in ids]
+        assert kept
+        assert all(torch.equal(old.shards[ids], new.shards[ids]) for ids in kept)
+    by_name = frame.set_index("method")
+    assert by_name.left[ENSEMBLES] == pytest.approx(100)
+    expected = np.log(by_name.klom_forget["SISA"] / by_name.floor["SISA"])
+    expected /= np.log(by_name.klom_forget[ENSEMBLES] / by_name.floor[ENSEMBLES])
+    assert by_name.left["SISA"] == pytest.approx(100 * expected)
+    judged = {cell.method: config for cell, config in e.judged()}
+    assert judged[ENSEMBLES]["retrained"] == judged["SISA"]["retrained"]
+    assert ENSEMBLES not in experiment(methods=["Natural"]).entrants  # of whom it is the control
+
+
+def test_who_stays_is_compared_with_unseen_data_of_the_same_classes(study):
+    e = study.experiment
+    config, record = next((r.config, r) for c, r in study.run("unlearning").items() if c.method == "Original")
+    kept = study.store.tensors(record.key, ["test", "unseen"])
+    p = problem(config)
+    staying = p.test[1] != 0  # class-0 goes
+    assert kept["unseen"].shape[1] == min(e.examples, int(staying.sum()))
+    order = torch.randperm(len(staying), generator=stream(0, "examples", "test"))
+    assert order[staying[order]][: e.examples].sort().values.tolist() != order[: e.examples].sort().values.tolist()
 
 
 def test_refusals_are_rows_with_the_methods_own_words(frame):
@@ -279,10 +342,42 @@ def test_the_ranking_is_by_what_is_left(frame, ranked):
     assert set(tables.ranking_table(ranked).method) == {results.shown(name) for name in there.method}
 
 
+def planted(frame, left, reach, draws=None):
+    """Natural's rows are `left` ± `reach`, whose resampled crowds are as far apart."""
+    mine = frame.method == "Natural"
+    frame.loc[mine, ["left", "left_low", "left_high"]] = [left, left - reach, left + reach]
+    draws = np.resize([1.0, -1.0], 10) if draws is None else draws
+    frame.loc[mine, "left_draws"] = pd.Series([tuple(reach / 1.96 * draws)] * mine.sum(), frame.index[mine])
+
+
+def test_places_whose_models_share_seeds_do_not_count_as_independent(frame):
+    """Requests of one setting have the same originals: a bad draw of them is bad for all."""
+    one, other = (frame.assign(request=request) for request in ("client-3", "client-4"))
+    for each in (one, other):
+        planted(each, 50.0, 10.0)
+    together = results.ranking(pd.concat([one, other], ignore_index=True)).set_index("method").loc["Natural"]
+    assert (together.low, together.high) == (pytest.approx(40), pytest.approx(60))
+    planted(other, 50.0, 10.0, np.repeat([1.0, -1.0], 5))  # another pattern: 2 of 10 draws in common, rho = 0.2
+    apart = results.ranking(pd.concat([one, other], ignore_index=True)).set_index("method").loc["Natural"]
+    assert apart.high - apart.low == pytest.approx(20 * np.sqrt((1 + 0.2) / 2))
+
+
+def test_learning_again_is_told_only_where_its_controls_are_right(frame):
+    def with_relearn(nothing, destroyed):
+        found = frame.assign(relearn=0.7, relearn_capped=0.0)
+        for name, value in (("Original", nothing), ("Destroyed", destroyed)):
+            found.loc[found.method == name, "relearn"] = value
+        return results._where_relearning_tells(found).relearn.notna()
+
+    assert with_relearn(0.0, 3.0).all()
+    assert not with_relearn(0.0, 0.09).any()  # random weights learn as soon: it measures the task
+    assert not with_relearn(1.0, 3.0).any()  # doing nothing takes as long as Retrain: there is nothing to see
+
+
 def test_requests_of_whole_classes_are_ranked_apart(frame):
     """Random weights are nearer to a model that misses a class than doing nothing is; of a client they are not."""
     client = frame.assign(request="client-3")
-    client.loc[client.method == "Natural", ["left", "left_low", "left_high"]] = [10.0, 8.0, 12.0]
+    planted(client, 10.0, 2.0)
     found = results.ranking(pd.concat([frame, client], ignore_index=True)).set_index("method")
     alone = frame.set_index("method").left
     assert found.left["Natural"] == pytest.approx(10)
@@ -301,7 +396,8 @@ def test_costs_are_of_the_places_that_the_distance_is_of_and_nearer_means_in_eac
     here, far, aside = (frame.assign(request=request) for request in ("client-3", "client-4", "class-0"))
     mine = frame.method == "Natural"
     for one, (left, price) in ((here, (50.0, 0.2)), (far, (90.0, 0.4)), (aside, (120.0, 9.0))):
-        one.loc[mine, ["left", "left_low", "left_high", "price"]] = [left, left - 1, left + 1, price]
+        planted(one, left, 1.0)
+        one.loc[mine, "price"] = price
     found = results.ranking(pd.concat([here, far, aside], ignore_index=True)).set_index("method").loc["Natural"]
     assert (found.left, found.price) == (pytest.approx(70), pytest.approx(0.3))
     assert found.always_nearer

@@ -249,6 +249,16 @@ def test_a_ratio_is_the_mean_of_logarithms():
     assert decide(one, claim="more") == "undetermined"
 
 
+def test_a_geometric_mean_is_that_of_ratios_to_one():
+    values = np.array([[0.05, 0.06], [0.5, 0.4]])
+    alone, against_one = crossed(frame(values), log=True), paired(frame(values), frame(np.ones((2, 2))), log=True)
+    assert numbers(alone) == pytest.approx(numbers(against_one))
+    assert alone.effect == pytest.approx(np.exp(np.log(values).mean()))
+    assert alone.low > 0
+    assert decide(crossed(frame(values / 100), log=True), margin=20) == "undetermined"  # that one differs by 8 times
+    assert decide(crossed(frame([[0.01, 0.01], [0.02, 0.02]]), log=True), margin=0.001) == "holds"
+
+
 def test_columns_have_names_of_their_own():
     named = frame([[1, 3], [2, 6]]).rename(columns={"request": "who", "seed": "run", "value": "gap"})
     assert crossed(named, value="gap", target="who", seed="run") == crossed(frame([[1, 3], [2, 6]]))
@@ -269,6 +279,7 @@ def test_the_floor_is_the_mean_distance_of_two_retrains():
         (lambda: crossed(frame([[1, 2]]), value="gap"), "must be one of .* got 'gap'"),
         (lambda: crossed(frame([[1, 2]]), level=95), "level must lie between 0 and 1, got 95"),
         (lambda: crossed(frame([[1, 2]]), resamples=0), "resamples must be a whole number >= 1"),
+        (lambda: crossed(frame([[1, -2]]), log=True), "values: value must be > 0 for a ratio, got -2"),
         (lambda: floor_of(frame([[np.nan]])), "again must have a value"),
         (lambda: paired(frame([[1, np.nan]]), frame([[np.nan, 1]])), "ours and rival must have a value"),
         (lambda: paired(frame([[1, 2]]), frame([[1, 0]]), log=True), "rival: value must be > 0 for a ratio, got 0"),

@@ -4,6 +4,7 @@ Two targets, two seeds; what a test plants for a (scenario, setting, request, se
 which every claim holds. Where all cells say the same, an interval is a point.
 """
 
+import re
 from itertools import product
 
 import pandas as pd
@@ -572,6 +573,7 @@ def test_p3_is_table_3_and_takes_the_mean_of_shares():
     assert "PUF-Special (CIFAR-10, Dirichlet 0.3): 18.0 [" in result("P3", uneven).ours  # 1 / mean of 1/10 and 1/90
     gave_up = result("P3", {("clients", SKEWED, "client-0", 0, "PUF-Special"): {"reached": False}})
     assert "gave up (1 of 4); a larger cap would tell" in gave_up.reason
+    assert re.search(r"PUF-Special \(CIFAR-10, Dirichlet 0.3\): at most [0-9.]+, [0-9.]+ as run, gave up", gave_up.ours)
 
 
 @pytest.mark.parametrize(
@@ -775,6 +777,15 @@ def test_p7_what_gave_up_has_no_forget_gap_but_needed_many_rounds():
     assert verdict("P7", sweep=sweep) != "holds"  # their rounds count
 
 
+def test_p7_no_interval_leaves_what_correlations_can_be():
+    sweep = sweep_of()
+    turned = sweep.request.eq("client-0") & sweep.seed.eq(0)
+    sweep.loc[turned, "delta_forget"] = sweep.loc[turned, "eta_u"]
+    ends = [float(end) for pair in re.findall(r"\[(\S+), (\S+)\]", result("P7", sweep=sweep).ours) for end in pair]
+    assert min(ends) == -1
+    assert max(ends) <= 1
+
+
 def test_p7_fewer_than_three_rates_that_came_back_tell_nothing():
     sweep = sweep_of()
     sweep.loc[sweep.eta_u.eq(4.0), "reached"] = False
@@ -919,6 +930,14 @@ def test_p12_counts_retained_rounds():
         assert verdict("P12", every(("clients", EVEN, "FedEraser"), stored), sparse) == expected
 
 
+def test_p12_a_replay_of_some_rounds_cannot_refute_it():
+    sparse = ALONE["P12"].changed(history_interval=3)
+    stored = {"storage": 4.0 * P[EVEN] * E.clients * 67, "delta_forget": 50.0, "shortfall": 70.0}
+    found = result("P12", every(("clients", EVEN, "FedEraser"), stored), sparse)
+    assert found.verdict == "undetermined"
+    assert found.reason.startswith("of the rounds only every 3th is replayed, all of them would tell")
+
+
 # --- P13: the printed costs follow from the printed formulas ---
 
 
@@ -948,7 +967,7 @@ def test_p13_counts_cells(cells, expected, ours):
         (0.049, "holds"),
         (0.5, "does not hold"),
         ([0.04, 0.04, 0.04, 0.04, 0.5, 0.5, 0.5, 0.5], "holds in part"),  # one setting of two
-        ([0.001] * 2 + [0.06] * 2 + [0.001] * 2 + [0.06] * 2, "undetermined"),  # 0.03 on average, but not surely
+        ([0.001] * 2 + [0.06] * 2 + [0.001] * 2 + [0.06] * 2, "undetermined"),  # 0.008 on average, but not surely
     ],
 )
 def test_p14_holds_if_trained_nets_are_surely_within_5_percent_of_the_step(differences, expected):
@@ -956,6 +975,7 @@ def test_p14_holds_if_trained_nets_are_surely_within_5_percent_of_the_step(diffe
     assert found.verdict == expected
     values = [differences] * 8 if isinstance(differences, float) else differences
     assert f"{sum(d < 0.05 for d in values)} of 8 nets below 5 %" in found.reason
+    assert "[-" not in found.ours  # a share that cannot be negative
 
 
 def test_controls_take_part_in_every_scenario():

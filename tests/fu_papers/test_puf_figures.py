@@ -672,6 +672,9 @@ def test_both_divisors_stand_beside_each_other_for_every_setting_with_samples():
     table = tables.norms_table(E, tidy(), frame_of(full, planted()))
     assert table["setting"].tolist() == ["CIFAR-10, Dirichlet 0.3"] * 2
     assert table["step / |w|"].tolist() == ["0.5", "0.25"]
+    again = frame_of(full, planted()).assign(seed=7, unlearned_step=9.0)  # a seed that the other one has not
+    both = pd.concat([frame_of(full, planted()), again], ignore_index=True)
+    assert tables.norms_table(E, tidy(), both).equals(table)
 
 
 def test_the_table_of_settings_has_every_scenario_with_what_it_trains():

@@ -92,6 +92,15 @@ def sisa(f: Federation, w_0: Tensor, rounds: int, shards: Sequence[Sequence[int]
     return Ensemble(f.model, trained)
 
 
+def in_shards(f: Federation, w_0: Tensor, rounds: int, config: SISA) -> Ensemble:
+    """The ensemble that a federation would have had, had it been trained in shards; the meter counts nothing.
+
+    Random: who is in which shard, from the federation's seed, and as `sisa`.
+    """
+    groups = shard_clients(len(f.ids), config.shards, seed=f.seed)
+    return sisa(f.having(meter=Meter()), w_0, rounds, [[f.ids[k] for k in group] for group in groups])
+
+
 def sisa_unlearn(f: Federation, ensemble: Ensemble, deletion: Deletion, w_0: Tensor, rounds: int) -> Ensemble:
     """The ensemble that never saw what is removed, exactly; `ensemble` is left untouched.
 
@@ -123,10 +132,5 @@ def serve(trained: Trained, deletion: Deletion, config: SISA) -> Ensemble:
     f, w_0, kept = trained.horizontal, trained.w_0, trained.server_memory.shards
     if w_0 is None:
         raise MissingHistory("w_0: nobody kept where training began, so SISA cannot begin there again")
-    if kept:
-        ensemble = Ensemble(f.model, kept)
-    else:
-        groups = shard_clients(len(f.ids), config.shards, seed=f.seed)
-        shards = [[f.ids[k] for k in group] for group in groups]
-        ensemble = sisa(f.having(meter=Meter()), w_0, trained.rounds, shards)
+    ensemble = Ensemble(f.model, kept) if kept else in_shards(f, w_0, trained.rounds, config)
     return sisa_unlearn(f, ensemble, deletion, w_0, trained.rounds)
