@@ -45,6 +45,7 @@ def distances(r: pd.DataFrame) -> dict[str, Any]:
         found = {**dict.fromkeys(TRUTH, "–"), "KL on the forgotten": f"diverged ({lost} of {len(r)})"}
     elif "travelled" in r and r.travelled.mean() > 1:
         found["step / |Retrain - Original|"] += " (!)"
+    found = {"λ": _damping(r)} | found
     served = "passes" in r and bool((r.passes > 0).all()) and len(r) > 0
     found["images behind it"] = _behind(r) if served else "–"
     found["passes"] = f"{r.passes.mean():.3g}" if served else "–"
@@ -56,6 +57,14 @@ def _mean(r: pd.DataFrame, name: str, digits: int) -> str:
     if name not in r or r[name].isna().all():
         return "–"
     return f"{r[name].mean():.{digits}f}"
+
+
+def _damping(r: pd.DataFrame) -> str:
+    """What was added to the curvature, given or chosen: a large one solves the system and shortens the step."""
+    if "damping" not in r or r.damping.isna().all():
+        return "–"
+    low, high = r.damping.min(), r.damping.max()
+    return f"{low:.2g}" if f"{low:.2g}" == f"{high:.2g}" else f"{low:.2g} to {high:.2g}"
 
 
 def _behind(r: pd.DataFrame) -> str:

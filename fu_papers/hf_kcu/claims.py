@@ -14,7 +14,7 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
-from fu_papers.controls import AGAIN
+from fu_papers.controls import AGAIN, USEFUL
 from fu_papers.hf_kcu.claims_speed import (
     CORRECTED,
     FASTER,
@@ -117,15 +117,40 @@ def _intervals(values: Mapping[str, pd.Series], digits: int) -> str:
 
 
 def _private(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
-    """H3: MIA within 0.02 of Retrain's, where the original model's is at least 0.10 above."""
+    """H3: MIA within 0.02 of Retrain's, where the original model's is at least 0.10 above, by a model that is of use.
+
+    Who is farther off than two retrainings from each other fails; nearer, where those differ by more than 0.02, nobody
+    can tell.
+    """
     r = {m: main_runs(e, runs, m) for m in ("Original", "Retrain", *FORMS)}
     off = {m: difference(frame, r["Retrain"], "mia") for m, frame in r.items()}
     exposed = at_least(off["Original"], 0.10)
-    printed, corrected = ({"attack": all_of(exposed, within(off[m], 0.02))} for m in FORMS)
+    again = main_runs(e, runs, AGAIN)
+    apart, slack = _mean_of(again, "delta_mia"), USEFUL + _mean_of(again, "delta_test")
+    short = {m: difference(r["Retrain"], r[m], "test") for m in FORMS}
+    near = {m: _within_what_the_floor_allows(off[m], 0.02, apart) for m in FORMS}
+    printed, corrected = ({"attack": all_of(exposed, near[m], at_most(short[m], slack))} for m in FORMS)
     ours = "; ".join(f"{shown(m)} {frame.mia.mean():.3f}" for m, frame in r.items())
-    reason = f"|difference to Retrain| <= 0.02; original - Retrain = {told(off['Original'], 3)} (needs 0.10)"
+    reason = (
+        f"|difference to Retrain| <= 0.02 (two retrainings: {apart:.3f}) at a test accuracy at most {slack:.1f} points "
+        f"below Retrain's; original - Retrain = {told(off['Original'], 3)} (needs 0.10)"
+    )
     keys = [key for frame in r.values() for key in frame.record]
     return judged("H3", printed, ours, _intervals({m: off[m] for m in FORMS}, 3), keys, reason, corrected)
+
+
+def _mean_of(again: pd.DataFrame, column: str) -> float:
+    """What two retrainings differ by; 0 where nobody has looked."""
+    found = again[column].dropna() if column in again else pd.Series(dtype=float)
+    return float(found.mean()) if len(found) else 0.0
+
+
+def _within_what_the_floor_allows(off: pd.Series, radius: float, floor: float) -> Part:
+    """Within `radius` of Retrain, or undetermined where two retrainings differ by more and the interval reaches it."""
+    near = within(off, max(radius, floor))
+    if floor <= radius or near.verdict == "does not hold":
+        return near
+    return unknown(f"two retrainings differ by {floor:.3f}, more than {radius:g}: a larger attacked set would tell")
 
 
 def _causal_weighting(runs: pd.DataFrame) -> ClaimResult:
@@ -140,8 +165,9 @@ def _causal_weighting(runs: pd.DataFrame) -> ClaimResult:
 
 
 def _adaptive_scaling(runs: pd.DataFrame) -> ClaimResult:
-    """H5: without adaptive scaling test accuracy drops by at least one point."""
-    drops, keys = {}, []
+    """H5: without adaptive scaling test accuracy drops by at least one point. Where it has shortened no step, the two
+    are the same models, and nobody can tell."""
+    drops, bound, keys = {}, {}, []
     for group, base, bare, method in (
         ("ablation", "w/o influence decay (= Algorithm 1)", UNCLIPPED, PRINTED),
         ("choice", "with adaptive scaling", "corrected", CORRECTED),
@@ -149,8 +175,12 @@ def _adaptive_scaling(runs: pd.DataFrame) -> ClaimResult:
         r = runs[runs.group == group]
         full, without = (r[r.label == label] for label in (base, bare))
         drops[method] = difference(full, without, "test")
+        bound[method] = bool("clipped" not in full or full.clipped.astype(bool).any())
         keys += [*full.record, *without.record]
-    printed, corrected = ({"drop": at_least(drops[m], 1)} for m in FORMS)
+    printed, corrected = (
+        {"drop": at_least(drops[m], 1) if bound[m] else unknown("steps so long that the scaling shortens them")}
+        for m in FORMS
+    )
     ours = "; ".join(f"{shown(m)} {drop.mean():.1f} points" for m, drop in drops.items())
     reason = f"drop >= 1 point; {_solved(runs)}"
     return judged("H5", printed, ours, _intervals(drops, 1), keys, reason, corrected)
@@ -244,7 +274,8 @@ def _backdoor(runs: pd.DataFrame, record: Record) -> ClaimResult:
         )
         keys += list(r.record)
     shown_here.append(f"Retrain {r.asr_retrain.mean():.1f}")
-    gains = ", ".join(f"{shown(m)} {times_less(record, m)[0]:.0f}x" for m in FORMS)
+    retrain, taken = record.metrics["passes"]["retrain"], {m: rows_of(runs, "backdoor", m).passes.mean() for m in FORMS}
+    gains = ", ".join(f"{shown(m)} {retrain / taken[m]:.1f}x" for m in FORMS)
     shown_here.append(f"times fewer passes than retraining: {gains} (paper: 430x in time)")
     keys.append(record.key)
     reason = "ASR over images of other classes; reduction >= 10 % and clean drop <= 0.5"
@@ -330,7 +361,7 @@ def _carries_over(e: Experiment, runs: pd.DataFrame, speeds: Speeds, prices: Pri
             times = f"{gain:.0f}x ({taken:.0f}x in time){told_of_all(price, method)}"
             shown_here.append(f"{where}, {shown(method)}: {times}, {gap.mean():.2f} points")
     short_of = f"nets on {e.nets_rounds} round(s) of {e.nets_epochs:g} epoch(s), {e.nets_n_train} images"
-    reason = f"passes ratio >= {FASTER}, summed over all who leave, and gap <= {POINTS:.2f}; {short_of}"
+    reason = f"passes ratio >= {FASTER} for at least half of who may leave, and gap <= {POINTS:.2f}; {short_of}"
     printed, corrected = (parts[m] for m in FORMS)
     return judged(
         "H15", printed, "; ".join(shown_here), of_each(len(printed), "setting", len(e.seeds)), keys, reason, corrected

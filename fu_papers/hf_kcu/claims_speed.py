@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from itertools import pairwise
+from statistics import median
 
 from fu_papers.hf_kcu.grid import FORMS, Experiment
 from fu_papers.hf_kcu.results import Speeds, shown
@@ -28,21 +29,28 @@ def times_less(record: Record, name: str) -> tuple[float, float]:
     return passes, seconds
 
 
-def summed(price: Record, method: str) -> float:
-    """How many times fewer passes than retraining, of all clients leaving one after the other: no draw decides.
+def gains_of(price: Record, method: str) -> list[float]:
+    """How many times fewer passes than retraining, of every client that may leave."""
+    return [counted["retrain"] / counted[method] for counted in price.metrics["passes"].values()]
 
-    For the printed form it is E (N - 1) / (1 + 2k) of N clients, whoever holds what, after E epochs of retraining.
+
+def summed(price: Record, method: str) -> float:
+    """The same of all of them leaving one after the other.
+
+    For the printed form it is E (N - 1) / (1 + 2k) of N clients, whoever holds what, after E epochs of retraining: no
+    data could change it, so that it is told and judges nothing.
     """
     counted = price.metrics["passes"].values()
     return sum(one["retrain"] for one in counted) / sum(one[method] for one in counted)
 
 
 def fast_enough(e: Experiment, price: Record | None, method: str) -> Part:
-    """Whether the counted gain is the paper's. A smaller one leaves it open on a schedule shorter than the paper's,
-    and for the corrected form on fewer images, with which its price hardly grows."""
+    """Whether the counted gain is the paper's for at least half of the clients that may leave. A smaller one leaves it
+    open on a schedule shorter than the paper's, and for the corrected form on fewer images, with which its price hardly
+    grows."""
     if price is None:
         return unknown("the passes that other leaving clients take would tell")
-    if summed(price, method) >= FASTER:
+    if median(gains_of(price, method)) >= FASTER:
         return exact(True)
     if e.rounds * e.epochs < PAPER_EPOCHS:
         return unknown(f"retraining of {PAPER_EPOCHS} epochs, as in the paper, would tell")
@@ -52,16 +60,19 @@ def fast_enough(e: Experiment, price: Record | None, method: str) -> Part:
 
 
 def told_of_all(price: Record | None, method: str) -> str:
-    """`", 42.9x summed over all who leave, 20x to 90x over 10 leaving clients"`; nothing where none was counted."""
+    """`", 45x in the median of 10 leaving clients (20x to 90x, 4 of them the paper's 47.75x; 42.9x in all)"`; nothing
+    where none was counted."""
     if price is None:
         return ""
-    gains = [counted["retrain"] / counted[method] for counted in price.metrics["passes"].values()]
-    over = f"{min(gains):.3g}x to {max(gains):.3g}x over {len(gains)} leaving clients"
-    return f", {summed(price, method):.3g}x summed over all who leave, {over}"
+    gains = gains_of(price, method)
+    reach = sum(gain >= FASTER for gain in gains)
+    beside = f"{min(gains):.3g}x to {max(gains):.3g}x, {reach} of them the paper's {FASTER}x"
+    in_all = f"{summed(price, method):.3g}x in all"
+    return f", {median(gains):.3g}x in the median of {len(gains)} leaving clients ({beside}; {in_all})"
 
 
 def faster(e: Experiment, record: Record, price: Record | None) -> ClaimResult:
-    """H1: unlearning takes at most a 47.75th of retraining's gradient passes, summed over all who leave."""
+    """H1: unlearning takes at most a 47.75th of retraining's gradient passes, for half of the clients or more."""
     gains = {m: times_less(record, m) for m in FORMS}
     ours = "; ".join(
         f"{shown(m)} {gain:.1f}x fewer passes ({taken:.1f}x in time){told_of_all(price, m)}"
@@ -69,7 +80,7 @@ def faster(e: Experiment, record: Record, price: Record | None) -> ClaimResult:
     )
     printed, corrected = ({"passes": fast_enough(e, price, m)} for m in FORMS)
     reason = (
-        f"passes ratio >= {FASTER}, counted, summed over all clients leaving one after the other: the printed form's "
+        f"passes ratio >= {FASTER}, counted, for at least half of the clients that may leave: the printed form's "
         f"passes grow with what its client holds, so that one of them is one draw; {e.rounds} rounds x {e.epochs:g} "
         f"epochs, the corrected form's curvature from {e.curvature_samples or 'all'} images; a price alone, what it "
         "buys is judged in H2, H3 and H11"
@@ -79,7 +90,11 @@ def faster(e: Experiment, record: Record, price: Record | None) -> ClaimResult:
 
 
 def more_clients(e: Experiment, speeds: Speeds) -> ClaimResult:
-    """H7: the speed-up grows from 10 to 100 clients. Undetermined: each number of clients is one draw of who leaves."""
+    """H7: the speed-up grows from 10 to 100 clients, of passes summed over all who leave.
+
+    By construction it does as printed, E (N - 1) / (1 + 2k), whoever holds what; what the corrected form takes hardly
+    depends on who leaves, so that its gain is that of one.
+    """
     counts = [count for count in sorted(e.client_counts) if count <= 100]
     records = [speeds[f"clients {count}"] for count in counts]
     shown_here = []
@@ -87,13 +102,20 @@ def more_clients(e: Experiment, speeds: Speeds) -> ClaimResult:
         gains, times = zip(*(times_less(record, method) for record in records), strict=True)
         passes, taken = (", ".join(f"{value:.0f}x" for value in values) for values in (gains, times))
         shown_here.append(f"{shown(method)} {passes} fewer passes ({taken} in time)")
-    tells = "several draws of who holds what at each of at least four numbers of clients up to 100 would tell"
     reason = (
-        f"passes ratio at {', '.join(map(str, counts))} clients, one draw each: printed passes grow with what the "
-        "leaving client holds, so the draw decides as much as the number of clients"
+        f"passes ratio at {', '.join(map(str, counts))} clients, one client and one draw each; as printed it grows by "
+        "construction: all clients together pay (1 + 2k) passes over the data whatever their number N, and N - 1 "
+        "retrainings; one client's price is what it happens to hold"
     )
-    parts = {"growth": unknown(tells)}
-    return judged("H7", parts, "; ".join(shown_here), "one seed", [r.key for r in records], reason, parts)
+    if len(counts) < 2:
+        parts = {"growth": unknown("a second number of clients would tell")}
+        return judged("H7", parts, "; ".join(shown_here), "one seed", [r.key for r in records], reason, parts)
+    printed, corrected = {"growth": exact(True)}, {"growth": exact(_grows(records, CORRECTED))}
+    return judged("H7", printed, "; ".join(shown_here), "counted", [r.key for r in records], reason, corrected)
+
+
+def _grows(records: list[Record], method: str) -> bool:
+    return all(a < b for a, b in pairwise(times_less(record, method)[0] for record in records))
 
 
 def small_damping(e: Experiment, record: Record) -> ClaimResult:
@@ -107,7 +129,10 @@ def small_damping(e: Experiment, record: Record) -> ClaimResult:
         parts.append({"growth": grows if len(gains) > 1 else unknown("a second damping would tell")})
         passes, taken = (", ".join(f"{value:.1f}x" for value in values) for values in (gains, times))
         shown_here.append(f"{shown(method)} {passes} fewer passes ({taken} in time)")
-    reason = f"passes ratio monotone over damping {', '.join(f'{d:g}' for d in dampings)}, counted; k is fixed"
+    reason = (
+        f"passes ratio monotone over damping {', '.join(f'{d:g}' for d in dampings)}, counted, one seed; as printed k "
+        "steps are taken whatever the damping, the corrected form's CG stops where it has solved its system"
+    )
     spread_of = "time: one process, median of 5"
     printed, corrected = parts
     return judged("H9", printed, "; ".join(shown_here), spread_of, [record.key], reason, corrected)

@@ -41,7 +41,7 @@ BROADCAST, UNSCALED, AS_PRINTED = "w/o causal weighting", "w/o adaptive scaling"
 ROWS = [
     *(("methods", MAIN, method, "", {}) for method in PLANTED if method != SAME_START),
     *(("methods", OTHER, method, "", {}) for method in (NOTHING, *FORMS)),
-    *(("backdoor", MAIN, method, "", {}) for method in FORMS),
+    *(("backdoor", MAIN, method, "", {"passes": 2.0}) for method in FORMS),
     *(("alpha", MAIN, method, label, {}) for method in (NOTHING, *FORMS) for label in ("0.1", "1")),
     ("ablation", MAIN, PRINTED, AS_PRINTED, {}),
     ("ablation", MAIN, PRINTED, BROADCAST, {"gap": 0.25}),
@@ -140,13 +140,12 @@ def of_forms(name, printed, corrected, group="methods", setting=MAIN, label=None
 
 
 ONE_FORM = ("H4", "H6", "H13", "H14")  # the corrected form is the same, or there is none
-FIXED = {"H7": OPEN}  # whatever is planted
 
 
 def test_there_is_one_verdict_per_claim_and_as_planted_every_claim_holds():
     found = judged()
     assert list(found) == [f"H{i}" for i in range(1, 16)]
-    expected = {id: FIXED.get(id, HOLDS) for id in found}
+    expected = dict.fromkeys(found, HOLDS)
     assert {id: result.verdict for id, result in found.items()} == expected
     assert {id: r.corrected for id, r in found.items()} == expected | dict.fromkeys(ONE_FORM, NO_OTHER)
     assert all(result.records and result.ours for result in found.values())
@@ -168,7 +167,7 @@ def test_the_seconds_are_told_beside():
 
 def test_one_seed_decides_no_mean():
     found = judged(seeds=SEEDS[:1])
-    assert {id for id, r in found.items() if r.verdict == OPEN} == set(found) - {"H1", "H6", "H9", "H14"}
+    assert {id for id, r in found.items() if r.verdict == OPEN} == set(found) - {"H1", "H6", "H7", "H9", "H14"}
     assert "several seeds would tell (1 now)" in found["H2"].reason
 
 
@@ -215,14 +214,15 @@ def test_h1_asks_for_47_75_times(printed, corrected, verdicts):
 @pytest.mark.parametrize("id", ["H1", "H15"])
 @pytest.mark.parametrize(
     ("leaving", "verdict"),
-    # of clients that take 100 / 50 / k passes each, and 100 the retraining: summed, 50 over the mean of 1 / k
-    [((1, 1.2, 2), HOLDS), ((1, 0.9, 2), HOLDS), ((0.9, 2, 0.1), NOT), ((0.5, 0.9, 0.1), NOT), ((), OPEN)],
+    # of clients that take 100 / 50 / k passes each, and 100 the retraining: 50 k times less
+    [((1, 1.2, 2), HOLDS), ((1, 0.9, 2), HOLDS), ((0.9, 2, 0.1), NOT), ((0.5, 0.9, 9), NOT), ((), OPEN)],
 )
-def test_h1_and_h15_sum_over_all_clients_that_may_leave(id, leaving, verdict):
+def test_h1_and_h15_ask_half_of_the_clients_that_may_leave(id, leaving, verdict):
     result = judged(leaving=leaving, e=LARGE)[id]
     assert both(result) == (verdict, verdict)
     if leaving == (1, 0.9, 2):
-        assert "57.4x summed over all who leave, 45x to 100x over 3 leaving clients" in result.ours
+        beside = "45x to 100x, 2 of them the paper's 47.75x; 57.4x in all"
+        assert f"50x in the median of 3 leaving clients ({beside})" in result.ours
     if not leaving:
         assert "the passes that other leaving clients take would tell" in result.reason
 
@@ -304,13 +304,41 @@ def test_h6_asks_for_no_violation_and_a_slope_of_one_half(violations, power, ver
     assert judged(violations=violations, power=power)["H6"].verdict == verdict
 
 
-@pytest.mark.parametrize("gains", [(20, 30), (30, 20)])
-def test_h7_is_undetermined_from_one_draw_per_number_of_clients(gains):
+@pytest.mark.parametrize(("gains", "corrected"), [((20, 30), HOLDS), ((30, 20), NOT), ((20, 20), NOT)])
+def test_h7_as_printed_holds_by_construction_and_corrected_as_counted(gains, corrected):
+    """What one client pays as printed is what it happens to hold; all of them pay 1 + 2k passes over the data."""
     passes = {f"clients {n}": dict.fromkeys(FORMS, gain) for n, gain in zip((10, 100), gains, strict=True)}
     result = judged(passes=passes)["H7"]
-    assert both(result) == (OPEN, OPEN)
+    assert both(result) == (HOLDS, corrected)
     assert f"{gains[0]}x, {gains[1]}x fewer passes" in result.ours  # 200 is beyond what the claim is about
-    assert "several draws" in result.reason
+    assert "by construction" in result.reason
+    assert both(judged(e=E.changed(client_counts=[10]))["H7"]) == (OPEN, OPEN)
+
+
+def test_h3_a_ruined_model_is_as_private_and_does_not_hold():
+    ruined = of_forms("test", 10.0, 10.0)
+    assert both(judged(ruined)["H3"]) == (NOT, NOT)
+
+
+def test_h3_is_open_where_two_retrainings_differ_by_more_than_it_allows():
+    apart = {"delta_mia": 0.024, "delta_test": 0.3}
+    assert both(judged(again=apart)["H3"]) == (OPEN, OPEN)
+    far = of_forms("mia", 0.80, 0.80)
+    assert both(judged(far, again=apart)["H3"]) == (NOT, NOT)
+
+
+def test_h5_compares_no_model_with_itself():
+    """A clip that shortens no step leaves the very same models: 0.0 [0.0, 0.0] says nothing."""
+    never = {("choice", None, None, label): {"clipped": False} for label in ("corrected", "with adaptive scaling")}
+    found = judged(never)["H5"]
+    assert found.corrected == OPEN
+    assert "steps so long that the scaling shortens them" in found.reason
+
+
+def test_h8_tells_the_price_of_its_own_runs():
+    assert "HF-KCU, as printed 50.0x" in judged()["H8"].ours
+    passes = {("backdoor", None, PRINTED, None): {"passes": 50.0}, ("backdoor", None, CORRECTED, None): {"passes": 8.0}}
+    assert "HF-KCU, as printed 2.0x, HF-KCU, corrected 12.5x" in judged(passes)["H8"].ours
 
 
 @pytest.mark.parametrize(
@@ -424,10 +452,6 @@ def test_h2_is_undetermined_where_two_retrainings_differ_by_more(floor, verdict)
     result = judged(again={"delta_test": floor})["H2"]
     assert both(result) == (verdict, verdict)
     assert ("two retrainings differ by 0.70 points" in result.reason) == (verdict == OPEN)
-
-
-def test_h8_tells_its_speed():
-    assert "HF-KCU, as printed 50x" in judged()["H8"].ours
 
 
 @pytest.mark.parametrize(("accuracy", "verdict"), [(12.0, HOLDS), (12.1, NOT), ((10, 10, 13), OPEN)])
