@@ -53,7 +53,7 @@ def map_figure(ranked: pd.DataFrame) -> Figure:
     FARTHEST, or free, stands at the edge.
     """
     fig, ax = plt.subplots(figsize=(11.5, 7.6))
-    there = ranked[ranked.places > 0]
+    there = ranked[(ranked.places > 0) & (ranked.method != ENSEMBLES)]  # which is at 100 by the scale
     ax.axhspan(LOWEST, BAND, color=FORGOTTEN, zorder=0)
     ax.axhspan(100, FARTHEST * 1.2, color=REMEMBERED, zorder=0)
     ax.axhline(0, color=look_of(AGAIN), linestyle="--", linewidth=1.2, zorder=1)
@@ -105,7 +105,9 @@ def _summary(there: pd.DataFrame) -> str:
     nearer, as_good = int(methods.always_nearer.sum()), methods[methods.as_good == methods.places]
     named = f" ({', '.join(as_good.method)})" if 0 < len(as_good) < 4 else ""
     got = f"{len(as_good) or 'none'} as near as Retrain again{named}"
-    told = f"Of {len(methods)} methods, {nearer or 'none'} are nearer to Retrain than doing nothing everywhere"
+    apart = "left_classes" in there and there.left_classes.notna().any() and not there.left.equals(there.left_classes)
+    where = "wherever clients or samples go" if apart else "everywhere"  # classes have a column of their own
+    told = f"Of {len(methods)} methods, {nearer or 'none'} are nearer to Retrain than doing nothing {where}"
     return f"{told}, {got}" if nearer else told
 
 

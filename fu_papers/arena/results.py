@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from fu_papers.arena.pools import BY_HAND, CONSTANT, ENSEMBLES
 from fu_papers.arena.worlds import SERVER, world_of
 from fu_papers.controls import AGAIN, DESTROYED, FLOOR
 from fu_papers.lab.record import Record
+from fu_papers.over_seeds import interval as interval_of
 from fu_papers.study import Cell, tidy, wide
 
 Found = Mapping[Cell, Record]
@@ -218,9 +220,9 @@ def ranking(frame: pd.DataFrame) -> pd.DataFrame:
     `left` with its 95 % interval over models (of all places at once: their trainings share seeds) is over requests of
     clients and of samples; `left_classes` over those of whole classes. They are apart because a class that goes leaves
     such a hole that random weights, too, are nearer to Retrain than doing nothing; where nothing else is asked for,
-    `left` is of classes. `always_nearer`: in each of `left`'s places below 100 with its interval; costs and lost
-    accuracy are of the same places. `klom_*`: geometric means; `gave_up`: of its models; `places`: where it has a
-    result, of how many. Methods with no result come last.
+    `left` is of classes. `tied`: not told from the one before it, place by place. `always_nearer`: in each of `left`'s
+    places below 100 with its interval; costs and lost accuracy are of the same places. `klom_*`: geometric means;
+    `gave_up`: of its models; `places`: where it has a result, of how many. Methods with no result come last.
     Raises ControlsFailed where the controls are wrong.
     """
     check_controls(frame)
@@ -254,7 +256,22 @@ def ranking(frame: pd.DataFrame) -> pd.DataFrame:
             row["forget_gap"] = float((there.forget - there.forget_retrain).astype(float).abs().mean())
             row["as_good"] = int((there.klom_forget <= AS_GOOD * there.floor).sum())
         rows.append(row)
-    return pd.DataFrame(rows).sort_values("left", kind="stable", na_position="last").reset_index(drop=True)
+    ranked = pd.DataFrame(rows).sort_values("left", kind="stable", na_position="last").reset_index(drop=True)
+    counted = frame if only_classes else frame[~of_classes(frame)]
+    return ranked.assign(tied=_tied(counted, list(ranked.method)))
+
+
+def _tied(frame: pd.DataFrame, names: Sequence[str]) -> list[bool]:
+    """Whether each method's distance is told from that of the one before it: paired over the places that both have, by
+    a t interval, since places differ by more than crowds of models do."""
+    left = frame.pivot_table(index=["setting", "request"], columns="method", values="left", dropna=False)
+    tied = [False]
+    for before, after in pairwise(names):
+        apart = (left[after] - left[before]).replace([np.inf, -np.inf], np.nan).dropna()
+        lost = left[after].isna().all() or bool(np.isinf(left[after]).any())
+        low = float(interval_of(apart)[0]) if len(apart) > 1 else -math.inf
+        tied.append(not lost and not low > 0)
+    return tied
 
 
 def backdoors_tell(frame: pd.DataFrame) -> bool:

@@ -75,7 +75,7 @@ def _name(row: Mapping[Any, Any]) -> str:
 
 
 def _summary(rows: Sequence[Mapping[Any, Any]]) -> str:
-    """Who of the drawn comes nearest without a guarantee, and for how much."""
+    """Who of the drawn comes nearest without a guarantee, by the judge that ranks, and for how much."""
     methods = [row for row in rows if row["method"] not in CONTROLS and row["guarantee"] == "none"]
     if not methods:
         return "Forgetting against price"
@@ -83,4 +83,5 @@ def _summary(rows: Sequence[Mapping[Any, Any]]) -> str:
     left, price = best["left"], 100 * best["price"]
     if left >= 100:
         return "Without a guarantee, nobody here comes nearer to retraining than doing nothing"
-    return f"Nearest without a guarantee: {best['method']}, {left:.0f} % left to forget at {price:.0f} % of the price"
+    at = f"{left:.0f} % left to forget at {price:.0f} % of the price"
+    return f"Nearest by KLoM without a guarantee: {best['method']}, {at}"

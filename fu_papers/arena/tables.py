@@ -32,11 +32,12 @@ def ranking_table(ranked: pd.DataFrame) -> pd.DataFrame:
 
     "classes": the same at requests to forget whole classes, which `left` leaves out.
     """
-    rows = []
+    rows: list[dict[str, Any]] = []
     for row in ranked[ranked.places > 0].to_dict("records"):
         rows.append(
             {
                 "method": shown(row["method"]),
+                "told from the one above": "" if not rows else "no" if row["tied"] else "yes",
                 "guarantee": row["guarantee"],
                 "places": f"{row['places']} of {row['of']}",
                 "left of the distance, %": interval(row["left"], row["low"], row["high"]),
