@@ -300,12 +300,16 @@ def _geometric(values: pd.Series) -> float:
 def _mean_interval(there: pd.DataFrame) -> tuple[float, float]:
     """95 % of the mean of `left` over places; nan without any.
 
-    Draw by draw: places of one setting have the same originals, and what moves one of them moves the others.
+    Draw by draw: places of one setting have the same originals, and what moves one of them moves the others. Of a
+    frame read from a file, which has no draws, as if one and the same thing moved all.
     """
     middle = float(there.left.mean())
     if not len(there):
         return (math.nan, math.nan)
-    if math.isinf(middle) or any(draws is None for draws in there.left_draws):
+    if not np.isfinite(there[["left_low", "left_high"]].astype(float)).all(axis=None):
         return (math.inf, math.inf) if math.isinf(middle) else (-math.inf, math.inf)
-    reach = 1.96 * float(np.std(np.mean(np.stack(there.left_draws.to_list()), axis=0)))
+    if "left_draws" in there:
+        reach = 1.96 * float(np.std(np.mean(np.stack(there.left_draws.to_list()), axis=0)))
+    else:
+        reach = float((there.left_high - there.left_low).astype(float).mean()) / 2
     return middle - reach, middle + reach

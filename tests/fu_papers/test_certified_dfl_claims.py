@@ -10,6 +10,7 @@ import pytest
 
 from fu_papers.certified_dfl import claims
 from fu_papers.certified_dfl.grid import DU_FORMS, PER_DATASET, Place, granularity
+from fu_papers.certified_dfl.theory_audit import OURS
 from fu_papers.lab.record import Record
 from fu_papers.verdicts import NO_OTHER, claims_table
 from fu_papers.verdicts import claims as rules
@@ -43,10 +44,11 @@ RULES = {
     "D7": "within 1 point of RT each time; one seed is undetermined",
     "D8": "never violated",
     "D9": "each lemma never violated; Lemma 3 as printed and with the corrected step",
-    "D10": "audited lower bound and exact epsilon <= the claimed epsilon in every case, for each of the three outputs",
+    "D10": "audited lower bound and exact epsilon <= the claimed epsilon in every case, for each of the three outputs; "
+    "as printed with the paper's own calibration",
     "D11": "1 +- 0.15 and 2 +- 0.3 and never",
     "D12": "as printed, for the full Fisher and for its diagonal",
-    "D13": "cosine >= 0.9 for the full Fisher at the optimum of each problem",
+    "D13": "cosine >= 0.9 and an error below doing nothing's (1) for the full Fisher at the optimum of each problem",
 }
 FINE = {
     "delta_test": 0.0, "delta_remaining": 0.0, "delta_removed": 0.0, "auc_off": 0.1, "auc_off_retrain": 0.1,
@@ -501,8 +503,11 @@ def test_d10_says_how_many_rows_were_refuted_and_how_far():
     result = judged("D10", theory={"audit": [record({"rows": rows}, config={"draws": 4000})]})
     assert result.ours == (
         "printed: 2 of 4 outputs of 1 releases refuted (up to 7.0), 2 broken; "
-        "corrected: 0 of 2 outputs of 1 releases refuted, 0 broken"
+        "corrected: 0 of 2 outputs of 1 releases refuted, 0 broken; "
+        "against the same training, which no corrected certificate is about: 1 of 1 outputs refuted"
     )
+    rows.append(audited("printed", SAME, 8.0) | {"mechanism": OURS})  # a calibration that the paper does not have
+    assert judged("D10", theory={"audit": [record({"rows": rows}, config={"draws": 4000})]}).ours == result.ours
     rows.append(audited("printed", SAME, 3.0, counted=False))
     result = judged("D10", theory={"audit": [record({"rows": rows}, config={"draws": 4000})]})
     assert result.ours.startswith("printed: 2 of 4 outputs of 1 releases refuted (up to 7.0), 2 broken; corrected")
@@ -633,6 +638,10 @@ def test_d13_asks_for_a_cosine_of_0_9_well_and_misspecified(well, mis, verdict):
     result = judged("D13", theory={"fisher": fisher(well_specified=well, breast_cancer=mis)})
     assert result.verdict == verdict
     assert result.records == ["well_specified", "breast_cancer"]
+    far = fisher(well_specified=well, breast_cancer=mis)
+    for planted in far:  # the right way, and a hundred times too far
+        planted.metrics["steps"]["full Fisher, Eq. (7) as printed"]["error"] = [100.0]
+    assert judged("D13", theory={"fisher": far}).verdict == NOT
     lowered = judged("D13", theory={"fisher": fisher(well_specified=well, breast_cancer=mis, least_squares=[0.0])})
     assert lowered.verdict in (PART, NOT)  # least squares counts as everything else
 

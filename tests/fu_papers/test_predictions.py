@@ -270,6 +270,8 @@ def test_what_is_planted_or_about_something_else_is_no_promise():
     rows = [audited("printed, a", True), audited("printed, b", False), audited("corrected, c", False, "x'")]
     assert right(certified_dfl.refuted([Audit(*rows)])) == "b"
     assert right(certified_dfl.refuted([Audit(audited("printed, a", True))])) == "c"
+    ours = audited("printed, ΔF as measured", True)  # whose calibration is nobody's promise
+    assert right(certified_dfl.refuted([Audit(ours, audited("printed, a", False))])) == "a"
     noise = [audited("corrected, c", True), audited("printed, planted", True, planted=True)]
     answer = certified_dfl.refuted([Audit(*noise, audited("printed, b", False))])
     assert right(answer) == "a"
