@@ -34,6 +34,7 @@ NEUTRAL = "#8a8a8a"  # readings in between: right sign, but not all corrections
 IN_THEOREM_5 = "CG error (k = 10)"  # of the terms of the error, the one that the theorem bounds
 LEAST_TERM = 1e-6  # of the axis of the error's terms
 AT_LEAST = 1e-3  # of the logarithmic axis; what is smaller sits at its edge, with its number beside it
+STOP = 1e-4  # the relative residual at which the paper calls conjugate gradients converged
 
 
 def exactness_frame(records: Sequence[Record]) -> pd.DataFrame:
@@ -156,6 +157,7 @@ def cg_convergence_figure(convergence: Sequence[Record], clients: Sequence[Recor
         residuals = residuals[residuals > 1e-12]
         label = rf"client {client}'s Hessian, $\kappa$ = {curve['kappa']:.0f} (residual)"
         left.plot(residuals, color=colour("SISA"), linestyle="--" if client == "2" else "-", label=label)
+    left.axhline(STOP, color=LINE, linestyle="--", linewidth=1, label=r"$\varepsilon = 10^{-4}$, where (b) counts", zorder=1)
     left.set(yscale="log", xlabel="CG step", ylabel="relative error in the energy norm", title="(a)", ylim=(1e-12, 5))
     below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.17), "fontsize": 9, "frameon": False}
     left.legend(ncols=2, **below)
