@@ -790,9 +790,9 @@ def test_a_caption_says_who_is_tuned(monkeypatch, capsys):
     first = shown(monkeypatch, capsys, "clients", e=TUNED)[0][0]
     told = "Methods by their name alone are tuned, by 3 trials each where there is a choice; "
     assert told in first.replace("&quot;", '"')
-    assert "of seeds" not in first
-    e = TUNED.changed(seeds=[0, 1], few_seeds=[1])
-    assert "are their own settings (of seeds [1] only)." in shown(monkeypatch, capsys, "clients", e=e)[0][0]
+    assert "of seed" not in first
+    e = TUNED.changed(seeds=[3, 1], few_seeds=[1])  # what is published is run with the first
+    assert "are their own settings (of seed 3 only)." in shown(monkeypatch, capsys, "clients", e=e)[0][0]
 
 
 @pytest.mark.parametrize("scenario", ["partial", "backdoor"])
