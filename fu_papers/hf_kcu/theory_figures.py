@@ -157,7 +157,9 @@ def cg_convergence_figure(convergence: Sequence[Record], clients: Sequence[Recor
         residuals = residuals[residuals > 1e-12]
         label = rf"client {client}'s Hessian, $\kappa$ = {curve['kappa']:.0f} (residual)"
         left.plot(residuals, color=colour("SISA"), linestyle="--" if client == "2" else "-", label=label)
-    left.axhline(STOP, color=LINE, linestyle="--", linewidth=1, label=r"$\varepsilon = 10^{-4}$, where (b) counts", zorder=1)
+    left.axhline(
+        STOP, color=LINE, linestyle="--", linewidth=1, label=r"$\varepsilon = 10^{-4}$, where (b) counts", zorder=1
+    )
     left.set(yscale="log", xlabel="CG step", ylabel="relative error in the energy norm", title="(a)", ylim=(1e-12, 5))
     below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.17), "fontsize": 9, "frameon": False}
     left.legend(ncols=2, **below)
