@@ -6,7 +6,7 @@ fu_papers.arena.runs. A place is a setting and a request; a pool is N federation
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pydantic import model_validator
@@ -27,8 +27,8 @@ from fu_papers.study import Cell
 CONTROLS = (*REFERENCES, AGAIN, *BY_HAND, DESTROYED)
 YARDSTICK = 1_000_000  # the first seed of the pool that everybody is compared with: no training shares one with it
 CONVOLUTIONAL = ("tiny_cnn", "lenet", "simple_cnn", "strided_cnn", "small_resnet", "resnet18")  # trained one by one
-OWN_YARDSTICK = ("SISA",)  # its models are of another kind: what it gives for other seeds is its own retraining
 OF_ITS_KIND = {"SISA": "SISA", ENSEMBLES: "SISA"}  # whose retraining a method is compared with, if not the plain one
+OWN_YARDSTICK = {*OF_ITS_KIND.values()}  # models of another kind: what it gives for other seeds is its own retraining
 GROUP = "arena"
 REQUESTS = ("requests", "skewed_requests")
 
@@ -71,8 +71,7 @@ class Experiment(ArenaParameters):
         able = [name for name, about in registered_methods().items() if exchange in about.exchanges]
         chosen = self.methods or [name for name in able if name not in self.absent]
         taking_part = [name for name in chosen if name in able and name not in CONTROLS]
-        beside = {ENSEMBLES: "SISA" in taking_part, ORDINARY: exchange == "server"}
-        return (*(name for name in CONTROLS if beside.get(name, True)), *taking_part)
+        return (*controls_of(taking_part, exchange), *taking_part)
 
     def places(self) -> Iterator[tuple[str, str]]:
         """Every setting with every request that is served there; those beyond a plain server last."""
@@ -201,6 +200,12 @@ class Experiment(ArenaParameters):
                 "delta": float(self.delta),
             }
             yield Cell(GROUP, setting, 0, request, name), config
+
+
+def controls_of(methods: Sequence[str], exchange: str = "server") -> tuple[str, ...]:
+    """The controls beside these methods: some are made of a method that has to be there."""
+    there = {ENSEMBLES: "SISA" in methods, ORDINARY: exchange == "server"}
+    return tuple(name for name in CONTROLS if there.get(name, True))
 
 
 def of_servers() -> dict[str, Method]:

@@ -25,6 +25,7 @@ from fu_core.streams import stream
 
 PARTS = ("forget", "retain", "test")  # of the examples
 UNSEEN = "unseen"  # of the test examples, those of classes that stay
+KEPT = (*PARTS, UNSEEN)
 Margins = Mapping[str, Tensor]  # part -> (N, S)
 
 

@@ -30,7 +30,7 @@ from fu_core.request import Deletion, Request
 from fu_core.streams import stream
 from fu_core.version import __version__
 from fu_papers.arena import results
-from fu_papers.arena.grid import CONTROLS, OF_ITS_KIND, YARDSTICK, of_servers
+from fu_papers.arena.grid import CONTROLS, OF_ITS_KIND, YARDSTICK, controls_of, of_servers
 from fu_papers.arena.judging import judged
 from fu_papers.arena.pools import (
     CONSTANT,
@@ -139,8 +139,7 @@ def compare(
     chosen = list(known) if methods is None else list(methods)
     for name in chosen:
         check_choice("methods", name, known)
-    controls = (name for name in CONTROLS if name != ENSEMBLES or "SISA" in chosen)
-    names = (*controls, *(name for name in chosen if name not in CONTROLS))
+    names = (*controls_of(chosen), *(name for name in chosen if name not in CONTROLS))
     f, unseen = (federation, test) if test is not None else put_aside(federation, seed)
     half = len(unseen[1]) // 2
     held_out, shown = (unseen[0][:half], unseen[1][:half]), (unseen[0][half:], unseen[1][half:])

@@ -17,7 +17,7 @@ import pandas as pd
 from fu_core.request import Request
 from fu_core.unlearning.method import Method
 from fu_core.unlearning.method import method as registered
-from fu_papers.arena.grid import YARDSTICK
+from fu_papers.arena.grid import OF_ITS_KIND, YARDSTICK
 from fu_papers.arena.pools import BY_HAND, CONSTANT, ENSEMBLES
 from fu_papers.arena.worlds import SERVER, world_of
 from fu_papers.controls import AGAIN, DESTROYED, FLOOR
@@ -32,7 +32,7 @@ AS_GOOD = 2.0  # times the floor: below it, unlearned models count as told apart
 NOTHING = "Original"
 STAYS, LEAVES = 25.0, 10.0  # percent of triggered images: a backdoor works above, and not below
 MUST_FAIL = (NOTHING, CONSTANT, DESTROYED)
-OWN_NOTHING = {"SISA": ENSEMBLES, ENSEMBLES: ENSEMBLES}  # whose doing nothing is not the plain one
+OWN_NOTHING = dict.fromkeys(OF_ITS_KIND, ENSEMBLES)  # whose doing nothing is not the plain one
 KNOWS, KNOWS_NOT = 0.5, 1.0  # of Retrain's passes: doing nothing learns again within, random weights not before
 SHOWN = {NOTHING: "do nothing (Original)", AGAIN: FLOOR}
 

@@ -21,7 +21,7 @@ from fu_core.evaluation.relearn import Relearned, level, relearn_passes
 from fu_core.models import FlatModel
 from fu_core.request import Deletion
 from fu_papers.arena.grid import OWN_YARDSTICK, YARDSTICK
-from fu_papers.arena.judging import PARTS, UNSEEN, judged
+from fu_papers.arena.judging import KEPT, judged
 from fu_papers.arena.pools import (
     CONSTANT,
     ENSEMBLES,
@@ -216,6 +216,6 @@ def judge(config: Config, context: RunContext) -> tuple[dict[str, Any], None]:
         return lost, None
     sides = []
     for side in SIDES:
-        chunks = [context.needed(f"{side} {k}", (*PARTS, UNSEEN)) for k in range(len(config[side]))]
-        sides.append({part: torch.cat([chunk[part] for chunk in chunks]) for part in (*PARTS, UNSEEN)})
+        chunks = [context.needed(f"{side} {k}", KEPT) for k in range(len(config[side]))]
+        sides.append({part: torch.cat([chunk[part] for chunk in chunks]) for part in KEPT})
     return judged(*sides, resamples=config["resamples"], delta=config["delta"]), None

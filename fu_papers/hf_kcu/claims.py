@@ -104,12 +104,10 @@ def _accurate(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
 
 def _floor_allows(again: pd.DataFrame, points: float) -> Part | None:
     """Undetermined where two retrainings differ by more points of test accuracy than a claim allows; None elsewhere."""
-    apart = again.delta_test.dropna() if "delta_test" in again else pd.Series(dtype=float)
-    if not len(apart) or apart.mean() <= points:
+    apart = _mean_of(again, "delta_test")
+    if apart <= points:
         return None
-    return unknown(
-        f"two retrainings differ by {apart.mean():.2f} points, more than {points:g}: more test images would tell"
-    )
+    return unknown(f"two retrainings differ by {apart:.2f} points, more than {points:g}: more test images would tell")
 
 
 def _intervals(values: Mapping[str, pd.Series], digits: int) -> str:

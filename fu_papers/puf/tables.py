@@ -234,8 +234,9 @@ def norms_table(e: Experiment, runs: pd.DataFrame, full: pd.DataFrame) -> pd.Dat
     rows = []
     for setting in e.sample_settings:
         of = ("samples", setting, "PUF-Special", "validation")
-        seeds = rows_of(as_published(runs), *of, label=None).seed
-        for counted, frame in (("forgotten samples", as_published(runs)), ("all of the target's", full)):
+        published = as_published(runs)
+        seeds = rows_of(published, *of, label=None).seed
+        for counted, frame in (("forgotten samples", published), ("all of the target's", full)):
             r = rows_of(frame, *of, label=None)
             r = r[r.seed.isin(seeds)]
             rows.append({"setting": title(setting), "n counts": counted, **_step_and_after(r)})
