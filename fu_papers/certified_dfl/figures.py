@@ -23,16 +23,16 @@ from fu_papers.certified_dfl.results import (
     Certificates,
     Curves,
     Descriptions,
+    Phases,
     Speeds,
     cell_runs,
     graph_of,
-    phases,
+    paths,
     releases,
     saved_percent,
     served,
 )
 from fu_papers.certified_dfl.titles import REQUESTS, SERVED, SHOWN, timed_title, topology_title
-from fu_papers.lab.record import Record
 from fu_papers.look import LINE, colour, linestyle, marker, say_below
 from fu_papers.problem_figures import axes_row
 from fu_papers.problems import Setting, dataset_title
@@ -82,27 +82,28 @@ def _removed_class(ax: Axes, runs: pd.DataFrame, places: Sequence[Place]) -> Non
 
 
 def curves_figure(e: Experiment, curves: Curves) -> Figure:
-    """Fig. 1: test accuracy through training and the requests; top row samples, bottom row one client. One seed.
+    """Fig. 1: test accuracy through training and the requests; top row samples, bottom row one client.
 
-    After each request every method has its own rounds from the same place on; a thin line waits for the next one.
+    Lines are means over seeds, bands reach from the lowest seed to the highest. After each request every method has its
+    own rounds from the same place on; a thin line waits for the next one.
     """
     granularities = ("sample", "client")
     fig, axes = plt.subplots(2, len(e.datasets), figsize=(5.2 * len(e.datasets), 6.6), squeeze=False)
     letters = iter("abcdefghijklmnopqrstuvwxyz")
     for row, granularity in zip(axes, granularities, strict=True):
         for ax, dataset in zip(row, e.datasets, strict=True):
-            found = {m: curves[dataset, granularity, m] for d, g, m in curves if (d, g) == (dataset, granularity)}
-            _curves(ax, found)
+            _curves(ax, paths(curves, dataset, granularity))
             ax.set_title(f"({next(letters)}) {dataset_title(dataset)}")
         row[0].set_ylabel(f"{REQUESTS[granularity]}\ntest accuracy (%)")
-    methods = ["Original", *dict.fromkeys(method for _, _, method in curves)]
+    methods = ["Original", *dict.fromkeys(method for _, _, method, _ in curves)]
     handles = [
         Line2D([], [], label="training, the same for all", color=colour("Original")),
         *(Line2D([], [], label=SHOWN[method], **_look(method)) for method in methods),
         Line2D([], [], label="thin: no more rounds", color="#999999", linewidth=0.8),
     ]
     fig.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False)
-    say_below(fig, "One run of each, one seed; rounds as many as each method asks for")
+    seeds = "one seed" if len(e.seeds) == 1 else f"mean of {len(e.seeds)} seeds, bands: all of them"
+    say_below(fig, f"{seeds[0].upper()}{seeds[1:]}; rounds as many as each method asks for")
     return fig
 
 
@@ -110,27 +111,28 @@ def _look(method: str) -> dict[str, Any]:
     return {"color": colour(method), "linestyle": linestyle(method)}
 
 
-def _curves(ax: Axes, found: Mapping[str, Record]) -> None:
-    """One panel of Fig. 1."""
-    paths = {method: phases(record) for method, record in found.items()}
-    training = next(iter(paths.values()))[0]  # the same for every method
-    K = training[-1][0]
-    requests = len(next(iter(paths.values()))) - 1
-    width = max(phase[-1][0] for path in paths.values() for phase in path[1:])
+def _curves(ax: Axes, found: Mapping[str, Sequence[Phases]]) -> None:
+    """One panel of Fig. 1, from every seed's phases, method by method."""
+    one = {method: of_seeds[0] for method, of_seeds in found.items()}  # rounds are the same for all seeds
+    training = next(iter(found.values()))  # the same for every method
+    K = training[0][0][-1][0]
+    requests = len(training[0]) - 1
+    width = max(phase[-1][0] for path in one.values() for phase in path[1:])
     end = K + requests * width
-    ax.plot(*zip(*training, strict=True), color=colour("Original"))
-    ax.plot([K, end], [training[-1][1]] * 2, **_look("Original"))
-    restarts = [phase[0][1] for phase in paths.get("Retrain", [[]])[1:]]
-    inside = [accuracy for _, accuracy in training]
+    trained = _drawn(ax, training, 0, 0, color=colour("Original"))
+    ax.plot([K, end], [trained[-1]] * 2, **_look("Original"))
+    inside = list(trained)
+    restarts = []
     # Dashes last: lines that lie on each other then show both colours.
-    for method, path in sorted(paths.items(), key=lambda item: linestyle(item[0]) != "-"):
-        for j, phase in enumerate(path[1:]):
-            start = K + j * width
-            rounds, accuracies = zip(*phase, strict=True)
-            ax.plot([start + t for t in rounds], accuracies, **_look(method))
-            ax.plot([start + rounds[-1], start + width], [accuracies[-1]] * 2, color=colour(method), lw=0.8)
+    for method, of_seeds in sorted(found.items(), key=lambda item: linestyle(item[0]) != "-"):
+        for j in range(1, requests + 1):
+            start = K + (j - 1) * width
+            accuracies = _drawn(ax, of_seeds, j, start, **_look(method))
+            last = start + one[method][j][-1][0]
+            ax.plot([last, start + width], [accuracies[-1]] * 2, color=colour(method), lw=0.8)
             # A model that nobody trained yet would press everything else to the upper edge: it leaves the frame.
-            inside += accuracies[1 if method == "Retrain" else 0 :]
+            inside += list(accuracies[1 if method == "Retrain" else 0 :])
+            restarts += [accuracies[0]] if method == "Retrain" else []
     low, high = min(inside), max(inside)
     ax.set(xlim=(0, end), ylim=(low - 0.06 * (high - low), high + 0.18 * (high - low)))
     for j in range(requests):
@@ -142,6 +144,17 @@ def _curves(ax: Axes, found: Mapping[str, Record]) -> None:
     ax.grid(axis="x", visible=False)
     ax.set_xticks([0, *(K + j * width for j in range(requests + 1))])  # whole rounds, where something happens
     ax.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10], integer=True))
+
+
+def _drawn(ax: Axes, of_seeds: Sequence[Phases], phase: int, start: int, **look: Any) -> np.ndarray:
+    """Draws a phase from round `start` on, the mean over seeds and a band from lowest to highest; returns the mean."""
+    rounds = [start + t for t, _ in of_seeds[0][phase]]
+    accuracies = np.array([[accuracy for _, accuracy in path[phase]] for path in of_seeds])
+    mean: np.ndarray = accuracies.mean(axis=0)
+    if len(of_seeds) > 1:
+        ax.fill_between(rounds, accuracies.min(axis=0), accuracies.max(axis=0), color=look["color"], alpha=0.15, lw=0)
+    ax.plot(rounds, mean, **look)
+    return mean
 
 
 # --- Fig. 2: time ----------------------------------------------------------------------------------------------------

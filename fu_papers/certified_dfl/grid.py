@@ -270,22 +270,22 @@ class Experiment(CertifiedDflParameters):
         """Methods that serve this granularity alone."""
         return (WHOLE_CLIENTS,) if kind == "client" else ()
 
-    def curves(self) -> dict[tuple[str, str, str], dict[str, Any]]:
-        """Fig. 1: (data set, "sample" | "client", method) -> config of a `curve` run, first seed."""
+    def curves(self) -> dict[tuple[str, str, str, int], dict[str, Any]]:
+        """Fig. 1: (data set, "sample" | "client", method, seed) -> config of a `curve` run, at the main place."""
         asked = {
             "sample": [self.sequence_request(j) for j in range(1, self.sequence + 1)],
             "client": [self.requests()["client"]],
         }
         return {
-            (dataset, kind, name): {
-                **self.training(self.main(dataset), self.seeds[0]),
+            (dataset, kind, name, seed): {
+                **self.training(self.main(dataset), seed),
                 "method": name,
                 "requests": requests,
                 "pdudt_rounds": self.of_dataset("pdudt_rounds", dataset),
                 "options": self.options(dataset, name),
             }
             for dataset, (kind, requests) in itertools.product(self.datasets, asked.items())
-            for name in ("Retrain", *DU_FORMS, *self._others(kind))
+            for name, seed in itertools.product(("Retrain", *DU_FORMS, *self._others(kind)), self.seeds)
         }
 
     def speeds(self) -> dict[tuple[str, str], dict[str, Any]]:

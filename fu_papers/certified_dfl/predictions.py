@@ -17,7 +17,7 @@ from fu_papers.certified_dfl.results import (
     Curves,
     Speeds,
     cell_runs,
-    phases,
+    paths,
     releases,
     saved_percent,
     served,
@@ -125,14 +125,15 @@ def time_saved(e: Experiment, speeds: Speeds) -> HTML:
 def no_round_at_all(e: Experiment, curves: Curves) -> HTML:
     """Who is within a point of Retrain's end before any further round: at most one form of DU, both, or everybody.
 
-    After one client has left, on the first data set; everybody: doing nothing, too. One seed.
+    After one client has left, on the first data set; everybody: doing nothing, too. Means over seeds.
     """
     dataset = e.datasets[0]
-    training, after = (phases(curves[dataset, "client", "Retrain"])[k] for k in (0, -1))
-    end = after[-1][1]
-    found = {SHOWN[m]: phases(curves[dataset, "client", m])[1][0][1] for m in DU_FORMS}
+    of_seeds = paths(curves, dataset, "client")
+    retrained = of_seeds["Retrain"]
+    nothing, end = (sum(path[k][-1][1] for path in retrained) / len(retrained) for k in (0, -1))
+    at_once = {method: [path[1][0][1] for path in of_seeds[method]] for method in DU_FORMS}
+    found = {SHOWN[method]: sum(values) / len(values) for method, values in at_once.items()}
     there = [name for name, accuracy in found.items() if accuracy >= end - POINT]
-    nothing = training[-1][1]
     right = "c" if nothing >= end - POINT else "b" if len(there) == len(found) else "a"
     told = ", ".join(f"{name} {accuracy:.1f} %" for name, accuracy in found.items())
     because = (

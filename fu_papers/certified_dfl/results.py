@@ -18,7 +18,8 @@ from fu_papers.study import Cell, tidy
 
 Descriptions = Mapping[Place, Record]
 Unlearnings = Mapping[Cell, Record]
-Curves = Mapping[tuple[str, str, str], Record]  # (data set, "sample" | "client", method)
+Curves = Mapping[tuple[str, str, str, int], Record]  # (data set, "sample" | "client", method, seed)
+Phases = list[list[tuple[int, float]]]  # (round, test accuracy) in training and after each request
 Speeds = Mapping[tuple[str, str], Record]  # (data set, granularity)
 Certificates = Mapping[tuple[Place, str, int], Record]  # (place, kind of request, seed)
 
@@ -80,17 +81,36 @@ def of_dataset(e: Experiment, runs: pd.DataFrame, dataset: str) -> pd.DataFrame:
     return runs[runs.setting.isin([place.setting for place in e.places() if place.dataset == dataset])]
 
 
-def phases(curve: Record) -> list[list[tuple[int, float]]]:
+def phases(curve: Record) -> Phases:
     """A curve's (round, test accuracy) in training and after each request. Round 0: before anything was trained."""
-    found: list[list[tuple[int, float]]] = [[] for _ in range(1 + max(entry["phase"] for entry in curve.rounds))]
+    found: Phases = [[] for _ in range(1 + max(entry["phase"] for entry in curve.rounds))]
     for entry in curve.rounds:
         found[entry["phase"]].append((entry["round"], entry["test"]))
+    return found
+
+
+def paths(curves: Curves, dataset: str, kind: str) -> dict[str, list[Phases]]:
+    """The curves of one panel of Fig. 1, method by method: one per seed, in the order of the seeds."""
+    found: dict[str, list[Phases]] = {}
+    for (d, k, method, _), record in curves.items():
+        if (d, k) == (dataset, kind):
+            found.setdefault(method, []).append(phases(record))
     return found
 
 
 def rounds_to_reach(points: Sequence[tuple[int, float]], goal: float, within: float = POINT) -> int | None:
     """The first round whose accuracy is at least `goal - within`; None if there is none."""
     return next((t for t, accuracy in points if accuracy >= goal - within), None)
+
+
+def needed_rounds(points: Sequence[Sequence[tuple[int, float]]], goals: Sequence[float]) -> str:
+    """`"1"`, `"0 to 2"`, `"not within 5 (2 of 3)"`: rounds until each seed's accuracy is within a point of its goal."""
+    reached = [rounds_to_reach(path, goal) for path, goal in zip(points, goals, strict=True)]
+    there = [n for n in reached if n is not None]
+    if len(there) < len(reached):
+        never = f"not within {points[0][-1][0]}"
+        return never if not there else f"{never} ({len(reached) - len(there)} of {len(reached)})"
+    return f"{min(there)}" if min(there) == max(there) else f"{min(there)} to {max(there)}"
 
 
 def saved_percent(seconds: Mapping[str, float], method: str) -> float:

@@ -21,10 +21,10 @@ from fu_papers.certified_dfl.results import (
     Speeds,
     cell_runs,
     graph_of,
+    needed_rounds,
     of_dataset,
-    phases,
+    paths,
     releases,
-    rounds_to_reach,
     saved_percent,
     served,
 )
@@ -188,37 +188,38 @@ def _outcome(r: pd.DataFrame, request: str) -> dict[str, str]:
 def curves_table(e: Experiment, curves: Curves) -> pd.DataFrame:
     """Fig. 1 in numbers, one entry per request: accuracy at once, at the end of the rounds, and rounds needed.
 
-    Needed: until within one point of what Retrain ends at for that request, on the first seed.
+    Accuracies are means over seeds; needed: until within one point of what Retrain ends at for that request, from the
+    seed that needs fewest to the one that needs most.
     """
     rows: list[dict[str, Any]] = []
     for dataset in e.datasets:
-        for granularity in ("sample", "client"):
-            found = {
-                m: phases(curves[dataset, granularity, m]) for d, g, m in curves if (d, g) == (dataset, granularity)
-            }
-            goals = [phase[-1][1] for phase in found["Retrain"][1:]]
-            nothing = found["Retrain"][0][-1][1]
-            untouched = [[(0, nothing)] for _ in goals]
-            for method, after in {"Original": untouched, **{m: path[1:] for m, path in found.items()}}.items():
+        for kind in ("sample", "client"):
+            found = paths(curves, dataset, kind)
+            requests = range(1, len(found["Retrain"][0]))
+            goals = {j: [path[j][-1][1] for path in found["Retrain"]] for j in requests}
+            untouched = [[path[0], *([(0, path[0][-1][1])] for _ in requests)] for path in found["Retrain"]]
+            for method, of_seeds in {"Original": untouched, **found}.items():
+                after = {j: [path[j] for path in of_seeds] for j in requests}
                 rows.append(
                     {
                         "data set, net": dataset_title(dataset),
-                        "requests": f"{len(goals)} {REQUESTS[granularity]}",
+                        "requests": f"{len(requests)} {REQUESTS[kind]}",
                         "method": SHOWN[method],
-                        "right after each request %": _listed(f"{phase[0][1]:.1f}" for phase in after),
-                        "rounds run": _listed(str(phase[-1][0]) for phase in after),
-                        "after these rounds %": _listed(f"{phase[-1][1]:.1f}" for phase in after),
+                        "right after each request %": _listed(f"{_mean(after[j], 0):.1f}" for j in requests),
+                        "rounds run": _listed(str(after[j][0][-1][0]) for j in requests),
+                        "after these rounds %": _listed(f"{_mean(after[j], -1):.1f}" for j in requests),
                         "rounds to within 1 point of Retrain": _listed(
-                            _needed(phase, goal) for phase, goal in zip(after, goals, strict=True)
+                            needed_rounds(after[j], goals[j]) for j in requests
                         ),
+                        "seeds": len(of_seeds),
                     }
                 )
     return pd.DataFrame(rows)
 
 
-def _needed(points: Sequence[tuple[int, float]], goal: float) -> str:
-    reached = rounds_to_reach(points, goal)
-    return f"not within {points[-1][0]}" if reached is None else str(reached)
+def _mean(phase: Sequence[Sequence[tuple[int, float]]], at: int) -> float:
+    """The mean over seeds of what a phase's first (0) or last (-1) round reaches."""
+    return float(np.mean([points[at][1] for points in phase]))
 
 
 def _listed(values: Any) -> str:

@@ -248,7 +248,7 @@ def test_every_run_has_its_original_and_its_retraining_among_the_trainings():
         assert list(found) == config["requests"]
         exact |= {config_key(one) for _, one in found.values()}
     assert exact == {config_key(config) for config in stages.minimisers(E).values()}
-    for (_, _, method), config in E.curves().items():
+    for (_, _, method, _), config in E.curves().items():
         found = {config_key(training) for _, training in curve.needs(config).values()}
         # who replays a history has to see the training itself
         assert found == (set() if method == WHOLE_CLIENTS else {key_of(config)})
@@ -305,12 +305,13 @@ def test_another_request_repeats_no_original(change):
 
 
 def test_curves_have_the_papers_methods_for_samples_and_clients_on_every_data_set():
-    found = {(d, g): [m for dd, gg, m in E.curves() if (dd, gg) == (d, g)] for d, g, _ in E.curves()}
+    found = {(d, g): [m for dd, gg, m, s in E.curves() if (dd, gg, s) == (d, g, SEEDS[0])] for d, g, *_ in E.curves()}
     methods = ["Retrain", *DU_FORMS]
     kinds = {"sample": methods, "client": [*methods, WHOLE_CLIENTS]}
     assert found == {(dataset, kind): kinds[kind] for dataset in E.datasets for kind in kinds}
-    for (dataset, kind, method), config in E.curves().items():
-        assert key_of(config) == config_key(E.training(MAINS[dataset], SEEDS[0]))
+    assert len(E.curves()) == sum(map(len, found.values())) * len(SEEDS)
+    for (dataset, kind, method, seed), config in E.curves().items():
+        assert key_of(config) == config_key(E.training(MAINS[dataset], seed))
         assert (config["method"], config["pdudt_rounds"]) == (method, 2)
         sequence = ["sequence-1-3-0.2", "sequence-2-3-0.2", "sequence-3-3-0.2"]
         assert config["requests"] == (sequence if kind == "sample" else ["client-1"])

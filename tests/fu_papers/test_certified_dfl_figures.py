@@ -222,13 +222,18 @@ def test_curves_table_says_when_retrains_accuracy_is_reached(tiny):
     assert len(table) == 2 * (4 + 5)
     row = table[(table["method"] == "Retrain")].iloc[0]
     assert row["rounds run"] == "6"
-    path = results.phases(tiny.curves[CONVEX, "sample", "Retrain"])
-    assert [len(phase) for phase in path] == [6, 7, 7, 7]
-    assert row["after these rounds %"].split(" / ")[-1] == f"{path[3][-1][1]:.1f}"
+    paths = results.paths(tiny.curves, CONVEX, "sample")["Retrain"]
+    assert [[len(phase) for phase in path] for path in paths] == [[6, 7, 7, 7]] * row["seeds"]
+    assert row["seeds"] == len(TINY.seeds)
+    ends = [path[3][-1][1] for path in paths]
+    assert row["after these rounds %"].split(" / ")[-1] == f"{sum(ends) / len(ends):.1f}"
     points = [(0, 10.0), (1, 88.9), (2, 89.0)]
     assert results.rounds_to_reach(points, 90) == 2
     assert results.rounds_to_reach(points, 95) is None
-    assert tables._needed(points, 95) == "not within 2"
+    assert results.needed_rounds([points, points], [90, 90]) == "2"
+    assert results.needed_rounds([points, points], [90, 10]) == "0 to 2"
+    assert results.needed_rounds([points, points], [90, 95]) == "not within 2 (1 of 2)"
+    assert results.needed_rounds([points, points], [95, 95]) == "not within 2"
     assert tables._listed(["1", "0", "0"]) == "1 / 0 / 0"
     assert tables._listed(["5", "5"]) == "5"
 

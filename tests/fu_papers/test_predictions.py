@@ -480,8 +480,8 @@ def test_who_needs_no_round_at_all(nothing, printed, corrected, choice):
         datasets = ("digits/unit_softmax",)
 
     curves = {
-        (One.datasets[0], "client", "Retrain"): curve([10.0, nothing], [10.0, 89.5]),
-        (One.datasets[0], "client", "DU printed"): curve([10.0, nothing], [printed]),
-        (One.datasets[0], "client", "DU"): curve([10.0, nothing], [corrected]),
+        (One.datasets[0], "client", "Retrain", 0): curve([10.0, nothing], [10.0, 89.5]),
+        (One.datasets[0], "client", "DU printed", 0): curve([10.0, nothing], [printed]),
+        (One.datasets[0], "client", "DU", 0): curve([10.0, nothing], [corrected]),
     }
     assert right(certified_dfl.no_round_at_all(One(), curves)) == choice
