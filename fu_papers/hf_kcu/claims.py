@@ -29,6 +29,7 @@ from fu_papers.hf_kcu.claims_speed import (
 from fu_papers.hf_kcu.grid import FORMS, SAME_START, Experiment
 from fu_papers.hf_kcu.results import Speeds, asr_reduction, main_runs, on_setting, rows_of, shown
 from fu_papers.hf_kcu.theory_figures import slope_of
+from fu_papers.hf_kcu.variants import UNWEIGHTED
 from fu_papers.lab.record import Record
 from fu_papers.look import mean_spread
 from fu_papers.over_seeds import (
@@ -154,7 +155,7 @@ def _within_what_the_floor_allows(off: pd.Series, radius: float, floor: float) -
 def _causal_weighting(runs: pd.DataFrame) -> ClaimResult:
     """H4: without causal weighting the parameter gap at least doubles. Printed form; the corrected one has none."""
     r = runs[runs.group == "ablation"]
-    full, without = (r[r.label == label] for label in ("w/o influence decay (= Algorithm 1)", "w/o causal weighting"))
+    full, without = (r[r.label == label] for label in ("w/o influence decay (= Algorithm 1)", UNWEIGHTED))
     ratios = without.set_index("seed").gap / full.set_index("seed").gap
     ours = f"gap {full.gap.mean():.4f} with, {without.gap.mean():.4f} without: {ratios.mean():.3f}x"
     reason = "ratio >= 2; with one leaving client the weight is 1 (errata H8)"

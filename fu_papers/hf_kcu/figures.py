@@ -18,6 +18,7 @@ from fu_papers.hf_kcu.cells import DIVERGED
 from fu_papers.hf_kcu.grid import ASCENT, FORMS, MATCHED, METHODS, ROUND, SAME_START, Experiment
 from fu_papers.hf_kcu.results import Speeds, main_runs, rows_of, shown
 from fu_papers.hf_kcu.sweeps import SWEPT, held_fixed
+from fu_papers.hf_kcu.variants import UNWEIGHTED
 from fu_papers.lab.record import Record
 from fu_papers.look import colour, linestyle, marker, say_below
 from fu_papers.problem_figures import axes_row, counted, title
@@ -102,23 +103,29 @@ def _below(collapsed: Mapping[str, tuple[float, int, int]]) -> str:
 def pareto_figure(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> Figure:
     """Fig. 1: (a) test accuracy against speed-up, with doing nothing, (b) seconds. All timed in one process.
 
-    Grey, dashed: the frontier, those than whom nobody is both faster and more accurate. Doing nothing takes no time and
-    stands at the right end: what lies below it, and to the left, cannot win by accuracy and speed. The names in (b) are
-    those of the dots in (a), too; what has collapsed leaves the frame of (a), and is named below it.
+    Hollow: the printed form without its causal weights. Grey, dashed: the frontier, those than whom nobody is both
+    faster and more accurate. Doing nothing takes no time and stands at the right end: what lies below it, and to the
+    left, cannot win by accuracy and speed. The names in (b) are those of the dots in (a), too; what has collapsed
+    leaves the frame of (a), and is named below it.
     """
     fig, (left, right) = axes_row(2, height=4.4, width=5.6)
     seconds = speeds["main"].metrics["seconds"]
     order = ["Retrain", *(method for method in METHODS if method in seconds)]
+    order.insert(order.index("HF-KCU printed") + 1, UNWEIGHTED)
     gains = {method: seconds["retrain"] / seconds["retrain" if method == "Retrain" else method] for method in order}
     gains["Original"] = FREE * max(gains.values())
-    means = {method: float(main_runs(e, runs, method).test.mean()) for method in gains}
+    tests = {method: main_runs(e, runs, method).test for method in gains}
+    tests[UNWEIGHTED] = rows_of(runs, "ablation", "HF-KCU printed", UNWEIGHTED).test
+    means = {method: float(accuracy.mean()) for method, accuracy in tests.items()}
     collapsed = [method for method in gains if means[method] < means["Retrain"] - SHOWN_BELOW_RETRAIN]
     for place, (method, gain) in enumerate(gains.items()):
-        look: dict[str, Any] = {"color": colour(method), "marker": marker(method), "zorder": 3}
+        form = "HF-KCU printed" if method == UNWEIGHTED else method
+        ink = colour(form)
+        look: dict[str, Any] = {"edgecolors": ink, "facecolors": "none" if form != method else ink}
+        look |= {"marker": marker(form), "zorder": 3}
         if method not in collapsed:
-            accuracy = main_runs(e, runs, method).test
-            error = accuracy.std() if len(accuracy) > 1 else 0.0
-            left.plot([gain, gain], [means[method] - error, means[method] + error], color=colour(method), linewidth=1)
+            error = tests[method].std() if len(tests[method]) > 1 else 0.0
+            left.plot([gain, gain], [means[method] - error, means[method] + error], color=ink, linewidth=1)
             left.scatter(gain, means[method], s=60, **look)
         taken = seconds["retrain"] / gain
         told = "" if method == "Original" else f"{taken:.2g} s, {gain:.3g}×"

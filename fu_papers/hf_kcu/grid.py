@@ -22,7 +22,7 @@ from fu_core.unlearning.method import method as registered
 from fu_core.unlearning.tuning import trials
 from fu_papers.controls import AGAIN, DESTROYED, REFERENCES, other_seed
 from fu_papers.hf_kcu.parameters import HfKcuParameters
-from fu_papers.hf_kcu.variants import ABLATIONS, CHOICES, LENGTHS
+from fu_papers.hf_kcu.variants import ABLATIONS, CHOICES, LENGTHS, UNWEIGHTED
 from fu_papers.lab.record import config_key
 from fu_papers.problems import Setting, client_opt, plain_fields
 from fu_papers.study import Cell
@@ -309,7 +309,8 @@ class Experiment(HfKcuParameters):
         """The configs of all `speed` runs by what they are about; the main one times a whole retraining."""
         few = min(2, self.rounds)
         baselines = [method for method in METHODS if method not in (*FORMS, *BESIDE)]
-        found = {"main": self._speed(self.main, self.rounds, self._damped(), baselines)}
+        unweighted = {UNWEIGHTED: self.timed("HF-KCU printed", **ABLATIONS[UNWEIGHTED])}
+        found = {"main": self._speed(self.main, self.rounds, {**self._damped(), **unweighted}, baselines)}
         found |= {setting: self._speed(setting, few) for setting in self.settings[1:]}
         found |= {f"alpha {alpha:g}": self._speed(self.with_alpha(alpha), few) for alpha in self.alphas}
         for count in self.client_counts:

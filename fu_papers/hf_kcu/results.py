@@ -10,6 +10,7 @@ import pandas as pd
 from fu_papers.controls import AGAIN, FLOOR, REFERENCES
 from fu_papers.hf_kcu.grid import ASCENT, LAST_LAYER, MATCHED, ROUND, SAME_START, Experiment
 from fu_papers.hf_kcu.metrics import causal_faithfulness
+from fu_papers.hf_kcu.variants import UNWEIGHTED
 from fu_papers.lab.record import Record
 from fu_papers.problems import PROBLEM_KEYS
 from fu_papers.study import Cell, tidy
@@ -22,6 +23,7 @@ SHOWN = {"Original": "do nothing (Original)", AGAIN: FLOOR,
          "HF-KCU": "HF-KCU, corrected", "HF-KCU printed": "HF-KCU, as printed",
          MATCHED: "HF-KCU, held-out length", ROUND: "Natural, one round", ASCENT: "ascent of equal length",
          SAME_START: f"{SAME_START} (floor from the same weights)",
+         UNWEIGHTED: "as printed, w/o causal weights",
          LAST_LAYER: "certified removal, last layer"}  # fmt: skip
 COMPARED = ("test", "forget", "retain", "mia", "asr", "asr_included")  # with the same training's Retrain and Original
 APART = (

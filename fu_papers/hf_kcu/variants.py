@@ -6,10 +6,11 @@ from typing import Any
 
 # Table 4: the change each row makes to Algorithm 1. "Influence decay" and "uniform influence" are not defined in the
 # paper; both rows are our reading, and Algorithm 1 itself has no decay (errata H5).
+UNWEIGHTED = "w/o causal weighting"  # Fig. 1 has it, too
 ABLATIONS: dict[str, dict[str, Any]] = {
     "full, with decay 0.9 (our reading)": {"decay": 0.9},
     "w/o influence decay (= Algorithm 1)": {},
-    "w/o causal weighting": {"influence": "broadcast"},
+    UNWEIGHTED: {"influence": "broadcast"},
     "w/o adaptive scaling": {"scaling": False},
     "uniform influence (our reading)": {"influence": "uniform"},
 }

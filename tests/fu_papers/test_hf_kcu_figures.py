@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
@@ -23,7 +24,7 @@ from fu_papers.hf_kcu.grid import (
     TRUST_REGION,
     TUNED,
 )
-from fu_papers.hf_kcu.variants import ABLATIONS, CHOICES, LENGTHS
+from fu_papers.hf_kcu.variants import ABLATIONS, CHOICES, LENGTHS, UNWEIGHTED
 from fu_papers.lab.record import Record
 from fu_papers.look import colour, published, style
 from fu_papers.study import Cell, wide
@@ -79,7 +80,7 @@ PAIR |= {"kl_forget": 0.25}
 PAIRS = {pair: record("pair", config, PAIR) for pair, config in stages.noise_floor(E).items()}
 RUNS = wide(results.of_runs(RECORDS, PAIRS))
 DAMPED = [f"{method}, damping {damping:g}" for method in FORMS for damping in E.dampings]
-TIMED = {"seconds": SECONDS | dict.fromkeys(DAMPED, 2.0), "passes": PASSES, "timed_rounds": 2}
+TIMED = {"seconds": SECONDS | dict.fromkeys([*DAMPED, UNWEIGHTED], 2.0), "passes": PASSES, "timed_rounds": 2}
 SPEEDS = {what: record(what, {}, TIMED) for what in E.speeds()}
 
 
@@ -413,6 +414,20 @@ def test_fig_1_has_doing_nothing_and_the_frontier():
         left, _ = figures.pareto_figure(E, better, SPEEDS).axes
     (frontier,) = (line for line in left.lines if line.get_linestyle() == "--" and line.get_color() == "#999999")
     assert frontier.get_xydata().tolist() == [[30.0, 80.0], [240.0, 72.5]]
+
+
+def test_fig_1_has_the_printed_form_without_causal_weights_hollow():
+    with style():
+        left, right = figures.pareto_figure(E, RUNS, SPEEDS).axes
+    names = [text.get_text() for text in right.get_yticklabels()]
+    assert names[names.index(results.shown("HF-KCU printed")) + 1] == results.shown(UNWEIGHTED)
+    for ax in (left, right):
+        (hollow,) = (dots for dots in ax.collections if not len(dots.get_facecolor()))
+        assert to_hex(hollow.get_edgecolor()[0]) == colour("HF-KCU printed")
+    at = RUNS[RUNS.label == UNWEIGHTED].test.mean()
+    (hollow,) = (dots for dots in left.collections if not len(dots.get_facecolor()))
+    assert hollow.get_offsets()[0].tolist() == [SECONDS["retrain"] / 2.0, at]
+    plt.close("all")
 
 
 def test_backdoor_has_a_dot_per_seed_in_its_methods_colour_and_their_mean():
