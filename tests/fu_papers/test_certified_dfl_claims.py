@@ -36,8 +36,8 @@ RULES = {
         "in every cell, where doing nothing's are not"
     ),
     "D3": (
-        "95% interval over seeds: |AUC - 0.5| no larger than retrain's + 0.02 in every cell, where doing "
-        "nothing's is not"
+        "95% interval over seeds: |AUC - 0.5| no larger than retrain's + 0.02 in every cell; undetermined "
+        "where doing nothing's is not, either"
     ),
     "D4": ">= 97%; undetermined where one round of fine-tuning alone is more than 3% of retraining",
     "D5": "Retrain's end - test acc. after one round on every data set, 95% interval over seeds: at most 1 point for "
@@ -238,7 +238,8 @@ def both_requests(planted, where=None):
         (0.15, 0.119, 0.119, (HOLDS, HOLDS)),
         (0.15, 0.121, 0.119, (NOT, HOLDS)),
         (0.15, 0.119, 0.121, (HOLDS, NOT)),
-        (0.119, 0.119, 0.119, (NOT, NOT)),
+        (0.119, 0.119, 0.119, (OPEN, OPEN)),  # it finds nothing where nothing was done
+        (0.119, 0.121, 0.119, (NOT, OPEN)),  # ... but something where the model is worse
         (0.15, 0.0, 0.0, (HOLDS, HOLDS)),  # less exposed than Retrain is no offence
     ],
 )
@@ -257,8 +258,11 @@ def test_d3_is_about_samples_and_classes_and_not_about_clients():
     assert set(result.records) == keys_of(runs, requests=("sample", "class"))
     assert both(judged("D3", both_requests(planted, {PRINTED: {"auc_off": 0.13}}))) == (PART, HOLDS)
     assert both(judged("D3", both_requests(planted, {CORRECTED: {"auc_off": 0.13}}))) == (HOLDS, PART)
-    # one of sixteen cells in which doing nothing fails is not in part
-    assert both(judged("D3", both_requests({m: {} for m in JUDGED}, {NOTHING: {"auc_off": 0.13}}))) == (NOT, NOT)
+    # one of sixteen cells in which doing nothing fails tells nothing of the others
+    few = judged("D3", both_requests({m: {} for m in JUDGED}, {NOTHING: {"auc_off": 0.13}}))
+    assert both(few) == (OPEN, OPEN)
+    assert "an attack that doing nothing fails would tell" in few.reason
+    assert "1 of 16 hold" in few.reason
 
 
 @pytest.mark.parametrize(
