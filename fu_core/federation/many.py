@@ -1,4 +1,4 @@
-"""Many federations at once that differ in their training seed only: same clients, same net, same local training.
+"""Many federations at once: same net, same local training, a training seed each, and the same clients or some of them.
 
     W = fedavg_many(f, seeds, rounds=20)     (N, d), row k = fedavg(f.having(seed=seeds[k]), model.init(seeds[k]), 20)
 
@@ -15,10 +15,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fu_core.errors import InvalidRequest, NumericalFailure, check_count
+from fu_core.errors import InvalidRequest, NumericalFailure, check_count, listed
 from fu_core.federation.federation import Federation
 from fu_core.federation.horizontal import fedavg
-from fu_core.federation.server import ServerState, server_step
+from fu_core.federation.server import ServerState, aggregate, server_step
 from fu_core.federation.together import prepared, rows_at_once, train_rows
 
 OnUpdatesOfMany = Callable[[int, int, list[int], Tensor], None]  # seed, round, ids, deltas (K, d)
@@ -32,6 +32,7 @@ def fedavg_many(
     *,
     first_round: int = 1,
     on_updates: OnUpdatesOfMany | None = None,
+    of: Sequence[Sequence[int]] | None = None,
 ) -> Tensor:
     """`rounds` rounds of FedAvg of N federations, `f` with each of `seeds`: their models (N, d).
 
@@ -40,9 +41,11 @@ def fedavg_many(
     So they are where only a share of the clients takes part in a round. The meter counts what all cost together;
     `on_updates(seed, round, ids, deltas)` sees the updates (K, d) of each federation before they are averaged.
 
+    of: the clients that each consists of, where they are not all of f's (as the shards of an ensemble).
+
     Random: batches and augmentation, from the streams of (seed, round, client). Raises `InvalidRequest` without seeds,
-    ValueError for a `w_0` of another shape, `UnsupportedTask` for peers, `NumericalFailure` naming seed and round on
-    divergence.
+    and where `of` has no client or an unknown one; ValueError for a `w_0` of another shape, and an `of` of another
+    length; `UnsupportedTask` for peers; `NumericalFailure` naming seed and round on divergence.
     """
     check_count("rounds", rounds, least=0)
     _ = f.server  # raises among peers
@@ -54,36 +57,55 @@ def fedavg_many(
     one, each = (f.model.d,), (len(seeds), f.model.d)
     if w_0.shape not in (one, each):
         raise ValueError(f"w_0 must have shape {one}, or {each} with a row per seed, got {tuple(w_0.shape)}")
-    starts = w_0.expand(each)
+    starts, groups = w_0.expand(each), _groups(f, seeds, of)
     if f.how == "loop" or f.participation < 1:
         W = torch.empty(each, dtype=w_0.dtype, device=w_0.device)
-        for w, start, seed in zip(W, starts, seeds, strict=True):
+        for w, start, seed, own in zip(W, starts, seeds, groups, strict=True):
+            alone = f.having(seed=seed) if of is None else f.having(seed=seed, clients={i: f.clients[i] for i in own})
             seen = None if on_updates is None else partial(on_updates, seed)
-            w.copy_(fedavg(f.having(seed=seed), start, rounds, first_round=first_round, on_updates=seen))
+            w.copy_(fedavg(alone, start, rounds, first_round=first_round, on_updates=seen))
         return W
-    f = prepared(f, w_0)
-    size = max(1, rows_at_once(w_0, len(seeds) * len(f.clients)) // len(f.clients))
+    f, largest = prepared(f, w_0), max(map(len, groups))
+    size = max(1, rows_at_once(w_0, len(seeds) * largest) // largest)
     blocks = [slice(k, k + size) for k in range(0, len(seeds), size)]
-    return torch.cat([_train_block(f, seeds[b], starts[b], first_round, rounds, on_updates) for b in blocks])
+    return torch.cat([_train_block(f, seeds[b], groups[b], starts[b], first_round, rounds, on_updates) for b in blocks])
+
+
+def _groups(f: Federation, seeds: Sequence[int], of: Sequence[Sequence[int]] | None) -> list[list[int]]:
+    """The clients of each federation, sorted."""
+    if of is None:
+        return [f.ids] * len(seeds)
+    if len(of) != len(seeds):
+        raise ValueError(f"of must name the clients of each of {len(seeds)} federations, got {len(of)} groups")
+    for ids in of:
+        if not ids or not set(ids) <= set(f.clients):
+            raise InvalidRequest(
+                f"of must be groups of at least one of the clients {listed(f.clients)}, got {list(ids)}"
+            )
+    return [sorted(ids) for ids in of]
 
 
 def _train_block(
-    f: Federation, seeds: list[int], W: Tensor, first_round: int, rounds: int, on_updates: OnUpdatesOfMany | None
+    f: Federation,
+    seeds: list[int],
+    groups: list[list[int]],
+    W: Tensor,
+    first_round: int,
+    rounds: int,
+    on_updates: OnUpdatesOfMany | None,
 ) -> Tensor:
     """All rounds of a few federations, whose clients are the rows of one matrix: federation by federation."""
-    ids = f.ids
-    rows = [(seed, i) for seed in seeds for i in ids]
-    sizes = f.sizes()
-    p = sizes / sizes.sum()
+    rows = [(seed, i) for seed, ids in zip(seeds, groups, strict=True) for i in ids]
+    counts = [len(ids) for ids in groups]
+    p = [sizes / sizes.sum() for sizes in map(f.sizes, groups)]
     state = ServerState()
     for t in range(first_round, first_round + rounds):
-        starts = W.repeat_interleave(len(ids), dim=0)  # (N K, d)
-        deltas = train_rows(f, starts, t, [i for _, i in rows], [seed for seed, _ in rows])
-        deltas = deltas.view(len(seeds), len(ids), -1)
+        starts = W.repeat_interleave(torch.tensor(counts, device=W.device), dim=0)  # a row per client of each
+        deltas = train_rows(f, starts, t, [i for _, i in rows], [seed for seed, _ in rows]).split(counts)
         for w, own in zip(W, deltas, strict=True):
             f.meter.exchange(w, own)
         if on_updates is not None:
-            for seed, own in zip(seeds, deltas, strict=True):
+            for seed, ids, own in zip(seeds, groups, deltas, strict=True):
                 on_updates(seed, t, ids, own)
         W, state = server_step(W, _aggregate_each(deltas, p), f.server, state)  # element by element: of all at once
         finite = W.sum(dim=1).isfinite()
@@ -92,9 +114,12 @@ def _train_block(
     return W
 
 
-def _aggregate_each(deltas: Tensor, weights: Tensor) -> Tensor:
-    """`aggregate` of each federation: deltas (N, K, d), weights (K,) to (N, d), in float64 in client order."""
-    total = torch.zeros((deltas.shape[0], deltas.shape[2]), dtype=torch.float64, device=deltas.device)
-    for k, weight in enumerate(weights.tolist()):
-        total.add_(deltas[:, k], alpha=weight)
-    return total.to(deltas.dtype)
+def _aggregate_each(deltas: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
+    """`aggregate` of each federation: N updates (K, d) with weights (K,) to (N, d), in float64 in client order."""
+    p = weights[0]
+    if not all(torch.equal(p, own) for own in weights):
+        return torch.stack([aggregate(own, p) for own, p in zip(deltas, weights, strict=True)])
+    total = torch.zeros((len(deltas), deltas[0].shape[1]), dtype=torch.float64, device=deltas[0].device)
+    for k, weight in enumerate(p.tolist()):  # alike: a client of all federations at once
+        total.add_(torch.stack([own[k] for own in deltas]), alpha=weight)
+    return total.to(deltas[0].dtype)

@@ -25,7 +25,7 @@ from fu_core.federation.together import prepared
 from fu_core.models import FlatModel
 from fu_core.request import Deletion
 from fu_core.streams import stream, stream_seed
-from fu_core.unlearning.baselines.sisa import SISA, in_shards
+from fu_core.unlearning.baselines.sisa import SISA, Ensemble, in_shards_many
 from fu_core.unlearning.memory import Memory, PeerHistory, UpdateHistory
 from fu_core.unlearning.method import Method, Trained, unlearn
 from fu_core.unlearning.method import method as registered
@@ -122,8 +122,8 @@ class Recovery:
 @dataclass(frozen=True, eq=False)
 class Served:
     """models: the unlearned ones, (N, d), or N ensembles; cost: of one model on average, counted as `Meter` does, with
-    "storage", bytes that the method must keep; recovery: rounds of each; seconds: of one model, SISA's with the
-    training of its shards; reached: of each, whether it got to where recovery may stop (True where nothing recovers).
+    "storage", bytes that the method must keep; recovery: rounds of each; seconds: of one model; reached: of each,
+    whether it got to where recovery may stop (True where nothing recovers).
     """
 
     models: Tensor | list[Any]
@@ -153,6 +153,8 @@ def serve(
     if needs.history or needs.stateful_clients:
         memories = pool.memories(needs.history)
     kept = [sum(t.numel() * t.element_size() for t in memory.tensors().values()) for memory in memories]
+    if about.parameters is SISA and type(pool) is Pool:  # whose shards are trained all at once; it counts them itself
+        memories = [Memory(shards=ensemble.shards) for ensemble in ensembles(pool)]
     given = {**_further_data(about, pool, deletion, recovery), **(options or {})}
     began = time.perf_counter()
     models, spent = [], Meter()
@@ -240,12 +242,9 @@ def control(name: str, pool: Pool, noise: float) -> Tensor:
     return w + noise * w.std(dim=1, keepdim=True) * torch.stack(draws).to(w)
 
 
-def ensembles(pool: Pool) -> list[Any]:
+def ensembles(pool: Pool) -> list[Ensemble]:
     """What SISA would have made of the trainings of a pool, had they been in shards: N ensembles."""
-    return [
-        in_shards(pool.f.having(seed=seed), w_0, pool.rounds, SISA())
-        for seed, w_0 in zip(pool.seeds, pool.w_0, strict=True)
-    ]
+    return in_shards_many(pool.f, pool.seeds, pool.w_0, pool.rounds, SISA())
 
 
 class Net(Protocol):

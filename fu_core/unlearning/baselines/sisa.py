@@ -20,6 +20,7 @@ from torch import Tensor
 from fu_core.errors import InvalidRequest, MissingHistory, UnsupportedTask, check_count
 from fu_core.federation.federation import Federation
 from fu_core.federation.horizontal import fedavg
+from fu_core.federation.many import fedavg_many
 from fu_core.federation.meter import Meter
 from fu_core.models.flat import FlatModel
 from fu_core.request import Deletion
@@ -99,6 +100,21 @@ def in_shards(f: Federation, w_0: Tensor, rounds: int, config: SISA) -> Ensemble
     """
     groups = shard_clients(len(f.ids), config.shards, seed=f.seed)
     return sisa(f.having(meter=Meter()), w_0, rounds, [[f.ids[k] for k in group] for group in groups])
+
+
+def in_shards_many(f: Federation, seeds: Sequence[int], w_0: Tensor, rounds: int, config: SISA) -> list[Ensemble]:
+    """`in_shards` of N federations, `f` with each of `seeds`, from `w_0` (N, d): all shards of all of them at once."""
+    shards = [
+        (k, tuple(sorted(f.ids[i] for i in group)))
+        for k, seed in enumerate(seeds)
+        for group in shard_clients(len(f.ids), config.shards, seed=seed)
+    ]
+    seed_of, starts = [seeds[k] for k, _ in shards], w_0[[k for k, _ in shards]]
+    trained = fedavg_many(f.having(meter=Meter()), seed_of, rounds, starts, of=[ids for _, ids in shards])
+    found: list[dict[tuple[int, ...], Tensor]] = [{} for _ in seeds]
+    for (k, ids), w in zip(shards, trained, strict=True):
+        found[k][ids] = w
+    return [Ensemble(f.model, own) for own in found]
 
 
 def sisa_unlearn(f: Federation, ensemble: Ensemble, deletion: Deletion, w_0: Tensor, rounds: int) -> Ensemble:

@@ -50,6 +50,22 @@ def test_a_share_of_the_clients_takes_part_as_alone():
     assert torch.equal(fedavg_many(f, SEEDS, ROUNDS), one_by_one(f))
 
 
+@pytest.mark.parametrize("how", ["auto", "loop"])
+def test_each_may_consist_of_some_of_the_clients(how):
+    """As the shards of an ensemble do, two of which have the seed of one training."""
+    f, plain, seen = federation(how=how), federation(how="loop"), []
+    seeds, of = (3, 3, 11, 12), [[2, 0], [1, 3], [0, 1, 2, 3], [2]]
+    many = fedavg_many(f, seeds, ROUNDS, of=of, on_updates=lambda s, t, ids, deltas: seen.append((s, t, ids, deltas)))
+    each = [
+        fedavg(plain.having(seed=s, clients={i: plain.clients[i] for i in sorted(ids)}), plain.model.init(s), ROUNDS)
+        for s, ids in zip(seeds, of, strict=True)
+    ]
+    torch.testing.assert_close(many, torch.stack(each), rtol=1e-4, atol=1e-6)
+    assert f.meter == plain.meter
+    assert {(s, tuple(ids)) for s, _, ids, _ in seen} == {(s, tuple(sorted(i))) for s, i in zip(seeds, of, strict=True)}
+    assert all(len(deltas) == len(ids) for _, _, ids, deltas in seen)
+
+
 @pytest.mark.parametrize("limit", ["TOGETHER", "CACHED"])
 def test_blocks_that_fit_the_cache_change_nothing(monkeypatch, limit):
     f = federation()
@@ -97,6 +113,11 @@ def test_what_is_wrong_is_named():
     f = federation()
     with pytest.raises(InvalidRequest, match="seeds must name at least one"):
         fedavg_many(f, [], ROUNDS)
+    for unknown in ([[0], [7]], [[0], []]):
+        with pytest.raises(InvalidRequest, match="of must be groups of at least one of the clients"):
+            fedavg_many(f, [0, 1], ROUNDS, of=unknown)
+    with pytest.raises(ValueError, match="of must name the clients of each of 2 federations, got 1 groups"):
+        fedavg_many(f, [0, 1], ROUNDS, of=[[0]])
     with pytest.raises(ValueError, match=r"w_0 must have shape .*, got \(3,"):
         fedavg_many(f, SEEDS, ROUNDS, torch.zeros(3, f.model.d))
     with pytest.raises(ValueError, match="rounds must be"):

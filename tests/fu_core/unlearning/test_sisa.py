@@ -15,7 +15,16 @@ from fu_core.federation.meter import Meter
 from fu_core.models.flat import FlatModel
 from fu_core.models.linear import softmax_regression
 from fu_core.request import Deletion
-from fu_core.unlearning.baselines.sisa import SISA, Ensemble, serve, shard_clients, sisa, sisa_unlearn
+from fu_core.unlearning.baselines.sisa import (
+    SISA,
+    Ensemble,
+    in_shards,
+    in_shards_many,
+    serve,
+    shard_clients,
+    sisa,
+    sisa_unlearn,
+)
 from fu_core.unlearning.memory import Memory
 from fu_core.unlearning.method import Trained
 
@@ -50,6 +59,17 @@ def unlearn(ensemble, forget, meter=None):
 def same(a: Ensemble, b: Ensemble) -> bool:
     """Bit for bit: the same clients in the same shards with the same models, in one order."""
     return list(a.shards) == list(b.shards) and all(map(torch.equal, a.shards.values(), b.shards.values()))
+
+
+def test_the_ensembles_of_many_seeds_are_those_of_each():
+    f, seeds = federation(), (3, 8, 9)
+    w_0 = torch.stack([MODEL.init(seed) for seed in seeds])
+    for found, seed, start in zip(in_shards_many(f, seeds, w_0, ROUNDS, SISA(2)), seeds, w_0, strict=True):
+        alone = in_shards(f.having(seed=seed), start, ROUNDS, SISA(2))
+        assert list(found.shards) == list(alone.shards)
+        for ids, w in found.shards.items():
+            torch.testing.assert_close(w, alone.shards[ids], rtol=1e-4, atol=1e-6)
+    assert f.meter == Meter()  # it is no cost of unlearning
 
 
 @pytest.mark.parametrize(("clients", "shards"), [(10, 3), (9, 3), (4, 4), (5, 1)])
