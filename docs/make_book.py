@@ -206,7 +206,7 @@ def claims_page() -> str:
     lines = [
         "# What the papers claim",
         "",
-        "Each is judged by a rule written down beforehand ([claims.csv](claims.csv)); the notebooks compute it.",
+        "Each is judged by a rule written down ([claims.csv](claims.csv)); the notebooks compute it.",
     ]
     with (ROOT / "fu_papers" / "claims.csv").open(encoding="utf-8", newline="") as file:
         claims = list(csv.DictReader(file))

@@ -33,7 +33,7 @@ class Part:
 
     needed: how many seeds would decide an undetermined one if mean and spread stay as they are (infinite: more than
     `MOST`; 0: it is not about their number); now: how many there are; tells: what else would tell; nothing: doing
-    nothing meets it, too, which is why it does not hold.
+    nothing meets it, too, which is why it does not hold, or cannot be told.
     """
 
     verdict: str

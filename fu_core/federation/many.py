@@ -44,8 +44,8 @@ def fedavg_many(
     of: the clients that each consists of, where they are not all of f's (as the shards of an ensemble).
 
     Random: batches and augmentation, from the streams of (seed, round, client). Raises `InvalidRequest` without seeds,
-    and where `of` has no client or an unknown one; ValueError for a `w_0` of another shape, and an `of` of another
-    length; `UnsupportedTask` for peers; `NumericalFailure` naming seed and round on divergence.
+    and where `of` has no client, an unknown one, or one twice; ValueError for a `w_0` of another shape, and an `of` of
+    another length; `UnsupportedTask` for peers; `NumericalFailure` naming seed and round on divergence.
     """
     check_count("rounds", rounds, least=0)
     _ = f.server  # raises among peers
@@ -78,10 +78,8 @@ def _groups(f: Federation, seeds: Sequence[int], of: Sequence[Sequence[int]] | N
     if len(of) != len(seeds):
         raise ValueError(f"of must name the clients of each of {len(seeds)} federations, got {len(of)} groups")
     for ids in of:
-        if not ids or not set(ids) <= set(f.clients):
-            raise InvalidRequest(
-                f"of must be groups of at least one of the clients {listed(f.clients)}, got {list(ids)}"
-            )
+        if not ids or len(set(ids)) < len(ids) or not set(ids) <= set(f.clients):
+            raise InvalidRequest(f"of must be groups of different clients among {listed(f.clients)}, got {list(ids)}")
     return [sorted(ids) for ids in of]
 
 

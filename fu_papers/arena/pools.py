@@ -122,8 +122,8 @@ class Recovery:
 @dataclass(frozen=True, eq=False)
 class Served:
     """models: the unlearned ones, (N, d), or N ensembles; cost: of one model on average, counted as `Meter` does, with
-    "storage", bytes that the method must keep; recovery: rounds of each; seconds: of one model; reached: of each,
-    whether it got to where recovery may stop (True where nothing recovers).
+    "storage", bytes that the method must keep; recovery: rounds of each; seconds: of one model, SISA's with the
+    training of its shards; reached: of each, whether it got to where recovery may stop (True where nothing recovers).
     """
 
     models: Tensor | list[Any]
@@ -153,10 +153,10 @@ def serve(
     if needs.history or needs.stateful_clients:
         memories = pool.memories(needs.history)
     kept = [sum(t.numel() * t.element_size() for t in memory.tensors().values()) for memory in memories]
-    if about.parameters is SISA and type(pool) is Pool:  # whose shards are trained all at once; it counts them itself
-        memories = [Memory(shards=ensemble.shards) for ensemble in ensembles(pool)]
     given = {**_further_data(about, pool, deletion, recovery), **(options or {})}
     began = time.perf_counter()
+    if about.parameters is SISA and type(pool) is Pool:  # whose shards are trained all at once; it counts them itself
+        memories = [Memory(shards=ensemble.shards) for ensemble in ensembles(pool, about.configured(**(options or {})))]
     models, spent = [], Meter()
     for k, memory in enumerate(memories):
         found = unlearn(name, pool.one(k, memory), deletion, **given)
@@ -242,9 +242,9 @@ def control(name: str, pool: Pool, noise: float) -> Tensor:
     return w + noise * w.std(dim=1, keepdim=True) * torch.stack(draws).to(w)
 
 
-def ensembles(pool: Pool) -> list[Ensemble]:
+def ensembles(pool: Pool, config: SISA | None = None) -> list[Ensemble]:
     """What SISA would have made of the trainings of a pool, had they been in shards: N ensembles."""
-    return in_shards_many(pool.f, pool.seeds, pool.w_0, pool.rounds, SISA())
+    return in_shards_many(pool.f, pool.seeds, pool.w_0, pool.rounds, config or SISA())
 
 
 class Net(Protocol):

@@ -23,7 +23,7 @@ SHOWN = {"Original": "do nothing (Original)", AGAIN: FLOOR,
          "HF-KCU": "HF-KCU, corrected", "HF-KCU printed": "HF-KCU, as printed",
          MATCHED: "HF-KCU, held-out length", ROUND: "Natural, one round", ASCENT: "ascent of equal length",
          SAME_START: f"{SAME_START} (floor from the same weights)",
-         UNWEIGHTED: "as printed, w/o causal weights",
+         UNWEIGHTED: f"HF-KCU, {UNWEIGHTED}",
          LAST_LAYER: "certified removal, last layer"}  # fmt: skip
 COMPARED = ("test", "forget", "retain", "mia", "asr", "asr_included")  # with the same training's Retrain and Original
 APART = (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+UNWEIGHTED = "w/o causal weighting"  # Fig. 1 has it, too
 # Table 4: the change each row makes to Algorithm 1. "Influence decay" and "uniform influence" are not defined in the
 # paper; both rows are our reading, and Algorithm 1 itself has no decay (errata H5).
-UNWEIGHTED = "w/o causal weighting"  # Fig. 1 has it, too
 ABLATIONS: dict[str, dict[str, Any]] = {
     "full, with decay 0.9 (our reading)": {"decay": 0.9},
     "w/o influence decay (= Algorithm 1)": {},

@@ -19,6 +19,7 @@ from fu_core.federation.horizontal import fedavg
 from fu_core.request import Request
 from fu_core.streams import stream
 from fu_core.unlearning import method as registry
+from fu_core.unlearning.baselines.sisa import SISA, in_shards
 from fu_papers import problem_figures
 from fu_papers.arena import figures, names, results, runs, short_map, show, tables
 from fu_papers.arena.grid import CONTROLS, YARDSTICK, Experiment
@@ -246,8 +247,13 @@ def test_an_ensembles_own_doing_nothing_is_what_sisa_has_before_the_request(stud
     f = p.federation({**config, "seed": 0})
     pool = Pool.trained(f, [0, 1], e.rounds)
     before = ensembles(pool)
-    nobody = Request.parse("client-0").resolve(f.clients)
-    after = serve("SISA", pool, nobody, Recovery(p.validation, 0.0, 1)).models
+    for found, seed, start in zip(before, pool.seeds, pool.w_0, strict=True):  # as SISA's own training has them
+        alone = in_shards(f.having(seed=seed), start, e.rounds, SISA())
+        assert list(found.shards) == list(alone.shards)
+        assert all(torch.allclose(w, alone.shards[ids], atol=1e-5) for ids, w in found.shards.items())
+    nobody, rule = Request.parse("client-0").resolve(f.clients), Recovery(p.validation, 0.0, 1)
+    after = serve("SISA", pool, nobody, rule).models
+    assert [len(one.shards) for one in serve("SISA", pool, nobody, rule, {"shards": 2}).models] == [2, 2]
     for old, new in zip(before, after, strict=True):
         kept = [ids for ids in old.shards if 0 not in ids]
         assert kept

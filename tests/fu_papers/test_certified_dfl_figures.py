@@ -212,6 +212,16 @@ def test_curves_have_a_panel_per_data_set_and_request_and_a_line_per_method(tiny
     for ax in fig.axes:  # whole rounds, where something happens
         assert [float(tick) % 1 for tick in ax.get_xticks()] == [0] * len(ax.get_xticks())
     assert fig.axes[0].get_xticks().tolist() == [0, K, 2 * K, 3 * K, 4 * K]
+    trained = [path[0] for path in results.paths(tiny.curves, CONVEX, "sample")["Retrain"]]
+    (line,) = (
+        line for line in fig.axes[0].lines if line.get_xdata()[0] == trained[0][0][0] and len(line.get_xdata()) > 2
+    )
+    assert line.get_ydata().tolist() == pytest.approx(
+        [np.mean([p[t][1] for p in trained]) for t in range(len(trained[0]))]
+    )
+    band = fig.axes[0].collections[0].get_paths()[0].vertices[:, 1]
+    every = [accuracy for path in trained for _, accuracy in path]
+    assert (band.min(), band.max()) == pytest.approx((min(every), max(every)))
     (legend,) = fig.legends
     labels = [text.get_text() for text in legend.get_texts()]
     assert {titles.SHOWN[m] for m in ("Original", "Retrain", "DU printed", "DU", "PDUDT")} <= set(labels)

@@ -479,9 +479,11 @@ def test_who_needs_no_round_at_all(nothing, printed, corrected, choice):
     class One:
         datasets = ("digits/unit_softmax",)
 
-    curves = {
-        (One.datasets[0], "client", "Retrain", 0): curve([10.0, nothing], [10.0, 89.5]),
-        (One.datasets[0], "client", "DU printed", 0): curve([10.0, nothing], [printed]),
-        (One.datasets[0], "client", "DU", 0): curve([10.0, nothing], [corrected]),
-    }
+    curves = {}
+    for seed, off in ((0, 5.0), (1, -5.0)):  # the means over seeds are compared
+        curves |= {
+            (One.datasets[0], "client", "Retrain", seed): curve([10.0, nothing + off], [10.0, 89.5 + off]),
+            (One.datasets[0], "client", "DU printed", seed): curve([10.0, nothing + off], [printed - off]),
+            (One.datasets[0], "client", "DU", seed): curve([10.0, nothing + off], [corrected - off]),
+        }
     assert right(certified_dfl.no_round_at_all(One(), curves)) == choice

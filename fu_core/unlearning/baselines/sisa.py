@@ -103,7 +103,10 @@ def in_shards(f: Federation, w_0: Tensor, rounds: int, config: SISA) -> Ensemble
 
 
 def in_shards_many(f: Federation, seeds: Sequence[int], w_0: Tensor, rounds: int, config: SISA) -> list[Ensemble]:
-    """`in_shards` of N federations, `f` with each of `seeds`, from `w_0` (N, d): all shards of all of them at once."""
+    """`in_shards` of N federations, `f` with each of `seeds`, from `w_0` (N, d): all shards of all of them at once.
+
+    To rounding, and bit for bit with how="loop"; the meter counts nothing. Random and raises: as `fedavg_many`.
+    """
     shards = [
         (k, tuple(sorted(f.ids[i] for i in group)))
         for k, seed in enumerate(seeds)

@@ -113,9 +113,9 @@ def test_what_is_wrong_is_named():
     f = federation()
     with pytest.raises(InvalidRequest, match="seeds must name at least one"):
         fedavg_many(f, [], ROUNDS)
-    for unknown in ([[0], [7]], [[0], []]):
-        with pytest.raises(InvalidRequest, match="of must be groups of at least one of the clients"):
-            fedavg_many(f, [0, 1], ROUNDS, of=unknown)
+    for wrong in ([[0], [7]], [[0], []], [[0], [1, 1]]):
+        with pytest.raises(InvalidRequest, match="of must be groups of different clients among"):
+            fedavg_many(f, [0, 1], ROUNDS, of=wrong)
     with pytest.raises(ValueError, match="of must name the clients of each of 2 federations, got 1 groups"):
         fedavg_many(f, [0, 1], ROUNDS, of=[[0]])
     with pytest.raises(ValueError, match=r"w_0 must have shape .*, got \(3,"):

@@ -1,0 +1,76 @@
+"""The verdicts on certified DFL's claims about accuracy round by round (Fig. 1): D5 and D7."""
+
+from __future__ import annotations
+
+from fu_papers.certified_dfl.grid import DU_FORMS, WHOLE_CLIENTS, Experiment
+from fu_papers.certified_dfl.results import POINT, Curves, needed_rounds, paths
+from fu_papers.certified_dfl.runs import GLANCE
+from fu_papers.certified_dfl.titles import SHOWN
+from fu_papers.over_seeds import Part, above, all_of, at_most, judged, lowered_by, of_each
+from fu_papers.problems import dataset_title
+from fu_papers.verdicts import ClaimResult
+
+JUDGED = ("Original", *DU_FORMS)
+
+
+def one_round(e: Experiment, curves: Curves) -> ClaimResult:
+    """D5: one round after a client has left, DU is at most 1 point short of where Retrain ends, PDUDT is more (Fig. 1).
+
+    Where doing nothing is not short, either, nothing had to be won back. Accuracy is of the first `GLANCE` test images.
+    """
+    parts: dict[str, dict[str, Part]] = {method: {} for method in DU_FORMS}
+    needed: dict[str, list[str]] = {method: [] for method in (*DU_FORMS, WHOLE_CLIENTS)}
+    untouched = 0
+    for dataset in e.datasets:
+        found = paths(curves, dataset, "client")
+        ends = [path[-1][-1][1] for path in found["Retrain"]]
+        short = {m: [end - path[1][1][1] for path, end in zip(found[m], ends, strict=True)] for m in needed}
+        nothing = at_most((end - path[0][-1][1] for path, end in zip(found["Retrain"], ends, strict=True)), POINT)
+        untouched += nothing.verdict == "holds"
+        for method in DU_FORMS:
+            both = all_of(at_most(short[method], POINT), above(short[WHOLE_CLIENTS], POINT))
+            parts[method][dataset_title(dataset)] = lowered_by(nothing, both)
+        for method, shown in needed.items():
+            shown.append(needed_rounds([path[1] for path in found[method]], ends))
+    ours = "; ".join(f"{SHOWN[m]} {', '.join(shown)}" for m, shown in needed.items())
+    ours += f"; doing nothing is at most 1 point short on {untouched} of {len(e.datasets)} data sets"
+    keys = [record.key for (_, kind, _, _), record in curves.items() if kind == "client"]
+    reason = (
+        "Retrain's end - test acc. after one round: DU's <= 1 and PDUDT's > 1; ours: rounds until <= 1, by data set; "
+        f"accuracy on the first {GLANCE} test images"
+    )
+    sizes = of_each(len(e.datasets), "data set", len(e.seeds))
+    return judged("D5", parts["DU printed"], ours, sizes, keys, reason, parts["DU"])
+
+
+def sequence(e: Experiment, curves: Curves) -> ClaimResult:
+    """D7: at most 1 point short of Retrain's end after each sequential request and one round, on every data set.
+
+    Who went on training may be above it. Accuracy is of the first `GLANCE` test images.
+    """
+    cells: dict[str, dict[str, Part]] = {method: {} for method in JUDGED}
+    largest = dict.fromkeys(JUDGED, -100.0)
+    for dataset in e.datasets:
+        found = paths(curves, dataset, "sample")
+        after: dict[str, list[Part]] = {method: [] for method in JUDGED}
+        for j in range(1, e.sequence + 1):
+            ends = [path[j][-1][1] for path in found["Retrain"]]
+            reached = {method: [path[j][1][1] for path in found[method]] for method in DU_FORMS}
+            reached["Original"] = [path[0][-1][1] for path in found["Retrain"]]  # where training ended
+            for method in JUDGED:
+                short = [end - accuracy for accuracy, end in zip(reached[method], ends, strict=True)]
+                after[method].append(at_most(short, POINT))
+                largest[method] = max(largest[method], sum(short) / len(short))
+        for method, requests in after.items():
+            cells[method][dataset_title(dataset)] = all_of(*requests)
+    ours = "; ".join(f"{SHOWN[m]} at most {most:z.1f} points short in the mean" for m, most in largest.items())
+    keys = [record.key for (_, kind, _, _), record in curves.items() if kind == "sample"]
+    reason = (
+        f"Retrain's end - test acc. after each of {e.sequence} requests and one round <= 1; accuracy on the first "
+        f"{GLANCE} test images"
+    )
+    printed, corrected = (
+        {place: lowered_by(cells["Original"][place], part) for place, part in cells[m].items()} for m in DU_FORMS
+    )
+    sizes = of_each(len(e.datasets), "data set", len(e.seeds))
+    return judged("D7", printed, ours, sizes, keys, reason, corrected)
