@@ -255,19 +255,26 @@ def sweeps_figure(e: Experiment, runs: pd.DataFrame) -> Figure:
 
 
 def residual_figure(residuals: Sequence[Record]) -> Figure:
-    """Convergence of CG on the trained net's own damped curvatures, clients 1 and 2: Hessian and Gauss-Newton."""
+    """Convergence of CG on the trained net's own damped curvatures, clients 1 and 2: Hessian and Gauss-Newton.
+
+    A line per seed; how many steps met negative curvature is told of all of a client's.
+    """
     fig, axes = axes_row(2, height=3.4, width=4.8, sharey=True)
     for ax, matrix, head in zip(axes, ("hessian", "ggn"), ("Hessian", "Gauss-Newton"), strict=True):
         dampings = sorted({record.config["damping"] for record in residuals})
         by = ", ".join(f"{damping:g}" for damping in dampings)
-        for record in residuals:
-            for client, dashes in (("1", "-"), ("2", "--")):
-                curve = record.metrics["curves"][f"{matrix}/{client}"]
-                met = f", negative curvature in {curve['negative']} steps" if curve["negative"] else ""
-                ax.plot(curve["residuals"], dashes, color=colour("HF-KCU"), label=f"client {client}{met}")
+        for client, dashes in (("1", "-"), ("2", "--")):
+            curves = [record.metrics["curves"][f"{matrix}/{client}"] for record in residuals]
+            counts = sorted({curve["negative"] for curve in curves})
+            steps = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+            met = f", negative curvature in {steps} steps" if counts[-1] else ""
+            for k, curve in enumerate(curves):
+                label = "" if k else f"client {client}{met}"
+                ax.plot(curve["residuals"], dashes, color=colour("HF-KCU"), alpha=1 / (1 + k / 2), label=label)
         ax.axhline(1, color="#999999", linewidth=1)
         ax.set(yscale="log", xlabel="CG step", title=f"{head} of the trained net, damped by {by}")
         ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), frameon=False)
     axes[0].set_ylabel(r"relative residual $|r_t| / |r_0|$")
-    say_below(fig, "A line: one client's system, one seed")
+    seeds = "one seed" if len(residuals) == 1 else f"one of {counted(len(residuals), 'seed')}"
+    say_below(fig, f"A line: one client's system, {seeds}")
     return fig

@@ -355,6 +355,21 @@ def test_no_figure_has_a_legend_on_data_a_dot_outside_or_a_name_on_a_name():
     assert labels == [f"client {i}, negative curvature in 3 steps" for i in (1, 2)]
 
 
+def test_several_seeds_of_a_clients_system_have_one_name():
+    def of(negative):
+        one = {"residuals": [1.0, 0.5, 0.1], "negative": negative}
+        return record("r", {"damping": 0.25}, {"curves": {f"{m}/{i}": one for m in ("hessian", "ggn") for i in (1, 2)}})
+
+    with style():
+        fig = figures.residual_figure([of(9), of(10), of(9)])
+    for ax in fig.axes:
+        assert len(ax.lines) == 2 * 3 + 1
+        labels = [text.get_text() for text in ax.get_legend().get_texts()]
+        assert labels == [f"client {i}, negative curvature in 9 to 10 steps" for i in (1, 2)]
+    assert faults(fig) == []
+    plt.close(fig)
+
+
 def test_a_collapsed_method_leaves_the_frame_and_is_named():
     with style():
         left, right = figures.forgetting_figure(E, RUNS).axes
