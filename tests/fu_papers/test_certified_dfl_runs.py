@@ -242,18 +242,18 @@ def test_curves_begin_with_the_training_and_serve_one_request_after_the_other(st
     curves = TINY.curves()
     training = run(store, runs.train, TINY.training(HERE, 0))
     for method in ("DU", "Retrain"):
-        record = run(store, curve, curves[CONVEX, "sample", method])
+        record = run(store, curve, curves[CONVEX, "sample", method, 0])
         begun = [row for row in record.rounds if row["phase"] == 0]
         assert [row["test"] for row in begun] == [row["test"] for row in training.rounds]
         rounds = 6 if method == "Retrain" else TINY.pdudt_rounds[0]
         for phase in (1, 2, 3):
             assert [row["round"] for row in record.rounds if row["phase"] == phase] == list(range(rounds + 1))
-    replayed = run(store, curve, curves[CONVEX, "client", "PDUDT"])
+    replayed = run(store, curve, curves[CONVEX, "client", "PDUDT", 0])
     assert [row["test"] for row in replayed.rounds if row["phase"] == 0] == [row["test"] for row in training.rounds]
 
 
 def test_retraining_in_a_curve_ends_where_the_retrained_model_is(store):
-    record = run(store, curve, TINY.curves()[CONVEX, "client", "Retrain"])
+    record = run(store, curve, TINY.curves()[CONVEX, "client", "Retrain", 0])
     retrained = run(store, runs.train, TINY.training(HERE, 0, CLIENT))
     assert record.rounds[-1]["test"] == retrained.rounds[-1]["test"]
 
