@@ -95,29 +95,32 @@ def _train_block(
     """All rounds of a few federations, whose clients are the rows of one matrix: federation by federation."""
     rows = [(seed, i) for seed, ids in zip(seeds, groups, strict=True) for i in ids]
     counts = [len(ids) for ids in groups]
-    p = [sizes / sizes.sum() for sizes in map(f.sizes, groups)]
+    repeats, alike = torch.tensor(counts, device=W.device), all(ids == groups[0] for ids in groups)
+    p = [sizes / sizes.sum() for sizes in map(f.sizes, groups[:1] if alike else groups)]
     state = ServerState()
     for t in range(first_round, first_round + rounds):
-        starts = W.repeat_interleave(torch.tensor(counts, device=W.device), dim=0)  # a row per client of each
-        deltas = train_rows(f, starts, t, [i for _, i in rows], [seed for seed, _ in rows]).split(counts)
+        starts = W.repeat_interleave(repeats, dim=0)  # a row per client of each
+        rows_of_all = train_rows(f, starts, t, [i for _, i in rows], [seed for seed, _ in rows])
+        deltas = rows_of_all.split(counts)
         for w, own in zip(W, deltas, strict=True):
             f.meter.exchange(w, own)
         if on_updates is not None:
             for seed, ids, own in zip(seeds, groups, deltas, strict=True):
                 on_updates(seed, t, ids, own)
-        W, state = server_step(W, _aggregate_each(deltas, p), f.server, state)  # element by element: of all at once
+        if alike:
+            mean = _aggregate_alike(rows_of_all.view(len(seeds), counts[0], -1), p[0])
+        else:
+            mean = torch.stack([aggregate(own, weights) for own, weights in zip(deltas, p, strict=True)])
+        W, state = server_step(W, mean, f.server, state)  # element by element: of all at once
         finite = W.sum(dim=1).isfinite()
         if not finite.all():
             raise NumericalFailure(f"seed {seeds[int((~finite).nonzero()[0])]}, round {t}: the model is not finite")
     return W
 
 
-def _aggregate_each(deltas: Sequence[Tensor], weights: Sequence[Tensor]) -> Tensor:
-    """`aggregate` of each federation: N updates (K, d) with weights (K,) to (N, d), in float64 in client order."""
-    p = weights[0]
-    if not all(torch.equal(p, own) for own in weights):
-        return torch.stack([aggregate(own, p) for own, p in zip(deltas, weights, strict=True)])
-    total = torch.zeros((len(deltas), deltas[0].shape[1]), dtype=torch.float64, device=deltas[0].device)
-    for k, weight in enumerate(p.tolist()):  # alike: a client of all federations at once
-        total.add_(torch.stack([own[k] for own in deltas]), alpha=weight)
-    return total.to(deltas[0].dtype)
+def _aggregate_alike(deltas: Tensor, weights: Tensor) -> Tensor:
+    """`aggregate` of federations of the same clients: deltas (N, K, d), weights (K,) to (N, d)."""
+    total = torch.zeros((deltas.shape[0], deltas.shape[2]), dtype=torch.float64, device=deltas.device)
+    for k, weight in enumerate(weights.tolist()):
+        total.add_(deltas[:, k], alpha=weight)
+    return total.to(deltas.dtype)

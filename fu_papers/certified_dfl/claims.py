@@ -9,13 +9,13 @@ are counted and the same on every machine; the seconds are told beside.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
 import pandas as pd
 
-from fu_papers.certified_dfl.claims_curves import JUDGED, one_round, sequence
+from fu_papers.certified_dfl.claims_curves import JUDGED, Cells, forms, one_round, sequence
 from fu_papers.certified_dfl.grid import DU_FORMS, WHOLE_CLIENTS, Experiment, Place, granularity
 from fu_papers.certified_dfl.heads import nets
 from fu_papers.certified_dfl.results import (
@@ -28,7 +28,7 @@ from fu_papers.certified_dfl.results import (
 )
 from fu_papers.certified_dfl.theory_audit import LARGEST_CLAIM, OURS
 from fu_papers.certified_dfl.titles import SHOWN
-from fu_papers.over_seeds import Part, all_of, at_most, exact, judged, lowered_by, of_each, unknown
+from fu_papers.over_seeds import Part, all_of, at_most, exact, judged, of_each, unknown
 from fu_papers.problems import dataset_title
 from fu_papers.verdicts import NO_OTHER, ClaimResult, Theory
 
@@ -103,17 +103,6 @@ def _keys(e: Experiment, runs: pd.DataFrame, request: str) -> list[str]:
     return [key for method in JUDGED for _, found in _cells(e, runs, request, method) for key in found.record]
 
 
-Cells = Mapping[str, Mapping[str, Part]]  # method -> the rule there, place by place
-
-
-def _forms(cells: Cells) -> tuple[dict[str, Part], dict[str, Part]]:
-    """The parts of the claim as printed and corrected: every cell, unless doing nothing meets the rule there, too."""
-    printed, corrected = (
-        {place: lowered_by(cells["Original"][place], part) for place, part in cells[m].items()} for m in DU_FORMS
-    )
-    return printed, corrected
-
-
 def _counted(cells: Cells) -> str:
     return "; ".join(
         f"{SHOWN[m]} in {sum(part.verdict == 'holds' for part in found.values())} of {len(found)} cells"
@@ -141,7 +130,7 @@ def _sample_wise(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
     }
     ours = f"{_counted(cells)}; {_worst(e, runs, 'sample', 'DU', 'delta_test')}"
     reason = "mean |test acc. - Retrain's| <= 1 (CIFAR-10: 5) in every cell, after one round"
-    printed, corrected = _forms(cells)
+    printed, corrected = forms(cells)
     return judged("D1", printed, ours, _sizes(e, cells), _keys(e, runs, "sample"), reason, corrected)
 
 
@@ -154,7 +143,7 @@ def _class_wise(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
     cells = {method: {_called(p): close(r) for p, r in _cells(e, runs, "class", method)} for method in JUDGED}
     ours = f"{_counted(cells)}; removed class: {_worst(e, runs, 'class', 'DU', 'delta_removed')}"
     reason = "mean |difference to Retrain| on remaining classes <= 1 and on the removed class <= 5, after one round"
-    printed, corrected = _forms(cells)
+    printed, corrected = forms(cells)
     return judged("D2", printed, ours, _sizes(e, cells), _keys(e, runs, "class"), reason, corrected)
 
 
@@ -174,7 +163,7 @@ def _attack(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
     reason = "mean of |AUC - 0.5| <= Retrain's + 0.02 in every cell, sample- and class-wise"
     printed, corrected = (
         {cell: replace(unknown(STRONGER), nothing=True) if part.nothing else part for cell, part in form.items()}
-        for form in _forms(cells)
+        for form in forms(cells)
     )
     return judged("D3", printed, _counted(cells), _sizes(e, cells), keys, reason, corrected)
 
@@ -223,7 +212,7 @@ def _client_wise(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
     }
     ours = f"{_counted(cells)}; {_worst(e, runs, 'client', 'DU', 'delta_test')}"
     reason = "mean |test acc. - Retrain's| <= 1 on every data set, after one round"
-    printed, corrected = _forms(cells)
+    printed, corrected = forms(cells)
     return judged("D6", printed, ours, _sizes(e, cells), _keys(e, runs, "client"), reason, corrected)
 
 

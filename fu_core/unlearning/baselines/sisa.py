@@ -98,8 +98,7 @@ def in_shards(f: Federation, w_0: Tensor, rounds: int, config: SISA) -> Ensemble
 
     Random: who is in which shard, from the federation's seed, and as `sisa`.
     """
-    groups = shard_clients(len(f.ids), config.shards, seed=f.seed)
-    return sisa(f.having(meter=Meter()), w_0, rounds, [[f.ids[k] for k in group] for group in groups])
+    return sisa(f.having(meter=Meter()), w_0, rounds, _drawn(f, f.seed, config))
 
 
 def in_shards_many(f: Federation, seeds: Sequence[int], w_0: Tensor, rounds: int, config: SISA) -> list[Ensemble]:
@@ -107,17 +106,18 @@ def in_shards_many(f: Federation, seeds: Sequence[int], w_0: Tensor, rounds: int
 
     To rounding, and bit for bit with how="loop"; the meter counts nothing. Random and raises: as `fedavg_many`.
     """
-    shards = [
-        (k, tuple(sorted(f.ids[i] for i in group)))
-        for k, seed in enumerate(seeds)
-        for group in shard_clients(len(f.ids), config.shards, seed=seed)
-    ]
+    shards = [(k, tuple(sorted(ids))) for k, seed in enumerate(seeds) for ids in _drawn(f, seed, config)]
     seed_of, starts = [seeds[k] for k, _ in shards], w_0[[k for k, _ in shards]]
     trained = fedavg_many(f.having(meter=Meter()), seed_of, rounds, starts, of=[ids for _, ids in shards])
     found: list[dict[tuple[int, ...], Tensor]] = [{} for _ in seeds]
     for (k, ids), w in zip(shards, trained, strict=True):
         found[k][ids] = w
     return [Ensemble(f.model, own) for own in found]
+
+
+def _drawn(f: Federation, seed: int, config: SISA) -> list[list[int]]:
+    """The clients of each shard, as a training seed draws them."""
+    return [[f.ids[k] for k in group] for group in shard_clients(len(f.ids), config.shards, seed=seed)]
 
 
 def sisa_unlearn(f: Federation, ensemble: Ensemble, deletion: Deletion, w_0: Tensor, rounds: int) -> Ensemble:
