@@ -94,6 +94,7 @@ def judged(
     rows = []
     for i, (*place, own) in enumerate(ROWS):
         place[0] = "nets" if place[1] in e.nets else place[0]
+        place[1] = e.main if place[1] == MAIN else place[1]
         values = {**BASE, **PLANTED[place[2]], **own}
         for where, change in (changes or {}).items():
             if all(a in (None, b) for a, b in zip(where, place, strict=True)):
@@ -110,7 +111,7 @@ def judged(
     for seed in seeds:
         other = (seed + 1) % len(SEEDS)
         kl = apart.get((min(seed, other), max(seed, other)))
-        place = {"group": "methods", "setting": MAIN, "method": AGAIN, "label": "", "seed": seed, "other_seed": other}
+        place = {"group": "methods", "setting": e.main, "method": AGAIN, "label": "", "seed": seed, "other_seed": other}
         rows.append({**place, **BASE, "kl": kl, "record": f"again {seed}", **again})
     found = claims.verdicts(e, pd.DataFrame(rows), speeds, pairs, checks(**theory), prices)
     return {result.id: result for result in found}
@@ -493,3 +494,25 @@ def test_h15_judges_no_net_that_was_hardly_trained(change, verdict):
     as_a_net = E.changed(settings=[MAIN], nets=[OTHER], n_train=400, nets_n_train=400).changed(**change)
     result = judged({("methods", OTHER, None, None): {}}, e=as_a_net)["H15"]
     assert both(result) == (verdict, verdict)
+
+
+def test_a_verdict_names_the_data_set_where_it_is_not_the_papers():
+    """Claims are about CIFAR-10; with digits or Fashion-MNIST in its place the reason says so."""
+    of_cifar = judged()
+    of_others = judged(e=E.changed(settings=["fashion_mnist/dirichlet-0.5/simple_cnn", OTHER]))
+    assert not any("where the paper has" in result.reason for result in of_cifar.values())
+    named = {
+        id
+        for id, result in of_others.items()
+        if "on Fashion-MNIST, Dirichlet 0.5, where the paper has" in result.reason
+    }
+    assert named == set(of_cifar) - {"H6", "H12", "H14", "H15"}  # exact problems, and those of every setting
+
+
+def test_carrying_over_is_judged_where_there_is_something_to_carry_it_to():
+    """A profile grows by a setting at a time: with the main one alone H15 is not judged, and all others are."""
+    alone = judged(e=E.changed(settings=[MAIN]))
+    assert set(judged()) - set(alone) == {"H15"}
+    assert {id: both(result) for id, result in alone.items() if id != "H12"} == {
+        id: both(result) for id, result in judged().items() if id not in ("H12", "H15")
+    }
