@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fu_papers.controls import NOT_RUN, other_seed
 from fu_papers.hf_kcu import runs, theory
-from fu_papers.hf_kcu.grid import REQUEST, Experiment
+from fu_papers.hf_kcu.grid import MATCHED, REQUEST, Experiment
+from fu_papers.hf_kcu.path import DAMPINGS, path
 from fu_papers.hf_kcu.speed import speed
 from fu_papers.lab.record import RunFunction, config_key
 from fu_papers.problems import PROBLEM_KEYS
@@ -35,6 +36,13 @@ def residuals(e: Experiment) -> dict[int, Config]:
     return {seed: {**e.training(e.main, seed), "damping": float(e.damping)} for seed in e.sweep_seeds}
 
 
+def paths(e: Experiment) -> dict[int, Config]:
+    """The corrected step by damping, and where both rules that choose it stop, on the main setting by seed."""
+    rules = {method: e.options(method) for method in ("HF-KCU", MATCHED)}
+    asked = {"request": REQUEST, "dampings": list(DAMPINGS), "rules": rules}
+    return {seed: {**e.training(e.main, seed), **asked} for seed in e.seeds}
+
+
 STAGES = (
     Stage("settings", runs.describe, descriptions, alone=True),
     *theory_stages(theory.PLANS),
@@ -45,6 +53,7 @@ STAGES = (
     Stage("unlearning", runs.unlearn, lambda e: e.runs(), needs=("training", "shadow models", "tuning")),
     Stage("controls", runs.unlearn, lambda e: e.controls(), needs=("training", "shadow models"), optional=NOT_RUN),
     Stage("same start", runs.unlearn, lambda e: e.same_start(), needs=("training", "shadow models"), optional=NOT_RUN),
+    Stage("path", path, paths, needs=("training",), optional=NOT_RUN),
     Stage("prices", runs.prices, lambda e: e.prices(), needs=("training",), optional=NOT_RUN),
     Stage("noise floor", runs.noise_floor, noise_floor, needs=("training",)),
     Stage("timing", speed, lambda e: e.speeds(), needs=("training",), alone=True),
