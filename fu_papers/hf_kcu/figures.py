@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from matplotlib.transforms import ScaledTranslation
 
 from fu_papers.controls import AGAIN, REFERENCES
@@ -179,7 +179,7 @@ def price_figure(e: Experiment, runs: pd.DataFrame, passes: Mapping[str, float])
     ax.plot(by_rounds.passes / whole, by_rounds.kl_forget, color=colour(ROUND), linewidth=1.5)
     ax.scatter(natural.passes / whole, natural.kl_forget, color=colour(ROUND), marker=marker(ROUND), s=18,
                label="Natural, by rounds")  # fmt: skip
-    gone = []
+    gone, drawn = [], []
     for method in PRICED:
         r = main_runs(e, runs, method)
         if r.empty or r.kl_forget.isna().any():
@@ -187,20 +187,25 @@ def price_figure(e: Experiment, runs: pd.DataFrame, passes: Mapping[str, float])
         if (r.kl > DIVERGED).any():
             gone.append(shown(method))
             continue
+        drawn.append(method)
         look: dict[str, Any] = {"color": colour(method), "marker": marker(method), "s": 50}
         ax.scatter(r.passes / whole, r.kl_forget, label=shown(method), **look)
     nothing, floor, same = (main_runs(e, runs, method).kl_forget.mean() for method in ("Original", AGAIN, SAME_START))
+    shown_kl = [natural.kl_forget.min(), nothing, floor, same, *(main_runs(e, runs, m).kl_forget.min() for m in drawn)]
+    lowest = min(kl for kl in shown_kl if kl > 0)
     ax.axhline(nothing, color=colour("Original"), linestyle="--", linewidth=1, label="do nothing")
     if same == same:  # where it was run
         ax.axhline(same, color=colour("Retrain"), linestyle=":", linewidth=1.5, label="two retrainings, same weights")
     if floor == floor:  # two seeds at least
-        ax.axhspan(0, floor, color=colour("Retrain"), alpha=0.12, linewidth=0, zorder=0,
+        ax.axhspan(0.7 * lowest, floor, color=colour("Retrain"), alpha=0.12, linewidth=0, zorder=0,
                    label="below two from other weights")  # fmt: skip
-    own: dict[str, Any] = {"color": colour("Retrain"), "marker": marker("Retrain"), "label": "Retrain"}
-    ax.plot([1], [0], markersize=11, linestyle="none", clip_on=False, zorder=5, **own)
+    own: dict[str, Any] = {"color": colour("Retrain"), "marker": marker("Retrain"), "label": "Retrain (at 0)"}
+    at_the_edge = ax.get_xaxis_transform()  # which a logarithm has no other place for
+    ax.plot([1], [0], markersize=11, linestyle="none", clip_on=False, zorder=5, transform=at_the_edge, **own)
     note = f"\n(diverged, left out: {', '.join(gone)})" if gone else ""
-    ax.set(xscale="log", ylim=(0, None), ylabel="KL to Retrain on the forgotten data (nats)",
+    ax.set(xscale="log", yscale="log", ylim=(0.7 * lowest, None), ylabel="KL to Retrain on the forgotten data (nats)",
            xlabel=f"gradient passes / Retrain's{note}")  # fmt: skip
+    _plain_numbers(ax)
     fig.legend(loc="outside right upper", frameon=False)
     say_below(fig, f"A dot: one of {counted(len(e.seeds), 'seed')}; line: the mean over seeds")
     return fig
@@ -230,7 +235,7 @@ def path_figure(paths: Sequence[Record]) -> Figure:
             if stop["travelled"]:
                 left.scatter(stop["travelled"], stop["forget_loss"], **at)
                 right.scatter(stop["travelled"], stop["kl_forget"], **at)
-    told = {
+    told: dict[str, dict[str, Any]] = {
         "loss on the forgotten": {"color": colour("HF-KCU")},
         "on held-out images, as many of each class": {"color": colour(ROUND), "linestyle": "--"},
         "Retrain's on the forgotten": {"color": colour("Retrain"), "linestyle": ":"},
@@ -242,11 +247,16 @@ def path_figure(paths: Sequence[Record]) -> Figure:
     fig.legend(lines, list(told), loc="outside upper center", ncols=2, frameon=False)
     for ax, label in ((left, "loss (nats)"), (right, "KL to Retrain (nats)")):
         ax.set(xscale="log", yscale="log", xlabel="step / |Retrain - Original|", ylabel=label)
-        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        ax.yaxis.set_major_formatter(ScalarFormatter())
-        ax.yaxis.set_minor_formatter(NullFormatter())
+        _plain_numbers(ax)
     say_below(fig, f"A line: one of {counted(len(paths), 'seed')}; its λ falls from left to right")
     return fig
+
+
+def _plain_numbers(ax: Axes) -> None:
+    """0.02, 0.05, 0.1, ... up a logarithmic axis."""
+    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.yaxis.set_minor_formatter(NullFormatter())
 
 
 def backdoor_figure(e: Experiment, runs: pd.DataFrame) -> Figure:

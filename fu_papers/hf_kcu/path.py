@@ -14,7 +14,6 @@ from torch import Tensor
 
 from fu_core.evaluation.accuracy import accuracy
 from fu_core.evaluation.equivalence import logits_kl
-from fu_core.federation import Federation
 from fu_core.request import Request
 from fu_core.unlearning.hf_kcu import HFKCU, hf_kcu_step
 from fu_core.unlearning.method import Trained
@@ -39,8 +38,8 @@ def path(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any]
     """The corrected step by damping, and what its end knows; the same of Original, Retrain and each of `rules`.
 
     "path": a list by name, one entry per damping; "stops": the same names by rule. "forget_loss" and "held_loss" are
-    `trust.matched_losses`, "more_held_loss" from all other images that nobody has trained on, "travelled" is the step
-    over |Retrain - Original|, "kl_forget" that to Retrain.
+    `trust.matched_losses`, "more_held_loss" from all other images that nobody has trained on (the same, where those are
+    fewer than the rule has), "travelled" is the step over |Retrain - Original|, "kl_forget" that to Retrain.
     """
     p = problem(config)
     f, w, retrained = federation(config, p), model_of(context, "original"), model_of(context, "retrained")
@@ -51,10 +50,11 @@ def path(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any]
 
     def known(model: Tensor) -> dict[str, float]:
         forget_loss, held_loss = matched_losses(p.model, model, asked, (x[:size], y[:size]))
+        of_more = matched_losses(p.model, model, asked, (x[size:], y[size:]))[1] if len(y) >= 2 * size else held_loss
         return {
             "forget_loss": forget_loss,
             "held_loss": held_loss,
-            "more_held_loss": matched_losses(p.model, model, asked, (x[size:], y[size:]))[1],
+            "more_held_loss": of_more,
             "test": accuracy(p.model, model, *p.test),
             "forget": accuracy(p.model, model, *asked),
             "kl_forget": logits_kl(p.model.predict(model, asked[0]), goal),

@@ -53,7 +53,7 @@ STAGES = (
     Stage("unlearning", runs.unlearn, lambda e: e.runs(), needs=("training", "shadow models", "tuning")),
     Stage("controls", runs.unlearn, lambda e: e.controls(), needs=("training", "shadow models"), optional=NOT_RUN),
     Stage("same start", runs.unlearn, lambda e: e.same_start(), needs=("training", "shadow models"), optional=NOT_RUN),
-    Stage("path", path, paths, needs=("training",), optional=NOT_RUN),
+    Stage("path", path, paths, needs=("training",)),
     Stage("prices", runs.prices, lambda e: e.prices(), needs=("training",), optional=NOT_RUN),
     Stage("noise floor", runs.noise_floor, noise_floor, needs=("training",)),
     Stage("timing", speed, lambda e: e.speeds(), needs=("training",), alone=True),

@@ -330,6 +330,21 @@ def texts(fig):
     return [*found, *(t.get_text() for ax in fig.axes for t in ax.get_yticklabels())]
 
 
+def walked(seed):
+    """A path that forgets more the longer it is, both rules' stops on it; the held-out one left the model alone."""
+    ends = {
+        "travelled": [0.01, 0.1, 1.0],
+        "forget_loss": [0.2, 0.4, 1.5],
+        "held_loss": [0.3, 0.4, 1.2],
+        "kl_forget": [0.1, 0.04, 0.5],
+    }
+    point = {"forget_loss": 0.4, "kl_forget": 0.04, "travelled": 0.1}
+    still = {"forget_loss": 0.2, "kl_forget": 0.1, "travelled": 0.0}
+    retrain = {"forget_loss": 0.5, "kl_forget": 0.0, "travelled": 1.0}
+    stops = {"Original": still, "Retrain": retrain, "HF-KCU": point, "HF-KCU held-out": still if seed else point}
+    return record("p", {"seed": seed}, {"path": ends, "stops": stops})
+
+
 def drawn():
     """Every figure by its name, from planted records."""
     curve = {"residuals": [1.0, 0.5, 0.1], "negative": 3}
@@ -341,6 +356,7 @@ def drawn():
             "price": figures.price_figure(E, RUNS, PASSES),
             "backdoor": figures.backdoor_figure(E, RUNS),
             "sweeps": figures.sweeps_figure(E, RUNS),
+            "path": figures.path_figure([walked(0), walked(1)]),
             "residuals": figures.residual_figure([record("r", {"damping": 0.25}, {"curves": curves})]),
         }
 
@@ -367,6 +383,14 @@ def test_several_seeds_of_a_clients_system_have_one_name():
         labels = [text.get_text() for text in ax.get_legend().get_texts()]
         assert labels == [f"client {i}, negative curvature in 9 to 10 steps" for i in (1, 2)]
     assert faults(fig) == []
+    plt.close(fig)
+
+
+def test_the_path_shows_a_stop_per_seed_that_moved():
+    with style():
+        fig = figures.path_figure([walked(0), walked(1)])
+    for ax in fig.axes:
+        assert len(ax.collections) == 3  # the corrected step's twice, and the held-out length's once
     plt.close(fig)
 
 

@@ -1,5 +1,6 @@
 """HF-KCU's runs on a tiny federation: what they measure, and that they do what the library does."""
 
+import bisect
 from types import SimpleNamespace
 
 import numpy as np
@@ -32,6 +33,7 @@ from fu_papers.hf_kcu.grid import (
     TRUST_REGION,
     trials_of,
 )
+from fu_papers.hf_kcu.path import DAMPINGS
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.store import RecordStore
 from fu_papers.lab.task import single_threaded
@@ -50,8 +52,8 @@ TINY = experiment(
     nets_rounds=1, nets_epochs=1.0, nets_curvature_samples=8,
 )  # fmt: skip
 TRIED = TINY.changed(tuning_trials=3, held_out=20)
-RUN = ("settings", "training", "CG residuals", "shadow models", "unlearning", "controls", "same start", "prices",
-       "noise floor", "timing")  # fmt: skip
+RUN = ("settings", "training", "CG residuals", "shadow models", "unlearning", "controls", "same start", "path",
+       "prices", "noise floor", "timing")  # fmt: skip
 
 
 def run(store, function, config):
@@ -441,6 +443,46 @@ def test_cg_curves_start_at_1_and_gauss_newton_falls(tiny):
     assert all(curve["residuals"][0] == 1 for curve in curves.values())
     assert curves["ggn/1"]["residuals"][-1] < 0.1
     assert curves["ggn/1"]["negative"] == 0
+
+
+# --- the path of the corrected step ---
+
+
+def test_the_path_leads_from_the_original_and_passes_by_where_both_rules_stop(tiny):
+    for seed, record in tiny.found["path"].items():
+        ends, stops = record.metrics["path"], record.metrics["stops"]
+        assert ends["travelled"] == sorted(ends["travelled"])
+        assert ends["forget_loss"][0] == pytest.approx(stops["Original"]["forget_loss"], rel=0.02)
+        assert ends["kl_forget"][0] == pytest.approx(stops["Original"]["kl_forget"], rel=0.05)
+        for method in ("HF-KCU", MATCHED):
+            judged = cell(tiny, method, seed=seed).metrics
+            for name in ("test", "forget", "kl_forget", "travelled"):
+                assert stops[method][name] == pytest.approx(judged[name], rel=1e-4, abs=1e-6), (method, name)
+            if "damping" in stops[method]:
+                beside = bisect.bisect_left([-damping for damping in ends["damping"]], -stops[method]["damping"])
+                shorter, longer = ends["travelled"][beside - 1], ends["travelled"][min(beside, len(DAMPINGS) - 1)]
+                assert shorter <= stops[method]["travelled"] <= longer * 1.001
+
+
+def test_on_the_path_retrain_is_at_one_and_the_original_at_zero(tiny):
+    stops = tiny.found["path"][0].metrics["stops"]
+    assert (stops["Retrain"]["kl_forget"], stops["Retrain"]["travelled"]) == (0, pytest.approx(1, rel=1e-5))
+    assert stops["Original"]["travelled"] == 0
+    retrain, original = cell(tiny, "Retrain").metrics, cell(tiny, "Original").metrics
+    assert (stops["Retrain"]["forget"], stops["Original"]["test"]) == (retrain["forget"], original["test"])
+
+
+def test_an_end_of_the_path_is_the_step_with_that_damping(tiny):
+    record = tiny.found["path"][0]
+    place = DAMPINGS.index(0.125)
+    p, f, deletion = asked(record.config)
+    options = {**record.config["rules"]["HF-KCU"], "damping": 0.125, "scaling": False, "tol": 0.0}
+    with single_threaded():
+        w = library_hf_kcu(f, weights(tiny), deletion, HFKCU(**options))
+    ends = record.metrics["path"]
+    assert ends["forget"][place] == accuracy(p.model, w, *deletion.forget)
+    whole = float((weights(tiny, REQUEST) - weights(tiny)).norm())
+    assert ends["travelled"][place] == pytest.approx(float((w - weights(tiny)).norm()) / whole, rel=1e-5)
 
 
 # --- the frame and the claims ---
