@@ -21,6 +21,7 @@ from fu_papers.lab.record import Record, RunFunction, config_key, data_hash_of, 
 from fu_papers.lab.store import RecordStore
 from fu_papers.lab.task import Failure, Outcome, ShowRunning, Task, attempt
 
+LONGEST_CONFIG = 400  # characters of one that a message shows
 BACKENDS = ("loky", "dask")  # processes of this machine, through joblib; workers of $FU_SCHEDULER: docs/cluster.md
 
 
@@ -77,7 +78,7 @@ def _committed(fn: RunFunction, configs: Sequence[Mapping[str, Any]], store: Rec
     if missing:
         raise RuntimeError(
             f"{len(missing)} of {len(configs)} runs of {label} have no record in {store.root}, which is read only "
-            f"here; run `make reproduce` with the same profile to make them. The first: {dict(missing[0])}"
+            f"here; run `make reproduce` with the same profile to make them. The first: {_briefly(missing[0])}"
         )
     return [finished[config_key(config)] for config in configs]
 
@@ -152,11 +153,17 @@ def _with_progress(
             show_running(workers)
 
 
+def _briefly(config: Mapping[str, Any]) -> str:
+    """The beginning of a config, which says what a run is about; one of many variants can fill pages."""
+    text = str(dict(config))
+    return text if len(text) <= LONGEST_CONFIG else f"{text[:LONGEST_CONFIG]} ..."
+
+
 def _failure(failures: Sequence[tuple[Task, Failure]], label: str, attempted: int) -> RuntimeError:
     task, first = failures[0]
     error = RuntimeError(
         f"{len(failures)} of {attempted} runs of {label} failed; the others are kept. "
-        f"The first: config {task.config}: {first.message}"
+        f"The first: config {_briefly(task.config)}: {first.message}"
     )
     for failed, failure in failures:
         error.add_note(f"\nconfig {failed.config}\n{failure.traceback}")

@@ -95,6 +95,15 @@ def test_a_failing_run_is_named_and_the_others_are_kept(store, jobs):
     assert len(list(store.root.glob("*.json"))) == 3
 
 
+def test_a_config_that_fills_pages_does_not_hide_what_is_wrong(store):
+    config = {"value": 1, **{f"variant {k}": "x" * 50 for k in range(100)}}
+    with pytest.raises(RuntimeError) as info:
+        map_runs(toy_runs.fails_on_odd, [config], store=store, jobs=1, label="parity")
+    assert len(str(info.value)) < 600
+    assert str(info.value).endswith("ValueError: 1 is odd")
+    assert "variant 99" in info.value.__notes__[0]
+
+
 def test_a_killed_worker_is_reported_and_the_map_can_go_on(store):
     with pytest.raises(RuntimeError, match=r"worker process of deaths was killed.*call again"):
         map_runs(toy_runs.dies_on_two, values(4), store=store, jobs=2, label="deaths")
