@@ -11,7 +11,6 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from matplotlib.transforms import ScaledTranslation
 
@@ -205,54 +204,13 @@ def price_figure(e: Experiment, runs: pd.DataFrame, passes: Mapping[str, float])
     note = f"\n(diverged, left out: {', '.join(gone)})" if gone else ""
     ax.set(xscale="log", yscale="log", ylim=(0.7 * lowest, None), ylabel="KL to Retrain on the forgotten data (nats)",
            xlabel=f"gradient passes / Retrain's{note}")  # fmt: skip
-    _plain_numbers(ax)
+    plain_numbers(ax)
     fig.legend(loc="outside right upper", frameon=False)
     say_below(fig, f"A dot: one of {counted(len(e.seeds), 'seed')}; line: the mean over seeds")
     return fig
 
 
-def path_figure(paths: Sequence[Record]) -> Figure:
-    """How far to go: along the corrected step, by its length, how well images are known and how far Retrain is.
-
-    Left: the loss on the forgotten, and on as many held-out images of each class; the held-out rule stops where both
-    meet. Right: KL to Retrain on the forgotten, lowest where the step is as long as it should be. A line per seed.
-    """
-    fig, axes = axes_row(2, height=3.8, width=4.6)
-    left, right = axes
-    left.set_title("How well images are known")
-    right.set_title("How far Retrain is, on the forgotten")
-    for record in paths:
-        ends, stops = record.metrics["path"], record.metrics["stops"]
-        look: dict[str, Any] = {"linewidth": 1.2, "alpha": 0.8}
-        left.plot(ends["travelled"], ends["forget_loss"], color=colour("HF-KCU"), **look)
-        left.plot(ends["travelled"], ends["held_loss"], "--", color=colour(ROUND), **look)
-        left.axhline(stops["Retrain"]["forget_loss"], color=colour("Retrain"), linestyle=":", linewidth=1)
-        right.plot(ends["travelled"], ends["kl_forget"], color=colour("HF-KCU"), **look)
-        right.axhline(stops["Original"]["kl_forget"], color=colour("Original"), linestyle=":", linewidth=1)
-        for method in ("HF-KCU", MATCHED):
-            stop = stops[method]
-            at: dict[str, Any] = {"color": colour(method), "marker": marker(method), "s": 60, "zorder": 3}
-            if stop["travelled"]:
-                left.scatter(stop["travelled"], stop["forget_loss"], **at)
-                right.scatter(stop["travelled"], stop["kl_forget"], **at)
-    told: dict[str, dict[str, Any]] = {
-        "loss on the forgotten": {"color": colour("HF-KCU")},
-        "on held-out images, as many of each class": {"color": colour(ROUND), "linestyle": "--"},
-        "Retrain's on the forgotten": {"color": colour("Retrain"), "linestyle": ":"},
-        "do nothing": {"color": colour("Original"), "linestyle": ":"},
-        "rule of the corrected step": {"color": colour("HF-KCU"), "marker": marker("HF-KCU"), "linestyle": "none"},
-        "held-out rule": {"color": colour(MATCHED), "marker": marker(MATCHED), "linestyle": "none"},
-    }
-    lines = [Line2D([], [], **look) for look in told.values()]
-    fig.legend(lines, list(told), loc="outside upper center", ncols=2, frameon=False)
-    for ax, label in ((left, "loss (nats)"), (right, "KL to Retrain (nats)")):
-        ax.set(xscale="log", yscale="log", xlabel="step / |Retrain - Original|", ylabel=label)
-        _plain_numbers(ax)
-    say_below(fig, f"A line: one of {counted(len(paths), 'seed')}; its λ falls from left to right")
-    return fig
-
-
-def _plain_numbers(ax: Axes) -> None:
+def plain_numbers(ax: Axes) -> None:
     """0.02, 0.05, 0.1, ... up a logarithmic axis."""
     ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

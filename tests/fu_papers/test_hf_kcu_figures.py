@@ -9,7 +9,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from fu_papers.controls import AGAIN, CONTROLS, DESTROYED, FLOOR
-from fu_papers.hf_kcu import cells, figures, further_tables, results, stages, sweeps, tables
+from fu_papers.hf_kcu import cells, figures, further_tables, path_figures, results, stages, sweeps, tables
 from fu_papers.hf_kcu.grid import (
     ASCENT,
     BESIDE,
@@ -331,16 +331,22 @@ def texts(fig):
 
 
 def walked(seed):
-    """A path that forgets more the longer it is, both rules' stops on it; the held-out one left the model alone."""
+    """A path that forgets more the longer it is, both rules' stops on it; the held-out one may not move."""
     ends = {
+        "damping": [4.0, 1.0, 0.25],
+        "residual": [0.0, 0.1, 0.3],
         "travelled": [0.01, 0.1, 1.0],
         "forget_loss": [0.2, 0.4, 1.5],
         "held_loss": [0.3, 0.4, 1.2],
+        "more_held_loss": [0.3, 0.4, 1.2],
+        "test": [80.0, 79.0, 60.0],
+        "forget": [90.0, 80.0, 30.0],
         "kl_forget": [0.1, 0.04, 0.5],
     }
-    point = {"forget_loss": 0.4, "kl_forget": 0.04, "travelled": 0.1}
-    still = {"forget_loss": 0.2, "kl_forget": 0.1, "travelled": 0.0}
-    retrain = {"forget_loss": 0.5, "kl_forget": 0.0, "travelled": 1.0}
+    held = {"held_loss": 0.3, "more_held_loss": 0.35}
+    still = {**held, "forget_loss": 0.1, "kl_forget": 0.12, "travelled": 0.0, "test": 80.0, "forget": 92.0}
+    point = {**held, "forget_loss": 0.4, "kl_forget": 0.04, "travelled": 0.1, "test": 79.0, "forget": 80.0}
+    retrain = {**held, "forget_loss": 0.5, "kl_forget": 0.0, "travelled": 1.0, "test": 79.0, "forget": 75.0}
     stops = {"Original": still, "Retrain": retrain, "HF-KCU": point, "HF-KCU held-out": still if seed else point}
     return record("p", {"seed": seed}, {"path": ends, "stops": stops})
 
@@ -356,7 +362,7 @@ def drawn():
             "price": figures.price_figure(E, RUNS, PASSES),
             "backdoor": figures.backdoor_figure(E, RUNS),
             "sweeps": figures.sweeps_figure(E, RUNS),
-            "path": figures.path_figure([walked(0), walked(1)]),
+            "path": path_figures.path_figure([walked(0), walked(1)]),
             "residuals": figures.residual_figure([record("r", {"damping": 0.25}, {"curves": curves})]),
         }
 
@@ -388,10 +394,30 @@ def test_several_seeds_of_a_clients_system_have_one_name():
 
 def test_the_path_shows_a_stop_per_seed_that_moved():
     with style():
-        fig = figures.path_figure([walked(0), walked(1)])
+        fig = path_figures.path_figure([walked(0), walked(1)])
     for ax in fig.axes:
-        assert len(ax.collections) == 3  # the corrected step's twice, and the held-out length's once
+        assert len(ax.collections) == 2 + 1 + 2  # of the held-out rule once: the other seed's model stayed
     plt.close(fig)
+
+
+def test_a_level_that_is_held_is_read_off_between_two_ends_of_the_path():
+    found = path_figures.level_held(walked(0))  # from 0.2 to 0.4 the loss passes 0.3 half way
+    halfway = {"travelled": 0.055, "test": 79.5, "forget": 85.0, "kl_forget": 0.07, "forget_loss": 0.3}
+    assert {name: found[name] for name in halfway} == pytest.approx(halfway)
+    path = walked(0)
+    path.metrics["stops"]["Original"]["held_loss"] = 0.1  # the forgotten are no better known as it is
+    assert path_figures.level_held(path)["travelled"] == 0
+    path.metrics["stops"]["Original"]["held_loss"] = 9.0  # no step of the path goes so far
+    assert path_figures.level_held(path)["travelled"] == 1.0
+
+
+def test_the_table_of_the_path_says_where_each_rule_stops_and_what_would_have_been_best():
+    table = path_figures.path_table([walked(0), walked(1)]).set_index("stop")
+    assert list(table.index) == [*path_figures.NAMED.values(), path_figures.HELD, path_figures.BEST]
+    kl = table["KL on the forgotten"]
+    assert kl["do nothing"] == "0.120 ± 0.000"
+    assert kl[path_figures.BEST] == "0.040 ± 0.000"
+    assert kl["held-out rule"] == "0.080 ± 0.057"  # 0.04 and 0.12
 
 
 def test_a_collapsed_method_leaves_the_frame_and_is_named():
