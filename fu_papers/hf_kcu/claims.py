@@ -35,6 +35,8 @@ from fu_papers.hf_kcu.variants import UNWEIGHTED
 from fu_papers.lab.record import Record
 from fu_papers.look import mean_spread
 from fu_papers.over_seeds import (
+    FAILS,
+    OPEN,
     Part,
     all_of,
     at_least,
@@ -286,7 +288,8 @@ def _backdoor(runs: pd.DataFrame, record: Record) -> ClaimResult:
     gains = ", ".join(f"{shown(m)} {retrain / taken[m]:.1f}x" for m in FORMS)
     shown_here.append(f"times fewer passes than retraining: {gains} (paper: 430x in time)")
     keys.append(record.key)
-    reason = "ASR over images of other classes; reduction >= 10 % and clean drop <= 0.5"
+    own_drop = (r.test_original - r.test_retrain).mean()
+    reason = f"ASR over images of other classes; reduction >= 10 % and clean drop <= 0.5 (Retrain's: {own_drop:.2f})"
     printed, corrected = parts
     spread_of = f"reduction: {_intervals(reductions, 1)}"
     return judged("H8", printed, "; ".join(shown_here), spread_of, keys, reason, corrected)
@@ -325,14 +328,20 @@ def _equivalent(e: Experiment, runs: pd.DataFrame, floor: Sequence[Record]) -> C
     noise = same.set_index("seed").kl if len(same) else pd.Series(jackknife(pairs), dtype=float)
     keys = [*(key for frame in (*r.values(), same) for key in frame.record), *(record.key for record in floor)]
     if noise.empty:
-        parts = {"KL": unknown("three seeds would give the noise floor an interval")}
-        return judged("H11", parts, ours, "", keys, "KL <= that of two retrainings of different seeds", parts)
+        cannot = {"KL": unknown("three seeds would give the noise floor an interval")}
+        return judged("H11", cannot, ours, "", keys, "KL <= that of two retrainings of different seeds", cannot)
     off = {m: (frame.set_index("seed").kl - noise).dropna() for m, frame in r.items()}
     near = {m: at_most(found, 0) for m, found in off.items()}
-    printed, corrected = ({"KL": lowered_by(near["Original"], near[m])} for m in FORMS)
+    parts = {m: lowered_by(near["Original"], near[m]) for m in FORMS}
+    # whether doing nothing fails or meets the rule: who is no nearer does not hold
+    undecided = [m for m in FORMS if parts[m].verdict == OPEN]
+    farther = [m for m in undecided if below(difference(r[m], r["Original"], "kl"), 0).verdict == FAILS]
+    printed, corrected = ({"KL": exact(False) if m in farther else parts[m]} for m in FORMS)
     told_of = {"the same weights, as every method starts": same.kl, "different weights": again.kl}
     floors = [f"from {where}: {spread(kl, 4)}" for where, kl in told_of.items() if len(kl)]
     reason = f"KL <= that of two retrainings {floors[0]}" + "".join(f"; {other}" for other in floors[1:])
+    if farther:
+        reason += f"; no nearer than doing nothing, seed by seed: {', '.join(shown(m) for m in farther)}"
     spread_of = f"KL - floor: {_intervals({m: off[m] for m in FORMS}, 4)}"
     return judged("H11", printed, ours, spread_of, keys, reason, corrected)
 

@@ -1,7 +1,8 @@
 """How far to go: HF-KCU's corrected step at every damping, what Retrain would have it be, and where our rules stop.
 
-One direction is long or short by its damping alone. Both rules of `fu_core.unlearning.trust` choose a point of this
-path, and neither may look at Retrain; here is the whole path, with Retrain beside it.
+Damping shortens the step, and turns it: from the gradient, where it is strong, to the whole solution. Both rules of
+`fu_core.unlearning.trust` choose a point of this path, and neither may look at Retrain; here is the whole path, with
+Retrain beside it.
 """
 
 from __future__ import annotations

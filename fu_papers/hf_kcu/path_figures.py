@@ -5,114 +5,142 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fu_papers.hf_kcu.figures import plain_numbers
-from fu_papers.hf_kcu.grid import MATCHED, ROUND
+from fu_papers.hf_kcu.grid import MATCHED, ROUND, SAME_START, Experiment
+from fu_papers.hf_kcu.results import main_runs
 from fu_papers.lab.record import Record
 from fu_papers.look import colour, marker, say_below
-from fu_papers.problem_figures import axes_row, counted, spread_or_dash
+from fu_papers.problem_figures import spread_or_dash
 
+RUN = {"HF-KCU": "rule of the corrected step", MATCHED: "held-out rule"}
 HELD = "held-out rule, its level held"
-BEST = "the best of the path (knows Retrain)"
-NAMED = {
-    "Original": "do nothing",
-    "Retrain": "Retrain",
-    "HF-KCU": "rule of the corrected step",
-    MATCHED: "held-out rule",
+READ_OFF = {  # from the path, where nobody has run them: which held-out loss, and whether it moves along
+    "held-out rule, from all other held-out images": ("more_held_loss", True),
+    HELD: ("held_loss", False),
+    f"{HELD}, from all others": ("more_held_loss", False),
 }
+BEST = "the nearest of the path (knows Retrain)"
+SOLVED = 0.4  # the residual at which the corrected form calls its system solved, by default
 
 
-def level_held(record: Record) -> dict[str, float]:
-    """Where the forgotten reach the loss that held-out images have *before* the step: read off the path, between two of
-    its dampings. The rule of the library compares with their loss after it, which moves along."""
+def crossing(record: Record, loss: str, moves: bool) -> dict[str, float] | None:
+    """Where the forgotten reach the `loss` that held-out images have after the step (`moves`), or had before it.
+
+    Read off the path, between two of its dampings, a factor of two apart; None where no end of the path gets there.
+    """
     ends, start = record.metrics["path"], record.metrics["stops"]["Original"]
-    level = start["held_loss"]
-    if start["forget_loss"] >= level:
+    walked = {name: np.array([start[name], *values]) for name, values in ends.items() if name in start}
+    above = walked["forget_loss"] - (walked[loss] if moves else start[loss])
+    reached = np.flatnonzero(above >= 0)
+    if not len(reached):
+        return None
+    k = int(reached[0])
+    if k == 0:
         return dict(start)
-    losses = [start["forget_loss"], *ends["forget_loss"]]
-    beyond = next((k for k, loss in enumerate(losses) if loss >= level), len(losses) - 1)
-    share = min(1.0, (level - losses[beyond - 1]) / (losses[beyond] - losses[beyond - 1]))
-    walked = {name: [start[name], *values] for name, values in ends.items() if name in start}
-    return {name: values[beyond - 1] + share * (values[beyond] - values[beyond - 1]) for name, values in walked.items()}
+    share = above[k - 1] / (above[k - 1] - above[k])
+    return {name: float(values[k - 1] + share * (values[k] - values[k - 1])) for name, values in walked.items()}
 
 
-def best_of(record: Record) -> dict[str, float]:
+def nearest(record: Record) -> dict[str, float]:
     """The end of the path that is nearest to Retrain on the forgotten; no rule may know it."""
     ends = record.metrics["path"]
     place = int(np.argmin(ends["kl_forget"]))
     return {name: values[place] for name, values in ends.items()}
 
 
-def stops_of(record: Record) -> dict[str, Mapping[str, float]]:
-    """Both references, where three rules stop, and the best of the path."""
-    stops = record.metrics["stops"]
-    known = {told: stops[name] for name, told in NAMED.items()}
-    return {**known, HELD: level_held(record), BEST: best_of(record)}
+def floor_by_seed(e: Experiment, runs: pd.DataFrame) -> dict[int, float]:
+    """KL on the forgotten of two retrainings from the same weights, where they were run."""
+    found: dict[int, float] = main_runs(e, runs, SAME_START).set_index("seed").kl_forget.to_dict()
+    return found
 
 
-def path_figure(paths: Sequence[Record]) -> Figure:
-    """How far to go: along the corrected step, by its length, how well images are known and how far Retrain is.
+def path_figure(paths: Sequence[Record], floor: Mapping[int, float]) -> Figure:
+    """How far to go, a column per seed: along the corrected step, how well images are known and how far Retrain is.
 
-    Left: the loss on the forgotten, and on as many held-out images of each class; the held-out rule stops where both
-    meet. Right: KL to Retrain on the forgotten, lowest where the step is as long as it should be. A line per seed.
+    Above: the loss on the forgotten, and on as many held-out images of each class; the held-out rule stops where both
+    meet. Below: KL to Retrain on the forgotten, lowest where the step is as long as it should be. floor: by seed, what
+    a retraining from the same weights with other batches differs by. Pale: where the system is not solved.
     """
-    fig, (left, right) = axes_row(2, height=4.0, width=4.6)
-    marks: dict[str, dict[str, Any]] = {
-        NAMED["HF-KCU"]: {"color": colour("HF-KCU"), "marker": marker("HF-KCU")},
-        NAMED[MATCHED]: {"color": colour(MATCHED), "marker": marker(MATCHED)},
-        HELD: {"facecolor": "none", "edgecolor": colour(MATCHED), "marker": marker(MATCHED)},
-    }
-    for record in paths:
-        ends, stops = record.metrics["path"], stops_of(record)
-        look: dict[str, Any] = {"linewidth": 1.2, "alpha": 0.8}
-        left.plot(ends["travelled"], ends["forget_loss"], color=colour("HF-KCU"), **look)
-        left.plot(ends["travelled"], ends["held_loss"], "--", color=colour(ROUND), **look)
-        left.axhline(stops["Retrain"]["forget_loss"], color=colour("Retrain"), linestyle=":", linewidth=1)
-        right.plot(ends["travelled"], ends["kl_forget"], color=colour("HF-KCU"), **look)
-        right.axhline(stops["do nothing"]["kl_forget"], color=colour("Original"), linestyle=":", linewidth=1)
-        for rule, at in marks.items():
-            stop = stops[rule]
-            if stop["travelled"]:  # a logarithm has no place for what stays where it is
-                left.scatter(stop["travelled"], stop["forget_loss"], s=60, zorder=3, **at)
-                right.scatter(stop["travelled"], stop["kl_forget"], s=60, zorder=3, **at)
-    lines: dict[str, dict[str, Any]] = {
-        "loss on the forgotten": {"color": colour("HF-KCU")},
-        "on held-out images, as many of each class": {"color": colour(ROUND), "linestyle": "--"},
-        "Retrain's on the forgotten": {"color": colour("Retrain"), "linestyle": ":"},
-        "do nothing": {"color": colour("Original"), "linestyle": ":"},
-    }
-    for rule, at in marks.items():
-        edge = {"color": at["edgecolor"], "markerfacecolor": "none"} if rule == HELD else {"color": at["color"]}
-        lines[rule] = {**edge, "marker": at["marker"], "linestyle": "none"}
-    fig.legend([Line2D([], [], **look) for look in lines.values()], list(lines), loc="outside upper center", ncols=2,
-               frameon=False)  # fmt: skip
-    left.set(title="How well images are known", ylabel="loss (nats)")
-    right.set(title="How far Retrain is, on the forgotten", ylabel="KL to Retrain (nats)")
-    for ax in (left, right):
-        ax.set(xscale="log", yscale="log", xlabel="step / |Retrain - Original|")
+    size = (3.3 * len(paths) + 1, 6.2)
+    fig, axes = plt.subplots(2, len(paths), figsize=size, sharex=True, sharey="row", squeeze=False)
+    lines: dict[str, Any] = {}
+    for column, record in zip(axes.T, paths, strict=True):
+        (above, below), ends, stops = column, record.metrics["path"], record.metrics["stops"]
+        x, solved = np.array(ends["travelled"]), np.array(ends["residual"]) <= SOLVED
+        last = max(1, int(solved.sum()))  # dampings fall, so that what is solved comes first
+        curves = (
+            (above, "forget_loss", "loss on the forgotten", colour("HF-KCU"), "-"),
+            (above, "held_loss", "on the rule's held-out images, as many of each class", colour(ROUND), "--"),
+            (above, "more_held_loss", "on all other held-out images", colour(ROUND), ":"),
+            (below, "kl_forget", "", colour("HF-KCU"), "-"),  # what its axis says
+        )
+        for ax, name, told, tint, dashes in curves:
+            drawn = ax.plot(x[:last], ends[name][:last], dashes, color=tint, linewidth=1.5)[0]
+            lines |= {told: drawn} if told else {}
+            ax.plot(x[last - 1 :], ends[name][last - 1 :], dashes, color=tint, linewidth=1.5, alpha=0.3)
+        levels = (
+            (above, stops["Retrain"]["forget_loss"], "Retrain's loss on the forgotten", colour("Retrain"), "-."),
+            (below, stops["Original"]["kl_forget"], "do nothing", colour("Original"), "--"),
+            (below, floor.get(record.config["seed"]), "two retrainings, same weights", colour("Retrain"), ":"),
+        )
+        for ax, level, told, tint, dashes in levels:
+            if level is not None:
+                lines[told] = ax.axhline(level, color=tint, linestyle=dashes, linewidth=1)
+        marks: dict[str, tuple[Mapping[str, float] | None, dict[str, Any]]] = {
+            RUN["HF-KCU"]: (stops["HF-KCU"], {"color": colour("HF-KCU"), "marker": marker("HF-KCU")}),
+            RUN[MATCHED]: (stops[MATCHED], {"color": colour(MATCHED), "marker": marker(MATCHED)}),
+            HELD: (crossing(record, "held_loss", moves=False), {"color": "none", "marker": marker(MATCHED)}),
+        }
+        for told, (stop, look) in marks.items():
+            edge = look["color"] if told != HELD else colour(MATCHED)
+            lines[told] = Line2D(
+                [], [], color=edge, marker=look["marker"], linestyle="none", markerfacecolor=look["color"]
+            )
+            if stop is not None and stop["travelled"]:  # a logarithm has no place for what stays where it is
+                for ax, name in ((above, "forget_loss"), (below, "kl_forget")):
+                    ax.scatter(stop["travelled"], stop[name], s=60, zorder=3, edgecolor=edge, **look)
+        above.set(title=f"seed {record.config['seed']}", xscale="log", yscale="log")
+        below.set(xlabel="step / |Retrain - Original|", yscale="log")
+    axes[0, 0].set_ylabel("loss (nats)")
+    axes[1, 0].set_ylabel("KL to Retrain (nats)")
+    for ax in axes[:, 0]:
         plain_numbers(ax)
-    say_below(fig, f"A line: one of {counted(len(paths), 'seed')}; its λ falls from left to right")
+    fig.legend(list(lines.values()), list(lines), loc="outside upper center", ncols=2, frameon=False)
+    say_below(fig, f"λ falls from left to right; pale: a CG residual above {SOLVED:g}")
     return fig
 
 
 def path_table(paths: Sequence[Record]) -> pd.DataFrame:
-    """Where three rules stop on the path of the corrected step, between doing nothing, Retrain and the best stop."""
+    """Where rules stop on the path of the corrected step, between doing nothing, Retrain and the nearest of its ends.
+
+    Two rules were run, the others are read off the path. A rule that does not stop on a path is in no mean.
+    """
     columns = {
-        "step / |Retrain - Original|": ("travelled", 2),
+        "step / |Retrain - Original|": ("travelled", 3),
         "test acc. %": ("test", 1),
         "forget acc. %": ("forget", 1),
         "loss on the forgotten": ("forget_loss", 2),
         "on held-out images": ("held_loss", 2),
-        "on more of them": ("more_held_loss", 2),
+        "on all others": ("more_held_loss", 2),
         "KL on the forgotten": ("kl_forget", 3),
     }
-    found = [stops_of(record) for record in paths]
+    found: dict[str, list[Mapping[str, float] | None]] = {
+        told: [record.metrics["stops"][name] for record in paths]
+        for name, told in {"Original": "do nothing", "Retrain": "Retrain", **RUN}.items()
+    }
+    found |= {told: [crossing(record, *how) for record in paths] for told, how in READ_OFF.items()}
+    found[BEST] = [nearest(record) for record in paths]
     rows = []
-    for stop in found[0]:
-        values = pd.DataFrame([one[stop] for one in found])
-        rows.append({"stop": stop, **{head: spread_or_dash(values[name], d) for head, (name, d) in columns.items()}})
+    for stop, each in found.items():
+        there = pd.DataFrame([one for one in each if one is not None])
+        cells = {head: spread_or_dash(there[n], d) if len(there) else "–" for head, (n, d) in columns.items()}
+        how = "read off" if stop in READ_OFF else "–" if stop in ("do nothing", "Retrain", BEST) else "run"
+        by_seed = ", ".join("–" if one is None else f"{one['kl_forget']:.3f}" for one in each)
+        rows.append({"stop": stop, "how": how, "stops": f"{len(there)} of {len(each)}", **cells, "KL by seed": by_seed})
     return pd.DataFrame(rows)

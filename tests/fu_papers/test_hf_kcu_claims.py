@@ -27,7 +27,7 @@ HOLDS, NOT, OPEN = "holds", "does not hold", "undetermined"
 PAIRS = ((0, 1), (0, 2), (1, 2))
 PRINTED, CORRECTED, NOTHING = "HF-KCU printed", "HF-KCU", "Original"
 FORMS = (PRINTED, CORRECTED)
-BASE = {"test": 71.0, "test_original": 71.0, "asr_original": 80.0, "asr_retrain": 10.0}
+BASE = {"test": 71.0, "test_original": 71.0, "test_retrain": 70.8, "asr_original": 80.0, "asr_retrain": 10.0}
 PLANTED = {
     NOTHING: {"delta_test": 2.0, "mia": 0.85, "gap": 0.1, "kl": 0.5, "asr": 80.0},
     "Retrain": {"delta_test": 0.0, "mia": 0.5, "gap": 0.0, "kl": 0.0, "asr": 10.0},
@@ -421,6 +421,20 @@ def test_h11_has_the_floor_from_the_same_weights_where_it_was_run(kl, verdict):
     assert both(result) == (verdict, verdict)
     assert "two retrainings from the same weights, as every method starts: " in result.reason
     assert "; from different weights: 0.2500 ± 0.0100" in result.reason
+
+
+def test_h11_refutes_who_is_no_nearer_than_doing_nothing_whatever_the_floor():
+    """Either doing nothing is above the floor, and so are they; or it is not, and meets the rule as well."""
+    place = ("methods", MAIN, SAME_START, "")
+    ROWS.append((*place, {"kl": (0.01, 0.5, 0.9)}))  # which says nothing of anybody
+    try:
+        farther = judged(
+            of_forms("kl", (0.21, 0.41, 0.61), 0.3) | {("methods", None, NOTHING, ""): {"kl": (0.2, 0.4, 0.6)}}
+        )
+    finally:
+        ROWS.pop()
+    assert both(farther["H11"]) == (NOT, OPEN)
+    assert "no nearer than doing nothing, seed by seed: HF-KCU, as printed" in farther["H11"].reason
 
 
 @pytest.mark.parametrize("pairs", [(), (0.2,)])

@@ -362,7 +362,7 @@ def drawn():
             "price": figures.price_figure(E, RUNS, PASSES),
             "backdoor": figures.backdoor_figure(E, RUNS),
             "sweeps": figures.sweeps_figure(E, RUNS),
-            "path": path_figures.path_figure([walked(0), walked(1)]),
+            "path": path_figures.path_figure([walked(0), walked(1)], {0: 0.03}),
             "residuals": figures.residual_figure([record("r", {"damping": 0.25}, {"curves": curves})]),
         }
 
@@ -392,32 +392,44 @@ def test_several_seeds_of_a_clients_system_have_one_name():
     plt.close(fig)
 
 
-def test_the_path_shows_a_stop_per_seed_that_moved():
+def test_the_path_has_a_column_per_seed_with_the_stops_that_moved_and_the_floor_that_was_run():
     with style():
-        fig = path_figures.path_figure([walked(0), walked(1)])
-    for ax in fig.axes:
-        assert len(ax.collections) == 2 + 1 + 2  # of the held-out rule once: the other seed's model stayed
+        fig = path_figures.path_figure([walked(0), walked(1)], {0: 0.03})
+    above, below = fig.axes[:2], fig.axes[2:]
+    assert [ax.get_title() for ax in above] == ["seed 0", "seed 1"]
+    assert [len(ax.collections) for ax in (*above, *below)] == [3, 2, 3, 2]  # seed 1's held-out rule left its model
+    assert [len(ax.lines) for ax in below] == [4, 3]  # solved, unsolved, do nothing and, of seed 0, two retrainings
     plt.close(fig)
 
 
-def test_a_level_that_is_held_is_read_off_between_two_ends_of_the_path():
-    found = path_figures.level_held(walked(0))  # from 0.2 to 0.4 the loss passes 0.3 half way
+def test_where_losses_cross_is_read_off_between_two_ends_of_the_path():
+    fixed = path_figures.crossing(walked(0), "held_loss", moves=False)  # from 0.2 to 0.4 the loss passes 0.3 half way
     halfway = {"travelled": 0.055, "test": 79.5, "forget": 85.0, "kl_forget": 0.07, "forget_loss": 0.3}
-    assert {name: found[name] for name in halfway} == pytest.approx(halfway)
+    assert {name: fixed[name] for name in halfway} == pytest.approx(halfway)
+    moving = path_figures.crossing(walked(0), "held_loss", moves=True)  # where both losses are 0.4
+    assert (moving["travelled"], moving["forget_loss"], moving["held_loss"]) == pytest.approx((0.1, 0.4, 0.4))
+
+
+def test_a_level_that_is_met_at_once_or_never():
     path = walked(0)
-    path.metrics["stops"]["Original"]["held_loss"] = 0.1  # the forgotten are no better known as it is
-    assert path_figures.level_held(path)["travelled"] == 0
+    path.metrics["stops"]["Original"]["held_loss"] = 0.05  # the forgotten are no better known as it is
+    assert path_figures.crossing(path, "held_loss", moves=False)["travelled"] == 0
     path.metrics["stops"]["Original"]["held_loss"] = 9.0  # no step of the path goes so far
-    assert path_figures.level_held(path)["travelled"] == 1.0
+    assert path_figures.crossing(path, "held_loss", moves=False) is None
 
 
-def test_the_table_of_the_path_says_where_each_rule_stops_and_what_would_have_been_best():
-    table = path_figures.path_table([walked(0), walked(1)]).set_index("stop")
-    assert list(table.index) == [*path_figures.NAMED.values(), path_figures.HELD, path_figures.BEST]
+def test_the_table_of_the_path_says_where_each_rule_stops_and_what_would_have_been_nearest():
+    never = walked(1)
+    never.metrics["stops"]["Original"]["more_held_loss"] = 9.0
+    table = path_figures.path_table([walked(0), never]).set_index("stop")
     kl = table["KL on the forgotten"]
     assert kl["do nothing"] == "0.120 ± 0.000"
     assert kl[path_figures.BEST] == "0.040 ± 0.000"
     assert kl["held-out rule"] == "0.080 ± 0.057"  # 0.04 and 0.12
+    assert table["KL by seed"]["held-out rule"] == "0.040, 0.120"
+    last = f"{path_figures.HELD}, from all others"
+    assert (table["stops"][last], table["how"][last]) == ("1 of 2", "read off")
+    assert list(table["how"])[:4] == ["–", "–", "run", "run"]
 
 
 def test_a_collapsed_method_leaves_the_frame_and_is_named():
