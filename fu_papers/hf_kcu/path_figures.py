@@ -56,8 +56,8 @@ def nearest(record: Record) -> dict[str, float]:
 
 def floor_by_seed(e: Experiment, runs: pd.DataFrame) -> dict[int, float]:
     """KL on the forgotten of two retrainings from the same weights, where they were run."""
-    found: dict[int, float] = main_runs(e, runs, SAME_START).set_index("seed").kl_forget.to_dict()
-    return found
+    r = main_runs(e, runs, SAME_START)
+    return dict(zip(r.seed, r.kl_forget, strict=True))
 
 
 def path_figure(paths: Sequence[Record], floor: Mapping[int, float]) -> Figure:
