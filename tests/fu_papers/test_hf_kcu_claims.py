@@ -530,3 +530,12 @@ def test_carrying_over_is_judged_where_there_is_something_to_carry_it_to():
     assert {id: both(result) for id, result in alone.items() if id != "H12"} == {
         id: both(result) for id, result in judged().items() if id not in ("H12", "H15")
     }
+
+
+def test_carrying_over_is_judged_where_the_claim_names_the_data_whichever_setting_comes_first():
+    fashion, cifar, mnist = (f"{data}/dirichlet-0.5/simple_cnn" for data in ("fashion_mnist", "cifar10", "mnist"))
+    assert claims._carried_to(E.changed(settings=[cifar, mnist, fashion])) == [mnist, fashion]
+    assert claims._carried_to(E.changed(settings=[fashion, cifar, mnist])) == [fashion, mnist]
+    assert claims._carried_to(E.changed(settings=["digits/iid/mlp", "digits/dirichlet-0.5/mlp"])) == [
+        "digits/dirichlet-0.5/mlp"
+    ]
