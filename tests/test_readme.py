@@ -13,7 +13,7 @@ from fu_papers.lab.committed import CLOCK, RECORDS
 from fu_papers.lab.paths import NOTEBOOKS, ROOT
 from fu_papers.lab.store import CommittedStore
 from fu_papers.parameters import SIZES
-from fu_papers.verdicts import tally_markdown
+from fu_papers.verdicts import largest_verdicts, tally_markdown
 from tests.readme import README, library_example
 
 PROFILES = [folder for folder in (ROOT / "figures" / name for name in SIZES) if folder.exists()]
@@ -104,6 +104,18 @@ def test_every_word_of_the_glossary_can_be_linked_to():
     assert len(found) >= 30
     words = [match[2].lower() for match in found if match]
     assert words == sorted(words)
+
+
+def test_claims_that_findings_call_undetermined_with_refuted_parts_are_undetermined():
+    text = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
+    named = re.search(r"may have refuted parts: (.*) as printed, (.*) in their corrected forms", text)
+    assert named
+    found = largest_verdicts(folder for folder in PROFILES if folder.name != "quick")
+    for ids, form in zip(named.groups(), ("verdict", "corrected"), strict=True):
+        results = {id: found[id][0] for id in re.findall(r"\[claim ([A-Z]+\d+)\]", ids)}
+        assert len(results) >= 3
+        assert {id: getattr(result, form) for id, result in results.items()} == dict.fromkeys(results, "undetermined")
+        assert [id for id, result in results.items() if not re.search("do(es)? not hold", result.reason)] == []
 
 
 def test_every_notebook_is_in_its_table():
