@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 from fu_papers.controls import NOT_RUN, other_seed
 from fu_papers.hf_kcu import runs, theory
 from fu_papers.hf_kcu.grid import MATCHED, REQUEST, Experiment
 from fu_papers.hf_kcu.path import DAMPINGS, path
 from fu_papers.hf_kcu.speed import speed
 from fu_papers.lab.record import RunFunction, config_key
-from fu_papers.problems import PROBLEM_KEYS
+from fu_papers.problems import PROBLEM_KEYS, Setting
 from fu_papers.study import Config, Stage, theory_stages
 
 
@@ -36,11 +38,14 @@ def residuals(e: Experiment) -> dict[int, Config]:
     return {seed: {**e.training(e.main, seed), "damping": float(e.damping)} for seed in e.sweep_seeds}
 
 
-def paths(e: Experiment) -> dict[int, Config]:
-    """The corrected step by damping, and where both rules that choose it stop, on the main setting by seed."""
+def paths(e: Experiment) -> dict[tuple[str, int], Config]:
+    """The corrected step by damping, and where both rules that choose it stop, by setting and seed: on the main setting,
+    and on the paper's where that is another one."""
     rules = {method: e.options(method) for method in ("HF-KCU", MATCHED)}
     asked = {"request": REQUEST, "dampings": list(DAMPINGS), "rules": rules}
-    return {seed: {**e.training(e.main, seed), **asked} for seed in e.seeds}
+    papers = [setting for setting in e.settings if Setting.parse(setting).dataset == "cifar10"]
+    places = itertools.product(dict.fromkeys([e.main, *papers]), e.seeds)
+    return {(setting, seed): {**e.training(setting, seed), **asked} for setting, seed in places}
 
 
 STAGES = (

@@ -449,7 +449,7 @@ def test_cg_curves_start_at_1_and_gauss_newton_falls(tiny):
 
 
 def test_the_path_leads_from_the_original_and_passes_by_where_both_rules_stop(tiny):
-    for seed, record in tiny.found["path"].items():
+    for (_, seed), record in tiny.found["path"].items():
         ends, stops = record.metrics["path"], record.metrics["stops"]
         assert ends["travelled"] == sorted(ends["travelled"])
         assert ends["forget_loss"][0] == pytest.approx(stops["Original"]["forget_loss"], rel=0.02)
@@ -465,7 +465,7 @@ def test_the_path_leads_from_the_original_and_passes_by_where_both_rules_stop(ti
 
 
 def test_on_the_path_retrain_is_at_one_and_the_original_at_zero(tiny):
-    stops = tiny.found["path"][0].metrics["stops"]
+    stops = tiny.found["path"][MAIN, 0].metrics["stops"]
     assert (stops["Retrain"]["kl_forget"], stops["Retrain"]["travelled"]) == (0, pytest.approx(1, rel=1e-5))
     assert stops["Original"]["travelled"] == 0
     retrain, original = cell(tiny, "Retrain").metrics, cell(tiny, "Original").metrics
@@ -473,7 +473,7 @@ def test_on_the_path_retrain_is_at_one_and_the_original_at_zero(tiny):
 
 
 def test_an_end_of_the_path_is_the_step_with_that_damping(tiny):
-    record = tiny.found["path"][0]
+    record = tiny.found["path"][MAIN, 0]
     place = DAMPINGS.index(0.125)
     p, f, deletion = asked(record.config)
     options = {**record.config["rules"]["HF-KCU"], "damping": 0.125, "scaling": False, "tol": 0.0}
