@@ -13,11 +13,12 @@ from matplotlib.lines import Line2D
 
 from fu_papers.hf_kcu.figures import plain_numbers
 from fu_papers.hf_kcu.grid import MATCHED, ROUND, SAME_START, Experiment
-from fu_papers.hf_kcu.results import main_runs
+from fu_papers.hf_kcu.results import on_setting
 from fu_papers.lab.record import Record
 from fu_papers.look import colour, marker, say_below
-from fu_papers.problem_figures import spread_or_dash
+from fu_papers.problem_figures import spread_or_dash, title
 
+Paths = Mapping[tuple[str, int], Record]  # by setting and seed
 RUN = {"HF-KCU": "rule of the corrected step", MATCHED: "held-out rule"}
 HELD = "held-out rule, its level held"
 READ_OFF = {  # from the path, where nobody has run them: which held-out loss, and whether it moves along
@@ -54,10 +55,15 @@ def nearest(record: Record) -> dict[str, float]:
     return {name: values[place] for name, values in ends.items()}
 
 
-def floor_by_seed(e: Experiment, runs: pd.DataFrame) -> dict[int, float]:
+def floor_by_seed(e: Experiment, runs: pd.DataFrame, setting: str) -> dict[int, float]:
     """KL on the forgotten of two retrainings from the same weights, where they were run."""
-    r = main_runs(e, runs, SAME_START)
+    r = on_setting(e, runs, setting, SAME_START)
     return dict(zip(r.seed, r.kl_forget, strict=True))
+
+
+def by_setting(paths: Paths) -> dict[str, list[Record]]:
+    """The paths of each setting in the order of seeds, the main one's first."""
+    return {setting: [r for (where, _), r in paths.items() if where == setting] for setting, _ in paths}
 
 
 def path_figure(paths: Sequence[Record], floor: Mapping[int, float]) -> Figure:
@@ -116,11 +122,15 @@ def path_figure(paths: Sequence[Record], floor: Mapping[int, float]) -> Figure:
     return fig
 
 
-def path_table(paths: Sequence[Record]) -> pd.DataFrame:
+def path_table(paths: Paths) -> pd.DataFrame:
     """Where rules stop on the path of the corrected step, between doing nothing, Retrain and the nearest of its ends.
 
     Two rules were run, the others are read off the path. A rule that does not stop on a path is in no mean.
     """
+    return pd.DataFrame([row for setting, records in by_setting(paths).items() for row in _stops(setting, records)])
+
+
+def _stops(setting: str, paths: Sequence[Record]) -> list[dict[str, str]]:
     columns = {
         "step / |Retrain - Original|": ("travelled", 3),
         "test acc. %": ("test", 1),
@@ -142,5 +152,6 @@ def path_table(paths: Sequence[Record]) -> pd.DataFrame:
         cells = {head: spread_or_dash(there[n], d) if len(there) else "–" for head, (n, d) in columns.items()}
         how = "read off" if stop in READ_OFF else "–" if stop in ("do nothing", "Retrain", BEST) else "run"
         by_seed = ", ".join("–" if one is None else f"{one['kl_forget']:.3f}" for one in each)
-        rows.append({"stop": stop, "how": how, "stops": f"{len(there)} of {len(each)}", **cells, "KL by seed": by_seed})
-    return pd.DataFrame(rows)
+        told = {"data": title(setting), "stop": stop, "how": how, "stops": f"{len(there)} of {len(each)}"}
+        rows.append({**told, **cells, "KL by seed": by_seed})
+    return rows

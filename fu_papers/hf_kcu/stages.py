@@ -39,8 +39,8 @@ def residuals(e: Experiment) -> dict[int, Config]:
 
 
 def paths(e: Experiment) -> dict[tuple[str, int], Config]:
-    """The corrected step by damping, and where both rules that choose it stop, by setting and seed: on the main setting,
-    and on the paper's where that is another one."""
+    """The corrected step by damping, and where both rules that choose it stop, by setting and seed: on the main setting
+    and, where that is another one, on the paper's."""
     rules = {method: e.options(method) for method in ("HF-KCU", MATCHED)}
     asked = {"request": REQUEST, "dampings": list(DAMPINGS), "rules": rules}
     papers = [setting for setting in e.settings if Setting.parse(setting).dataset == "cifar10"]

@@ -27,6 +27,7 @@ from fu_papers.hf_kcu.grid import (
 from fu_papers.hf_kcu.variants import ABLATIONS, CHOICES, LENGTHS, UNWEIGHTED
 from fu_papers.lab.record import Record
 from fu_papers.look import colour, published, style
+from fu_papers.problem_figures import title
 from fu_papers.study import Cell, wide
 from tests.hf_kcu_lab import experiment
 from tests.pictures import faults
@@ -421,7 +422,10 @@ def test_a_level_that_is_met_at_once_or_never():
 def test_the_table_of_the_path_says_where_each_rule_stops_and_what_would_have_been_nearest():
     never = walked(1)
     never.metrics["stops"]["Original"]["more_held_loss"] = 9.0
-    table = path_figures.path_table([walked(0), never]).set_index("stop")
+    paths = {(MAIN, 0): walked(0), (MAIN, 1): never, ("cifar10/iid/mlp", 0): walked(0)}
+    tables = path_figures.path_table(paths).groupby("data", sort=False)
+    assert list(tables.groups) == [title(setting) for setting in (MAIN, "cifar10/iid/mlp")]
+    table = tables.get_group(title(MAIN)).set_index("stop")
     kl = table["KL on the forgotten"]
     assert kl["do nothing"] == "0.120 ± 0.000"
     assert kl[path_figures.BEST] == "0.040 ± 0.000"
