@@ -156,7 +156,7 @@ def _with_progress(
 def _briefly(config: Mapping[str, Any]) -> str:
     """The beginning of a config, which says what a run is about; one of many variants can fill pages."""
     text = str(dict(config))
-    return text if len(text) <= LONGEST_CONFIG else f"{text[:LONGEST_CONFIG]} ..."
+    return text if len(text) <= LONGEST_CONFIG else f"{text[:LONGEST_CONFIG]} ...}}"
 
 
 def _failure(failures: Sequence[tuple[Task, Failure]], label: str, attempted: int) -> RuntimeError:
