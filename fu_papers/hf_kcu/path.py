@@ -20,6 +20,7 @@ from fu_core.unlearning.hf_kcu import HFKCU, hf_kcu_step
 from fu_core.unlearning.method import Trained
 from fu_core.unlearning.trust import matched_losses
 from fu_papers.hf_kcu.case import federation, model_of, served
+from fu_papers.hf_kcu.grid import MATCHED
 from fu_papers.hf_kcu.runs import CLEAN, the_original, train, training_of
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.record import Config, Needs, run_function
@@ -45,7 +46,7 @@ def path(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any]
     p = problem(config)
     f, w, retrained = federation(config, p), model_of(context, "original"), model_of(context, "retrained")
     deletion = Request.parse(config["request"]).resolve(f.clients)
-    size = config["rules"]["HF-KCU held-out"]["held_out"]
+    size = config["rules"][MATCHED]["held_out"]
     (x, y), asked = p.validation, deletion.forget
     goal, there = p.model.predict(retrained, asked[0]), float((retrained - w).norm())
 

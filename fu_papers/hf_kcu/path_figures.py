@@ -11,6 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from fu_core.unlearning.hf_kcu_options import DEFAULTS
 from fu_papers.hf_kcu.figures import plain_numbers
 from fu_papers.hf_kcu.grid import MATCHED, ROUND, SAME_START, Experiment
 from fu_papers.hf_kcu.results import on_setting
@@ -27,7 +28,7 @@ READ_OFF = {  # from the path, where nobody has run them: which held-out loss, a
     f"{HELD}, from all others": ("more_held_loss", False),
 }
 BEST = "the nearest of the path (knows Retrain)"
-SOLVED = 0.4  # the residual at which the corrected form calls its system solved, by default
+SOLVED = DEFAULTS["net"]["tol"]  # the residual at which the corrected form calls a net's system solved
 
 
 def crossing(record: Record, loss: str, moves: bool) -> dict[str, float] | None:
@@ -98,19 +99,20 @@ def path_figure(paths: Sequence[Record], floor: Mapping[int, float]) -> Figure:
         for ax, level, told, tint, dashes in levels:
             if level is not None:
                 lines[told] = ax.axhline(level, color=tint, linestyle=dashes, linewidth=1)
-        marks: dict[str, tuple[Mapping[str, float] | None, dict[str, Any]]] = {
-            RUN["HF-KCU"]: (stops["HF-KCU"], {"color": colour("HF-KCU"), "marker": marker("HF-KCU")}),
-            RUN[MATCHED]: (stops[MATCHED], {"color": colour(MATCHED), "marker": marker(MATCHED)}),
-            HELD: (crossing(record, "held_loss", moves=False), {"color": "none", "marker": marker(MATCHED)}),
-        }
-        for told, (stop, look) in marks.items():
-            edge = look["color"] if told != HELD else colour(MATCHED)
-            lines[told] = Line2D(
-                [], [], color=edge, marker=look["marker"], linestyle="none", markerfacecolor=look["color"]
-            )
+        held = crossing(record, "held_loss", moves=False)
+        marks = (
+            (RUN["HF-KCU"], stops["HF-KCU"], "HF-KCU", True),
+            (RUN[MATCHED], stops[MATCHED], MATCHED, True),
+            (HELD, held, MATCHED, False),
+        )
+        for told, stop, method, filled in marks:
+            edge, shape = colour(method), marker(method)
+            inside = edge if filled else "none"
+            lines[told] = Line2D([], [], color=edge, marker=shape, linestyle="none", markerfacecolor=inside)
             if stop is not None and stop["travelled"]:  # a logarithm has no place for what stays where it is
                 for ax, name in ((above, "forget_loss"), (below, "kl_forget")):
-                    ax.scatter(stop["travelled"], stop[name], s=60, zorder=3, edgecolor=edge, **look)
+                    look: dict[str, Any] = {"marker": shape, "color": inside, "edgecolor": edge}
+                    ax.scatter(stop["travelled"], stop[name], s=60, zorder=3, **look)
         above.set(title=f"seed {record.config['seed']}", xscale="log", yscale="log")
         below.set(xlabel="step / |Retrain - Original|", yscale="log")
     axes[0, 0].set_ylabel("loss (nats)")
