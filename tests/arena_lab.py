@@ -12,6 +12,7 @@ SMALL = {
     "methods": ["PUF-Special", "MoDe", "FedEraser", "SISA", "Natural"],
     "slow_methods": [],
     "slow_models": 4,
+    "large_places": [],
     "models": 8,
     "few_models": 8,
     "memory_models": 8,

@@ -31,6 +31,7 @@ OF_ITS_KIND = {"SISA": "SISA", ENSEMBLES: "SISA"}  # whose retraining a method i
 OWN_YARDSTICK = {*OF_ITS_KIND.values()}  # models of another kind: what it gives for other seeds is its own retraining
 GROUP = "arena"
 REQUESTS = ("requests", "skewed_requests")
+FEWER = ("few_models", "memory_models", "slow_models", "further_models")
 
 
 class Experiment(ArenaParameters):
@@ -40,8 +41,10 @@ class Experiment(ArenaParameters):
     def _fits_together(self) -> Experiment:
         """What one value says about another. Raises ConfigError naming them."""
         check_count("clients", self.clients, least=3, error=ConfigError)  # two leave, and somebody must stay
-        for name in ("models", "few_models", "memory_models", "slow_models", "further_models", "chunk"):
+        for name in ("models", *FEWER, "chunk"):
             check_count(name, getattr(self, name), least=LEAST_MODELS, error=ConfigError)
+        # their twins are told apart from those of fewer models by their number
+        check_count("large_models", self.large_models, least=self.models + 1, error=ConfigError)
         for setting in self.settings:
             Setting.parse(setting)  # a server's: three parts
         if not list(self.places()):
@@ -52,6 +55,8 @@ class Experiment(ArenaParameters):
         for field, allowed in (("methods", at_work), ("slow_methods", known), ("absent", known)):
             for name in getattr(self, field):
                 check_choice(field, name, allowed, ConfigError)
+        for text in self.large_places:
+            check_choice("large_places", text, [" ".join(place) for place in self.places()], ConfigError)
         further = [request for _, request in self.further()]
         for name, texts in {**{name: getattr(self, name) for name in REQUESTS}, "further_places": further}.items():
             for text in texts:
@@ -81,12 +86,12 @@ class Experiment(ArenaParameters):
         yield from self.further()
 
     def further(self) -> Iterator[tuple[str, str]]:
-        """Places in another world than a plain server's: setting and request."""
+        """Single places: of settings that serve one request only, and all in another world than a plain server's."""
         for text in self.further_places:
             setting, _, request = text.partition(" ")
             where = Where.parse(setting)
-            if where.world == SERVER:
-                raise ConfigError(f"further_places must name a world after the net, got {text!r}")
+            if where.world == SERVER and setting in self.settings:
+                raise ConfigError(f"further_places must not name what settings has for all its requests, got {text!r}")
             if where.poisoned >= 0 and Request.parse(request).clients != (where.poisoned,):
                 raise ConfigError(f"further_places must ask the client with the backdoor to leave, got {text!r}")
             yield setting, request
@@ -110,6 +115,11 @@ class Experiment(ArenaParameters):
             N = min(N, self.memory_models)
         return min(N, self.slow_models) if name in self.slow_methods else N
 
+    @property
+    def crowd(self) -> str:
+        """The label of large crowds."""
+        return f"{self.large_models} models"
+
     # --- configs of runs ---
 
     def pool(self, setting: str, request: str, first_seed: int, models: int) -> dict[str, Any]:
@@ -132,8 +142,11 @@ class Experiment(ArenaParameters):
 
         Methods of fewer models have pools of their own where those fill no whole chunks.
         """
-        for setting, request in self.places():
-            for N in sorted({self.size(setting, name) for name in self._of(setting)}, reverse=True):
+        sizes = {place: {self.size(place[0], name) for name in self._of(place[0])} for place in self.places()}
+        for setting, request, _ in self.large():
+            sizes[setting, request].add(self.large_models)
+        for (setting, request), of_methods in sizes.items():
+            for N in sorted(of_methods, reverse=True):
                 originals, twins = (self.chunks(setting, who, N) for who in ("none", request))
                 for chunk in (*originals, *twins, *self.chunks(setting, request, N, YARDSTICK)):
                     yield (setting, chunk["request"], chunk["first_seed"], chunk["models"]), chunk
@@ -156,6 +169,13 @@ class Experiment(ArenaParameters):
         chunks = self.chunks(setting, request, N or self.size(setting, name), first_seed)
         return [{**chunk, **about} for chunk in chunks]
 
+    def large(self) -> Iterator[tuple[str, str, str]]:
+        """Every method in the places where crowds of `large_models`, of everybody, show whether fewer say the same."""
+        for text in self.large_places:
+            setting, _, request = text.partition(" ")
+            for name in self._of(setting):
+                yield setting, request, name
+
     def unlearned(self) -> Iterator[tuple[Cell, dict[str, Any]]]:
         """Every `unlearn` run, the yardstick's among them; the cell's seed is the first of its chunk.
 
@@ -166,11 +186,15 @@ class Experiment(ArenaParameters):
             for N in sorted(sizes - {self.size(setting)}):
                 for config in self.unlearnings(setting, request, AGAIN, N=N):
                     yield Cell(GROUP, setting, config["first_seed"], request, AGAIN, f"{N} models"), config
-        for setting, request, name in self.meetings():
+        crowds = [
+            *((place, "", None) for place in self.meetings()),
+            *((place, self.crowd, self.large_models) for place in self.large()),
+        ]
+        for (setting, request, name), label, models in crowds:
             starts = {"Retrain": [YARDSTICK], **{own: [0, YARDSTICK] for own in OWN_YARDSTICK}}.get(name, [0])
             for start in starts:
-                for config in self.unlearnings(setting, request, name, start):
-                    yield Cell(GROUP, setting, config["first_seed"], request, name), config
+                for config in self.unlearnings(setting, request, name, start, models):
+                    yield Cell(GROUP, setting, config["first_seed"], request, name, label), config
 
     def relearned(self) -> Iterator[tuple[Cell, dict[str, Any]]]:
         """Every `relearn` run: the first models of every method, Retrain's among them, after some of the requests."""
@@ -188,18 +212,25 @@ class Experiment(ArenaParameters):
         has as many twins, in runs of its own where they fill no whole chunks.
         """
         for setting, request, name in self.meetings():
-            if name == "Retrain":
-                continue
-            whose = OF_ITS_KIND.get(name, "Retrain")
-            unlearned = self.unlearnings(setting, request, name)
-            config = {
-                "unlearned": unlearned,
-                "retrained": self.unlearnings(setting, request, whose, YARDSTICK),
-                "twins": self.unlearnings(setting, request, AGAIN, N=self.size(setting, name)),
-                "resamples": self.resamples,
-                "delta": float(self.delta),
-            }
-            yield Cell(GROUP, setting, 0, request, name), config
+            if name != "Retrain":
+                yield Cell(GROUP, setting, 0, request, name), self._judged(setting, request, name)
+
+    def crowds(self) -> Iterator[tuple[Cell, dict[str, Any]]]:
+        """The same of the large crowds."""
+        for setting, request, name in self.large():
+            if name != "Retrain":
+                config = self._judged(setting, request, name, self.large_models)
+                yield Cell(GROUP, setting, 0, request, name, self.crowd), config
+
+    def _judged(self, setting: str, request: str, name: str, N: int | None = None) -> dict[str, Any]:
+        whose = OF_ITS_KIND.get(name, "Retrain")
+        return {
+            "unlearned": self.unlearnings(setting, request, name, N=N),
+            "retrained": self.unlearnings(setting, request, whose, YARDSTICK, N),
+            "twins": self.unlearnings(setting, request, AGAIN, N=N or self.size(setting, name)),
+            "resamples": self.resamples,
+            "delta": float(self.delta),
+        }
 
 
 def controls_of(methods: Sequence[str], exchange: str = "server") -> tuple[str, ...]:

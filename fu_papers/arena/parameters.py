@@ -26,7 +26,7 @@ class ArenaParameters(Parameters):
     requests: Distinct[str] = parameter("who forgets what, in settings split at random (iid)")
     skewed_requests: Several[str] = parameter("the same, in settings whose clients differ in their classes")
     further_places: Several[str] = parameter(
-        "data set / split / net / world, a space and a request: peers, vertical parties, or a backdoor (see worlds)"
+        "data set / split / net, a space and a request; with / world after the net: peers, vertical parties, a backdoor"
     )
     methods: Several[str] = parameter("who takes part; none named: every registered method that works with a server")
     absent: Several[str] = parameter("registered methods that do not take part where none are named")
@@ -35,7 +35,13 @@ class ArenaParameters(Parameters):
     memory_models: Count = parameter("N of methods that need what was kept during training", unit="models")
     slow_methods: Several[str] = parameter("methods that are judged on no more than slow_models, for what they cost")
     slow_models: Count = parameter("N of those", unit="models")
-    further_models: Count = parameter("N in further places, where trainings run one after another", unit="models")
+    further_models: Count = parameter(
+        "N in places beyond a plain server, where trainings run one after another", unit="models"
+    )
+    large_places: Several[str] = parameter(
+        "settings, a space and a request: where crowds of large_models, of everybody, show whether fewer say the same"
+    )
+    large_models: Count = parameter("N of those crowds; more than models", unit="models")
     peers_l2: Positive = parameter("lambda of the peers' loss, which their certified method needs")
     chunk: Count = parameter("models per run: what is resumed, and divided among machines", unit="models")
     clients: Count = parameter("how many hold the data")

@@ -123,14 +123,7 @@ def compared(frame: pd.DataFrame) -> pd.DataFrame:
     """
     if "klom_forget" not in frame:
         return frame
-    places = ["setting", "request", "method"]
-    nothing = frame.set_index(places).klom_forget
-    own = [
-        here if (here := (s, r, OWN_NOTHING.get(m, NOTHING))) in nothing.index else (s, r, NOTHING)
-        for s, r, m in frame[places].itertuples(index=False)
-    ]
-    beside = nothing.reindex(pd.MultiIndex.from_tuples(own)).to_numpy(float)
-    floors = frame.floor.to_numpy(float)
+    beside, floors = doing_nothing(frame, frame.klom_forget), frame.floor.to_numpy(float)
     with np.errstate(divide="ignore", invalid="ignore"):
         span = np.log(beside / floors)
         given = {"left": "klom_forget", "left_low": "low", "left_high": "high"}
@@ -138,6 +131,18 @@ def compared(frame: pd.DataFrame) -> pd.DataFrame:
     apart = [tuple(100 * (np.array(draws) - np.mean(draws)) / scale) if isinstance(draws, tuple) else None
              for draws, scale in zip(frame.draws, span, strict=True)]  # fmt: skip
     return _where_relearning_tells(frame.drop(columns="draws").assign(**of, left_draws=pd.Series(apart, frame.index)))
+
+
+def doing_nothing(frame: pd.DataFrame, values: pd.Series) -> np.ndarray:
+    """Of each row, what `values` (of the same rows) are where nothing is done: in the same place, to a model of the
+    same kind if that is there."""
+    places = ["setting", "request", "method"]
+    known = values.astype(float).set_axis(pd.MultiIndex.from_frame(frame[places]))
+    own = [
+        here if (here := (s, r, OWN_NOTHING.get(m, NOTHING))) in known.index else (s, r, NOTHING)
+        for s, r, m in frame[places].itertuples(index=False)
+    ]
+    return known.reindex(pd.MultiIndex.from_tuples(own)).to_numpy(float)
 
 
 def _where_relearning_tells(frame: pd.DataFrame) -> pd.DataFrame:
@@ -153,9 +158,9 @@ def _where_relearning_tells(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _chunks(unlearned: Found, cell: Cell, name: str) -> list[Chunk]:
-    """The runs of a method in the cell's place, of the seeds that are judged."""
-    place = (cell.setting, cell.request, name)
-    own = [r for c, r in unlearned.items() if (c.setting, c.request, c.method, c.label) == (*place, "")]
+    """The runs of a method in the cell's place and crowd, of the seeds that are judged."""
+    place = (cell.setting, cell.request, name, cell.label)
+    own = [r for c, r in unlearned.items() if (c.setting, c.request, c.method, c.label) == place]
     return [(r.metrics, r.config["models"]) for r in own if r.config["first_seed"] < YARDSTICK]
 
 

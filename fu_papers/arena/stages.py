@@ -20,4 +20,5 @@ STAGES = (
     Stage("unlearning", runs.unlearn, lambda e: dict(e.unlearned()), needs=("pool",)),
     Stage("relearning", runs.relearn, lambda e: dict(e.relearned()), needs=("pool",)),
     Stage("judging", runs.judge, lambda e: dict(e.judged()), needs=("unlearning",)),
+    Stage("crowds", runs.judge, lambda e: dict(e.crowds()), needs=("unlearning",)),
 )

@@ -22,6 +22,7 @@ from fu_core.unlearning import method as registry
 from fu_core.unlearning.baselines.sisa import SISA, in_shards
 from fu_papers import problem_figures
 from fu_papers.arena import figures, names, results, runs, short_map, show, tables
+from fu_papers.arena.crowds import agreement, beside, crowds_figure, crowds_table
 from fu_papers.arena.grid import CONTROLS, YARDSTICK, Experiment
 from fu_papers.arena.pools import ENSEMBLES, LONGER, ORDINARY, Pool, Recovery, ensembles, recovered, serve
 from fu_papers.controls import AGAIN
@@ -73,7 +74,7 @@ def test_the_committed_records_are_exactly_the_runs_of_quick(library):
 def test_larger_profiles_are_planned_without_their_data(profile, library, monkeypatch, tmp_path):
     monkeypatch.setenv("FU_DATA", str(tmp_path / "nothing"))
     stages = {stage.label: stage for stage in planned("arena", profile, {})}
-    assert list(stages) == ["settings", "pool", "unlearning", "relearning", "judging"]
+    assert list(stages) == ["settings", "pool", "unlearning", "relearning", "judging", "crowds"]
     assert max(config["models"] for config in stages["pool"].configs) <= Experiment.of(profile).chunk
 
 
@@ -111,7 +112,12 @@ def test_no_method_named_means_all_that_work_with_a_server():
         ({"methods": ["DU"]}, "methods must be one of"),  # there are no peers here
         ({"slow_methods": ["Nobody"]}, "slow_methods must be one of"),
         ({"settings": ["digits/iid/mlp/ring"]}, "settings must look like"),
-        ({"further_places": ["digits/iid/mlp class-0"]}, "further_places must name a world after the net"),
+        (
+            {"further_places": ["digits/iid/softmax_regression client-1"]},
+            "further_places must not name what settings has for all its requests",
+        ),
+        ({"large_places": ["digits/iid/softmax_regression client-1"]}, "large_places must be .*class-0"),
+        ({"large_models": 8}, "large_models must be a whole number >= 9"),
         ({"further_places": ["digits/iid/mlp/torus class-0"]}, "world of .* must be one of"),
         ({"further_places": ["digits/iid/mlp/backdoor client-1"]}, "world of .* must be one of .*backdoor-<client>"),
         ({"further_places": ["digits/iid/mlp/ring-2 client-1"]}, "world of .* must be one of"),
@@ -134,6 +140,100 @@ def test_slow_methods_and_those_with_a_memory_are_judged_on_fewer_models():
         models = {side: sum(chunk["models"] for chunk in config[side]) for side in runs.SIDES}
         assert models["unlearned"] == models["twins"] == sizes.get(cell.method, 8)
         assert models["retrained"] == (5 if cell.method in ("SISA", ENSEMBLES) else 8)
+
+
+def test_a_single_place_with_a_server_is_one_more_place_with_all_its_models():
+    e = experiment(further_places=["digits/iid/tiny_cnn client-1"], few_models=5)
+    assert list(e.places()) == [("digits/iid/softmax_regression", "class-0"), ("digits/iid/tiny_cnn", "client-1")]
+    assert e.size("digits/iid/tiny_cnn", "Natural") == 5  # and not as places beyond a plain server have
+    frame = pd.DataFrame({"setting": [setting for setting, _ in e.places()]})
+    assert len(results.with_a_server(frame)) == 2
+
+
+def test_a_larger_profile_asks_for_all_runs_of_laptop():
+    """So that what has been computed for one counts for the other."""
+
+    def keys(profile):
+        return {(stage.label, config_key(c)) for stage in planned("arena", profile, {}) for c in stage.configs}
+
+    assert keys("laptop") < keys("workstation")
+
+
+# --- large crowds ---
+
+PLACE = ("digits/iid/softmax_regression", "class-0")
+LARGE = {"large_places": [" ".join(PLACE)], "large_models": 12, "methods": ["Natural", "SISA", "FedEraser"]}
+
+
+def test_everybody_of_a_large_crowd_is_of_its_size_and_the_smaller_ones_stay_as_they_are():
+    plain, e = experiment(methods=LARGE["methods"], memory_models=4), experiment(**LARGE, memory_models=4)
+    assert dict(e.judged()) == dict(plain.judged())
+    found = dict(e.crowds())
+    assert {cell.method for cell in found} == {cell.method for cell in dict(e.judged())}
+    for config in found.values():
+        assert [sum(chunk["models"] for chunk in config[side]) for side in runs.SIDES] == [12, 12, 12]
+    trained = {config_key(config) for config in dict(e.pools()).values()}
+    for cell, config in e.unlearned():
+        assert {config_key(needed) for _, needed in runs.needs(config).values()} <= trained, cell
+    unlearned = {config_key(config) for config in dict(e.unlearned()).values()}
+    assert {config_key(c) for config in found.values() for side in runs.SIDES for c in config[side]} <= unlearned
+
+
+@pytest.fixture(scope="module")
+def crowds(tmp_path_factory):
+    """A study with a large crowd, the frame of its smaller ones, and both beside each other."""
+    made = Study(experiment(**LARGE), RecordStore(tmp_path_factory.mktemp("crowds")), jobs=1)
+    small = results.of_runs(made.run("unlearning"), made.run("judging"))
+    large = results.of_runs(made.run("unlearning"), made.run("crowds"))
+    return made, small, large
+
+
+def test_large_crowds_stand_beside_the_smaller_ones_on_a_scale_that_does_not_know_the_floor(crowds):
+    _, small, large = crowds
+    both = beside(small, large).set_index("method")
+    assert set(both.models) == {8}
+    assert set(both.models_large) == {12}
+    assert "FedEraser" not in both.index  # refuses samples and classes
+    assert "Constant output" not in both.index  # infinitely far
+    assert both.above["Original"] == both.above_large["Original"] == pytest.approx(100)
+    rows = large.set_index("method")
+    excess = rows.klom_forget - rows.floor
+    assert both.above_large["Natural"] == pytest.approx(100 * excess["Natural"] / excess["Original"])
+    assert both.above_large["SISA"] == pytest.approx(100 * excess["SISA"] / excess[ENSEMBLES])
+    assert (both.floor_large < both.floor).all()
+
+
+def test_the_table_of_large_crowds_begins_with_the_nearest(crowds):
+    both = beside(*crowds[1:])
+    table = crowds_table(both, 12)
+    order = both.sort_values("left_large", kind="stable").method
+    assert list(table.method) == [results.shown(name) for name in order]
+    assert set(table.N) == {"8"}
+    (told,) = agreement(both)
+    floors = both.set_index("method").loc["Original"]
+    assert f"floor {floors.floor:.3f} and {floors.floor_large:.3f}" in told
+    assert "of the 2 methods" in told
+
+
+def test_the_figure_of_large_crowds_has_both_sizes_of_everybody(crowds):
+    both = beside(*crowds[1:])
+    with style():
+        fig = crowds_figure(both, 12)
+    (ax,) = fig.axes
+    hollow = [line.get_xdata()[0] for line in ax.lines if line.get_markerfacecolor() == "white"]
+    ordered = both.sort_values("above_large", kind="stable")
+    assert hollow == pytest.approx(list(ordered.above.clip(figures.LOWEST, figures.FARTHEST)))
+    assert "8 models a side" in {text.get_text() for text in fig.legends[0].get_texts()}
+    assert not faults(fig)
+    plt.close(fig)
+
+
+def test_a_wrong_control_of_a_large_crowd_refuses_it(crowds):
+    _, small, large = crowds
+    wrong = large.copy()
+    wrong.loc[wrong.method == "Original", "low"] = 0.0
+    with pytest.raises(results.ControlsFailed, match=r"do nothing \(Original\) passes"):
+        beside(small, wrong)
 
 
 # --- the runs ---
