@@ -28,6 +28,7 @@ from fu_papers.study import Cell, tidy, wide
 Found = Mapping[Cell, Record]
 Chunk = tuple[Mapping[str, Any], int]  # what `runs.unlearn` tells of so many models
 REASONS = ("unsupported", "diverged")
+LEAST = 0.1  # of the floor: what is nearer than that by chance counts as no nearer
 AS_GOOD = 2.0  # times the floor: below it, unlearned models count as told apart from retrained ones by nobody
 NOTHING = "Original"
 STAYS, LEAVES = 25.0, 10.0  # percent of triggered images: a backdoor works above, and not below
@@ -120,26 +121,38 @@ def compared(frame: pd.DataFrame) -> pd.DataFrame:
     On the scale of log KLoM, from the floor (0) to doing nothing in the same place (100), so that places with more and
     with less to forget count alike; above 100 is farther away than doing nothing. `left_draws`: how far each of the
     resampled crowds lies from their mean, on that scale. An ensemble's doing nothing is an ensemble.
+
+    The floor is that of doing nothing's crowd, for everybody: fewer models have a higher one, from which the same
+    distance would look nearer. What they are above their own floor, or below it by chance, is counted from there.
     """
     if "klom_forget" not in frame:
         return frame
-    beside, floors = doing_nothing(frame, frame.klom_forget), frame.floor.to_numpy(float)
+    klom, own = (frame[name].to_numpy(float) for name in ("klom_forget", "floor"))
+    common = doing_nothing(frame, frame.floor, of_its_kind=False)
+    on_scale = np.maximum(klom - own + common, LEAST * common)
     with np.errstate(divide="ignore", invalid="ignore"):
-        span = np.log(beside / floors)
-        given = {"left": "klom_forget", "left_low": "low", "left_high": "high"}
-        of = {name: 100 * np.log(frame[source].to_numpy(float) / floors) / span for name, source in given.items()}
-    apart = [tuple(100 * (np.array(draws) - np.mean(draws)) / scale) if isinstance(draws, tuple) else None
-             for draws, scale in zip(frame.draws, span, strict=True)]  # fmt: skip
+        span = np.log(doing_nothing(frame, pd.Series(on_scale, frame.index)) / common)
+        left = 100 * np.log(on_scale / common) / span
+        # how much faster the logarithm grows there than KLoM's own, in which models were resampled
+        steeper = np.where(np.isfinite(klom), klom / on_scale, 1.0)
+        reach = 100 * np.log(frame.high.to_numpy(float) / klom) * steeper / span
+    reach = np.where(np.isinf(left), 0.0, reach)
+    of = {"left": left, "left_low": left - reach, "left_high": left + reach}
+    apart = [tuple(100 * slope * (np.array(draws) - np.mean(draws)) / scale) if isinstance(draws, tuple) else None
+             for draws, slope, scale in zip(frame.draws, steeper, span, strict=True)]  # fmt: skip
     return _where_relearning_tells(frame.drop(columns="draws").assign(**of, left_draws=pd.Series(apart, frame.index)))
 
 
-def doing_nothing(frame: pd.DataFrame, values: pd.Series) -> np.ndarray:
-    """Of each row, what `values` (of the same rows) are where nothing is done: in the same place, to a model of the
-    same kind if that is there."""
+def doing_nothing(frame: pd.DataFrame, values: pd.Series, *, of_its_kind: bool = True) -> np.ndarray:
+    """Of each row, what `values` (of the same rows) are where nothing is done in the same place.
+
+    of_its_kind: to an ensemble beside ensembles, if that is there.
+    """
     places = ["setting", "request", "method"]
     known = values.astype(float).set_axis(pd.MultiIndex.from_frame(frame[places]))
+    beside = OWN_NOTHING if of_its_kind else {}
     own = [
-        here if (here := (s, r, OWN_NOTHING.get(m, NOTHING))) in known.index else (s, r, NOTHING)
+        here if (here := (s, r, beside.get(m, NOTHING))) in known.index else (s, r, NOTHING)
         for s, r, m in frame[places].itertuples(index=False)
     ]
     return known.reindex(pd.MultiIndex.from_tuples(own)).to_numpy(float)

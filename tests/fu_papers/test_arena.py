@@ -159,6 +159,39 @@ def test_a_larger_profile_asks_for_all_runs_of_laptop():
     assert keys("laptop") < keys("workstation")
 
 
+# --- the scale ---
+
+
+def scaled(**rows):
+    """`left`, its ends and the draws of one place, from (KLoM, floor) by method; 10 % of KLoM as its interval."""
+    frame = pd.DataFrame(
+        [
+            {"setting": "here", "request": "client-1", "method": name, "klom_forget": klom, "floor": floor,
+             "low": klom / 1.1, "high": klom * 1.1, "draws": (np.log(klom) - 0.05, np.log(klom) + 0.05)}
+            for name, (klom, floor) in rows.items()
+        ]
+    )  # fmt: skip
+    return results.compared(frame).set_index("method")
+
+
+def test_what_is_left_does_not_depend_on_how_many_models_looked():
+    """Fewer models have a higher floor; what is as far above it is as far from Retrain."""
+    found = scaled(Original=(1.03, 0.03), Few=(0.30, 0.10), Many=(0.23, 0.03))
+    assert found.left["Few"] == pytest.approx(found.left["Many"])
+    assert found.left["Original"] == pytest.approx(100)
+    assert found.left["Many"] == pytest.approx(100 * np.log(0.23 / 0.03) / np.log(1.03 / 0.03))
+
+
+def test_few_models_near_the_floor_see_less_and_their_interval_says_so():
+    found = scaled(Original=(1.03, 0.03), Few=(0.12, 0.10), Many=(0.05, 0.03), Lucky=(0.01, 0.10))
+    reach = found.left_high - found.left
+    assert reach["Few"] == pytest.approx(0.12 / 0.05 * reach["Many"])
+    assert (found.left - found.left_low).to_dict() == pytest.approx(reach.to_dict())
+    spread = found.left_draws.map(np.ptp)
+    assert spread["Few"] == pytest.approx(0.12 / 0.05 * spread["Many"])
+    assert found.left["Lucky"] == pytest.approx(100 * np.log(results.LEAST) / np.log(1.03 / 0.03))  # and no number less
+
+
 # --- large crowds ---
 
 PLACE = ("digits/iid/softmax_regression", "class-0")
