@@ -86,7 +86,7 @@ def _relearned(relearned: Found, cell: Cell) -> dict[str, float]:
 def row_of(judged: Mapping[str, Any], own: Sequence[Chunk], again: Sequence[Chunk]) -> dict[str, Any]:
     """The numbers of one method in one place: from the judges', and the runs of its models and of the twins."""
     if lost := [why for why in REASONS if why in judged]:
-        return {"reason": judged[lost[0]], "lost": lost[0]}
+        return {"reason": judged[lost[0]] + _in_how_many(own, lost[0]), "lost": lost[0]}
     found = {name: value for name, value in judged.items() if name not in ("klom_draws", "example")}
     draws = judged["klom_draws"]
     infinite = {name: math.inf for name, value in found.items() if value is None}
@@ -113,6 +113,12 @@ def row_of(judged: Mapping[str, Any], own: Sequence[Chunk], again: Sequence[Chun
         "passes": costs["passes"] / own[0][0]["samples"],
         "price": costs["passes"] / _mean(again, "passes"),
     }
+
+
+def _in_how_many(own: Sequence[Chunk], why: str) -> str:
+    """Of how many runs that is true, where it is not of all: a few diverged models are enough for no result."""
+    lost = sum(why in metrics for metrics, _ in own)
+    return "" if lost == len(own) else f" (in {lost} of {len(own)} runs of {own[0][1]} models)"
 
 
 def compared(frame: pd.DataFrame) -> pd.DataFrame:

@@ -419,6 +419,13 @@ def test_refusals_are_rows_with_the_methods_own_words(frame):
     assert pd.isna(by_name.klom_forget["MoDe"])
 
 
+def test_a_method_that_diverged_for_some_seeds_has_no_result_and_says_for_how_many_runs():
+    why = {"diverged": "seed 5: the model is not finite"}
+    row = results.row_of(why, [({"test": [80.0]}, 16), (why, 16), (why, 16)], [])
+    assert row == {"reason": "seed 5: the model is not finite (in 2 of 3 runs of 16 models)", "lost": "diverged"}
+    assert results.row_of(why, [(why, 16)], [])["reason"] == why["diverged"]
+
+
 # --- controls ---
 
 
