@@ -49,8 +49,8 @@ def look_of(name: str) -> str:
 def map_figure(ranked: pd.DataFrame) -> Figure:
     """Forgetting against cost: left is cheap, down is forgotten. Marker by guarantee; hollow: a control.
 
-    What refused some places is half filled and says how many it served; its means are over those. What is farther than
-    FARTHEST, or free, stands at the edge.
+    What refused some places, or diverged there, is half filled and says how many it served; its means are over those.
+    What is farther than FARTHEST, or free, stands at the edge.
     """
     fig, ax = plt.subplots(figsize=(11.5, 7.6))
     there = ranked[(ranked.places > 0) & (ranked.method != ENSEMBLES)]  # which is at 100 by the scale
@@ -117,7 +117,7 @@ def _map_handles(there: pd.DataFrame) -> list[Line2D]:
         (f"guarantee: {name}", mark, "full") for name, mark in MARKERS.items() if name in set(there.guarantee)
     ]
     if (there.places < there.of).any():
-        rows.append(("refused some places (served k of n)", MARKERS["none"], "left"))
+        rows.append(("refused or diverged in some places (served k of n)", MARKERS["none"], "left"))
     if there.method.isin(CONTROLS).any():
         rows.append(("control", MARKERS["none"], "none"))
     return [
@@ -133,6 +133,7 @@ def places_figure(frame: pd.DataFrame, ranked: pd.DataFrame) -> Figure:
     order = list(ranked[ranked.places > 0].method)
     places = list(dict.fromkeys(zip(frame.setting, frame.request, strict=True)))
     grid = np.full((len(order), len(places)), np.nan)
+    lost = {(r.method, r.setting, r.request): str(r.lost) for r in frame[frame.klom_forget.isna()].itertuples()}
     for row in frame[frame.klom_forget.notna()].to_dict("records"):
         grid[order.index(row["method"]), places.index((row["setting"], row["request"]))] = row["left"]
     fig, ax = plt.subplots(figsize=(1.15 * len(places) + 3, 0.3 * len(order) + 1.6))
@@ -140,7 +141,15 @@ def places_figure(frame: pd.DataFrame, ranked: pd.DataFrame) -> Figure:
     for (i, j), value in np.ndenumerate(grid):
         # Dark at both ends of the scale, where dark letters would not be read.
         ink = "#777777" if np.isnan(value) else "white" if value < 25 or value > 175 else "black"
-        ax.text(j, i, _left_text(value), ha="center", va="center", fontsize=8.5, color=ink)
+        ax.text(
+            j,
+            i,
+            _left_text(value, lost.get((order[i], *places[j]), "")),
+            ha="center",
+            va="center",
+            fontsize=8.5,
+            color=ink,
+        )
     ax.set_yticks(range(len(order)), labels=[shown(name) for name in order])
     heads = [f"{request}\n{place_name(setting)}" for setting, request in places]
     ax.set_xticks(range(len(places)), labels=heads, fontsize=8.5)
@@ -150,10 +159,10 @@ def places_figure(frame: pd.DataFrame, ranked: pd.DataFrame) -> Figure:
     return fig
 
 
-def _left_text(value: float) -> str:
-    """What is left of the distance, in percent, as a cell shows it."""
+def _left_text(value: float, lost: str = "") -> str:
+    """What is left of the distance, in percent, as a cell shows it; why there is nothing, where there is not."""
     if np.isnan(value):
-        return "refuses"
+        return "diverged" if lost == "diverged" else "refuses"
     return "∞" if np.isinf(value) else "> 999" if value > 999 else f"{value:.0f}".replace("-0", "0")
 
 
@@ -223,18 +232,19 @@ def _stacked(rows: Sequence[int]) -> list[Axes]:
 
 
 def margins_figure(judged: Found, setting: str, request: str, names: Sequence[str]) -> Figure:
-    """One forgotten example: its margin under every unlearned model, and under every retrained one."""
-    fig, axes = plt.subplots(1, len(names), figsize=(3.1 * len(names), 3.2), sharex=True, sharey=True, squeeze=False)
+    """One forgotten example: its margin under every unlearned model, and under every retrained one.
+
+    names: of whom; those that have no result in this place are left out.
+    """
+    here = {c.method: r.metrics for c, r in judged.items() if (c.setting, c.request) == (setting, request)}
     examples: dict[str, dict[str, list[float]]] = {
-        name: next(
-            r for c, r in judged.items() if (c.setting, c.request, c.method) == (setting, request, name)
-        ).metrics["example"]
-        for name in names
+        name: here[name]["example"] for name in names if "example" in here[name]
     }
+    panels = len(examples)
+    fig, axes = plt.subplots(1, panels, figsize=(3.1 * panels, 3.2), sharex=True, sharey=True, squeeze=False)
     margins = [margin for both in examples.values() for crowd in both.values() for margin in crowd]
     edges = np.linspace(min(margins) - 0.1, max(margins) + 0.1, 24)  # the same in every panel
-    for ax, name in zip(axes[0], names, strict=True):
-        both = examples[name]
+    for ax, (name, both) in zip(axes[0], examples.items(), strict=True):
         shares = {side: [100 / len(crowd)] * len(crowd) for side, crowd in both.items()}  # crowds differ in size
         ax.hist(both["unlearned"], edges, weights=shares["unlearned"], color=look_of(name), alpha=0.5)
         ax.hist(both["retrained"], edges, weights=shares["retrained"], histtype="step", color="black", linewidth=1.6)

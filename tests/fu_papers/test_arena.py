@@ -615,7 +615,12 @@ def test_the_map_marks_who_refused_places_and_says_how_many_were_served():
     assert {"MoDe (4 of 10)", "SISA", "NaiveGA ↑", "Destroyed ↑"} <= words
     (legend,) = fig.legends
     told = [text.get_text() for text in legend.get_texts()]
-    assert told == ["guarantee: none", "guarantee: exact", "refused some places (served k of n)", "control"]
+    assert told == [
+        "guarantee: none",
+        "guarantee: exact",
+        "refused or diverged in some places (served k of n)",
+        "control",
+    ]
     whole = figures.map_figure(PLANTED[PLANTED.method != "MoDe"])
     assert "refused" not in " ".join(text.get_text() for text in whole.legends[0].get_texts())
     plt.close("all")
@@ -758,6 +763,17 @@ def test_cells_can_be_read_on_their_colours_and_no_zero_is_negative():
     assert [figures._left_text(value) for value in (-0.3, -3.2, 1000, np.inf, np.nan)] == [
         "0", "-3", "> 999", "∞", "refuses",
     ]  # fmt: skip
+    assert figures._left_text(np.nan, "diverged") == "diverged"
+
+
+def test_who_diverged_is_not_said_to_refuse(frame, ranked):
+    lost = frame.copy()
+    lost.loc[lost.method == "MoDe", ["lost", "reason"]] = "diverged", "not finite"
+    lost.loc[lost.method == "Natural", ["lost", "reason", "klom_forget"]] = "diverged", "not finite", np.nan
+    with style():
+        fig = figures.places_figure(lost, ranked)
+    assert "diverged" in {text.get_text() for text in fig.axes[0].texts}
+    plt.close(fig)
 
 
 def test_a_margin_falls_into_the_same_bin_in_every_panel(study):
@@ -768,6 +784,15 @@ def test_a_margin_falls_into_the_same_bin_in_every_panel(study):
     edges = [sorted({round(patch.get_x(), 6) for patch in ax.patches if hasattr(patch, "get_x")}) for ax in fig.axes]
     assert edges[0] == edges[1]
     assert all(ax.get_legend() is None for ax in fig.axes)
+    plt.close(fig)
+
+
+def test_who_has_no_result_has_no_margins_to_be_drawn(study):
+    """PUF-Special diverged with a convolutional net, in the very place whose margins a notebook draws."""
+    place = (study.experiment.settings[0], "class-0")
+    with style():
+        fig = figures.margins_figure(study.run("judging"), *place, ["Original", "MoDe", AGAIN])  # MoDe refuses
+    assert [ax.get_title() for ax in fig.axes] == [results.shown(name) for name in ("Original", AGAIN)]
     plt.close(fig)
 
 
