@@ -20,22 +20,28 @@ from matplotlib.lines import Line2D
 from fu_papers.arena.figures import CONTROLS, FARTHEST, LOWEST, look_of, place_name
 from fu_papers.arena.grid import Experiment
 from fu_papers.arena.results import NOTHING, check_controls, doing_nothing, of_runs, shown
+from fu_papers.arena.show import source_of
 from fu_papers.arena.tables import interval
 from fu_papers.controls import AGAIN
 from fu_papers.larger import show_beside
 from fu_papers.look import LINE, keep_figure, keep_table, say_below
+from fu_papers.problem_figures import Descriptions
 from fu_papers.study import Study
 
 FILES = ("crowds.png", "crowds.csv")
 
 
-def show_crowds(study: Study, experiment: Experiment, frame: pd.DataFrame, source: str) -> None:
-    """The figure and the table of large crowds beside those of `frame`; of a profile without any, a larger one's."""
+def show_crowds(study: Study, experiment: Experiment, frame: pd.DataFrame, descriptions: Descriptions) -> None:
+    """The figure and the table of large crowds beside those of `frame`; of a profile without any, a larger one's.
+
+    descriptions: of the settings, whose data stand below them.
+    """
     if not experiment.large_places:
         show_beside(experiment, *FILES)
         return
     large = of_runs(study.run("unlearning"), study.run("crowds"))
     both = beside(frame, large)
+    source = source_of(descriptions, both.setting.unique())
     figure, table = (study.out / name for name in FILES)
     display(keep_figure(figure, source, crowds_figure, both, experiment.large_models))
     caption = f"The same methods on crowds of {experiment.large_models}. {'; '.join(agreement(both))}"
@@ -71,7 +77,7 @@ def agreement(both: pd.DataFrame) -> list[str]:
         doing_nothing = rows.set_index("method").loc[NOTHING]
         told.append(
             f"{_place(setting)}: floor {doing_nothing.floor:.3f} and "
-            f"{doing_nothing.floor_large:.3f}, rank correlation of the {len(ours)} methods {same:.2f}"
+            f"{doing_nothing.floor_large:.3f}, rank correlation of the {len(ours)} methods {same:.3f}"
         )
     return told
 
