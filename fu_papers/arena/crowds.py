@@ -69,7 +69,7 @@ def _above(crowd: pd.DataFrame) -> pd.DataFrame:
 
 
 def agreement(both: pd.DataFrame) -> list[str]:
-    """Place by place: both floors, the rank correlation of methods that are no controls, and who moves the most."""
+    """Place by place: both floors, and the rank correlation of methods that are no controls."""
     told = []
     for (setting, _), rows in both.groupby(["setting", "request"], sort=False):
         ours = rows[~rows.method.isin(CONTROLS)]

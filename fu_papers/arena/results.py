@@ -130,6 +130,8 @@ def compared(frame: pd.DataFrame) -> pd.DataFrame:
 
     The floor is that of doing nothing's crowd, for everybody: fewer models have a higher one, from which the same
     distance would look nearer. What they are above their own floor, or below it by chance, is counted from there.
+    Intervals are of a method's own models. Floor and doing nothing are taken as known, which matters where they are
+    near each other.
     """
     if "klom_forget" not in frame:
         return frame

@@ -248,6 +248,15 @@ def test_the_table_of_large_crowds_begins_with_the_nearest(crowds):
     assert "of the 2 methods" in told
 
 
+def test_agreement_is_the_rank_correlation_of_methods_and_not_of_controls(crowds):
+    both = beside(*crowds[1:])
+    row = both[both.method == "Natural"].iloc[0]
+    lefts = {"Natural": (1, 2), "SISA": (2, 1), "NoT": (3, 4), "Ascent": (4, 3), "Original": (100, 5)}
+    planted = pd.DataFrame([{**row, "method": m, "left": a, "left_large": b} for m, (a, b) in lefts.items()])
+    (told,) = agreement(planted)
+    assert told.endswith("rank correlation of the 4 methods 0.600")  # 1 - 6 * 4 / (4 * 15), Spearman by hand
+
+
 def test_the_figure_of_large_crowds_has_both_sizes_of_everybody(crowds):
     both = beside(*crowds[1:])
     with style():
@@ -768,11 +777,12 @@ def test_cells_can_be_read_on_their_colours_and_no_zero_is_negative():
 
 def test_who_diverged_is_not_said_to_refuse(frame, ranked):
     lost = frame.copy()
-    lost.loc[lost.method == "MoDe", ["lost", "reason"]] = "diverged", "not finite"
     lost.loc[lost.method == "Natural", ["lost", "reason", "klom_forget"]] = "diverged", "not finite", np.nan
     with style():
         fig = figures.places_figure(lost, ranked)
-    assert "diverged" in {text.get_text() for text in fig.axes[0].texts}
+    told = [text.get_text() for text in fig.axes[0].texts]
+    assert told.count("diverged") == 1
+    assert "refuses" not in told  # who refuses everything has no row
     plt.close(fig)
 
 
