@@ -7,7 +7,7 @@ does not know the floor's height: KLoM less the floor, in percent of doing nothi
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fu_papers.arena.figures import CONTROLS, FARTHEST, LOWEST, look_of, place_name
+from fu_papers.arena.figures import CONTROLS, FARTHEST, LOWEST, look_of, place_line
 from fu_papers.arena.grid import Experiment
 from fu_papers.arena.results import NOTHING, check_controls, doing_nothing, of_runs, shown
 from fu_papers.arena.show import source_of
@@ -76,7 +76,7 @@ def agreement(both: pd.DataFrame) -> list[str]:
         same = float(ours.left.astype(float).rank().corr(ours.left_large.astype(float).rank()))
         doing_nothing = rows.set_index("method").loc[NOTHING]
         told.append(
-            f"{_place(setting)}: floor {doing_nothing.floor:.3f} and "
+            f"{place_line(setting)}: floor {doing_nothing.floor:.3f} and "
             f"{doing_nothing.floor_large:.3f}, rank correlation of the {len(ours)} methods {same:.3f}"
         )
     return told
@@ -89,7 +89,7 @@ def crowds_table(both: pd.DataFrame, N: int) -> pd.DataFrame:
         for row in place.sort_values("left_large", kind="stable").to_dict("records"):
             rows.append(
                 {
-                    "place": f"{request}, {_place(setting)}",
+                    "place": f"{request}, {place_line(setting)}",
                     "method": shown(row["method"]),
                     "N": f"{row['models']:.0f}",
                     "left, %": interval(row["left"], row["left_low"], row["left_high"]),
@@ -120,7 +120,7 @@ def crowds_figure(both: pd.DataFrame, N: int) -> Figure:
             ax.plot(ends[0], y, "o", color=hue, markersize=6, zorder=3, markerfacecolor="white", markeredgewidth=1.4)
             ax.plot(ends[1], y, "o", color=hue, markersize=6, zorder=4)
         _name_rows(ax, ordered)
-        ax.set_title(f"{request}, {_place(setting)}", fontsize=10.5)
+        ax.set_title(f"{request}, {place_line(setting)}", fontsize=10.5)
     fig.supxlabel("KLoM on forgotten data above the noise floor, in percent of doing nothing's", fontsize=11)
     handles = [
         Line2D([], [], color=LINE, marker="o", linestyle="", markersize=7, markeredgewidth=1.4, label=label,
@@ -139,11 +139,6 @@ def _name_rows(ax: Axes, ordered: pd.DataFrame) -> None:
     ax.set(xlim=(LOWEST, FARTHEST * 1.05), ylim=(len(ordered) - 0.4, -0.6))
     ax.set_xticks([0, 50, 100, 150, 200], labels=["Retrain", "50 %", "do nothing", "150 %", "200 %"])
     ax.grid(axis="y", visible=False)
-
-
-def _place(setting: Hashable) -> str:
-    """A setting on one line."""
-    return place_name(str(setting)).replace("\n", ", ")
 
 
 def _sizes(both: pd.DataFrame) -> str:

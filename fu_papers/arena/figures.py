@@ -180,6 +180,11 @@ def place_name(setting: str) -> str:
     return f"{dataset_name(dataset)}\n{split}\n{net.replace('_regression', '')}"
 
 
+def place_line(setting: object) -> str:
+    """`place_name` on one line."""
+    return place_name(str(setting)).replace("\n", ", ")
+
+
 def worlds_figure(frame: pd.DataFrame) -> Figure:
     """Places beyond a plain server, a panel each: what is left of doing nothing's distance from Retrain, by method.
 
@@ -205,8 +210,7 @@ def worlds_figure(frame: pd.DataFrame) -> Figure:
             ax.plot(np.clip(row["left"], LOWEST, FARTHEST), y, markersize=7, zorder=3, **look)
         names = [f"{shown(row.method)}{' →' if row.left > FARTHEST else ''}" for row in rows.itertuples()]
         ax.set_yticks(range(len(rows)), labels=names)
-        where = place_name(setting).replace(chr(10), ", ")
-        ax.set_title(f"{NAMES[world_of(setting)]}: {request}\n{where}", fontsize=10.5)
+        ax.set_title(f"{NAMES[world_of(setting)]}: {request}\n{place_line(setting)}", fontsize=10.5)
         ax.set(xlim=(LOWEST * 1.15, FARTHEST * 1.08), ylim=(len(rows) - 0.4, -0.6))
         ax.set_xticks([0, 100, 200], labels=["Retrain", "do nothing", "200 %"])
         ax.grid(axis="y", visible=False)
@@ -258,7 +262,7 @@ def margins_figure(judged: Found, setting: str, request: str, names: Sequence[st
     fig.legend(handles=handles, loc="outside upper center", ncols=2, frameon=False)
     least, most = (f(len(crowds["unlearned"]) for crowds in examples.values()) for f in (min, max))
     models = f"{least} to {most}" if least < most else most
-    say_below(fig, f"{models} models a side, {request} on {place_name(setting).replace(chr(10), ', ')}")
+    say_below(fig, f"{models} models a side, {request} on {place_line(setting)}")
     return fig
 
 

@@ -88,7 +88,7 @@ class Experiment(ArenaParameters):
     def further(self) -> Iterator[tuple[str, str]]:
         """Single places: of settings that serve one request only, and all in another world than a plain server's."""
         for text in self.further_places:
-            setting, _, request = text.partition(" ")
+            setting, request = place_of(text)
             where = Where.parse(setting)
             if where.world == SERVER and setting in self.settings:
                 raise ConfigError(f"further_places must not name what settings has for all its requests, got {text!r}")
@@ -172,7 +172,7 @@ class Experiment(ArenaParameters):
     def large(self) -> Iterator[tuple[str, str, str]]:
         """Every method in the places where crowds of `large_models`, of everybody, show whether fewer say the same."""
         for text in self.large_places:
-            setting, _, request = text.partition(" ")
+            setting, request = place_of(text)
             for name in self._of(setting):
                 yield setting, request, name
 
@@ -231,6 +231,12 @@ class Experiment(ArenaParameters):
             "resamples": self.resamples,
             "delta": float(self.delta),
         }
+
+
+def place_of(text: str) -> tuple[str, str]:
+    """The setting and the request of a single place's text."""
+    setting, _, request = text.partition(" ")
+    return setting, request
 
 
 def controls_of(methods: Sequence[str], exchange: str = "server") -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from IPython.display import Markdown, display
 from fu_core.request import Request
 from fu_core.unlearning.method import EXCHANGES, GUARANTEES, KINDS, Method
 from fu_core.unlearning.method import methods as registered_methods
-from fu_papers.arena.figures import place_name
+from fu_papers.arena.figures import place_line
 from fu_papers.arena.results import NOTHING, about, shown
 from fu_papers.arena.tables import MEGABYTE, interval, needs_of, number
 from fu_papers.arena.worlds import BACKDOOR, Where
@@ -106,7 +106,7 @@ def _best_and_worst(there: pd.DataFrame) -> str:
 
     def place(row: pd.Series) -> str:
         left = interval(float(row.left), float(row.left_low), float(row.left_high)).split(" [")[0]
-        return f"{row.request} on {place_name(row.setting).replace(chr(10), ', ')} ({left} %)"
+        return f"{row.request} on {place_line(row.setting)} ({left} %)"
 
     if len(ordered) == 1:
         return f"Seen in one place: {place(ordered.iloc[0])}."
