@@ -243,12 +243,13 @@ def check_controls(frame: pd.DataFrame) -> None:
 def ranking(frame: pd.DataFrame) -> pd.DataFrame:
     """A row per method, those nearest to Retrain first: means over the places where it has a result.
 
-    `left` with its 95 % interval over models (of all places at once: their trainings share seeds) is over requests of
-    clients and of samples; `left_classes` over those of whole classes. They are apart because a class that goes leaves
-    such a hole that random weights, too, are nearer to Retrain than doing nothing; where nothing else is asked for,
-    `left` is of classes. `tied`: not told from the one before it, place by place. `always_nearer`: in each of `left`'s
-    places below 100 with its interval; costs and lost accuracy are of the same places. `klom_*`: geometric means;
-    `gave_up`: of its models; `places`: where it has a result, of how many. Methods with no result come last.
+    `left` with its 95 % interval over models (of all places at once: their trainings share seeds) is over requests
+    of clients and of samples; `left_classes` over those of whole classes. They are apart because a class that goes
+    leaves such a hole that random weights, too, are nearer to Retrain than doing nothing; where nothing else is
+    asked for, `left` is of classes. `tied`: not told from the one before it, place by place. `always_nearer`: in
+    each of `left`'s places below 100 with its interval, and diverged in none; costs and lost accuracy are of the
+    same places. `klom_*`: geometric means; `gave_up`: of its models; `places`: where it has a result, of how many.
+    Methods with no result come last.
     Raises ControlsFailed where the controls are wrong.
     """
     check_controls(frame)
@@ -271,7 +272,8 @@ def ranking(frame: pd.DataFrame) -> pd.DataFrame:
             row["left"], (row["low"], row["high"]) = float(others.left.mean()), _mean_interval(others)
             row["left_classes"] = float(classes.left.mean())
             row["classes_low"], row["classes_high"] = _mean_interval(classes)
-            row["always_nearer"] = bool((others.left_high < 100).all())
+            diverged = "lost" in own and bool((own.lost == "diverged").any())
+            row["always_nearer"] = bool((others.left_high < 100).all()) and not diverged
             means: tuple[str, ...] = ("gave_up", "auc", "tpr_1", "tpr_01", "rmia", "excess", "exposure", "models")
             if "relearn" in there:  # over places where there is something to learn again
                 means += ("relearn", "relearn_capped")

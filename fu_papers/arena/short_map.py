@@ -28,7 +28,7 @@ def chosen(ranked: pd.DataFrame) -> pd.DataFrame:
     """The rows of `ranked` that are drawn: ENDS, RECOVERY, OWN, and the frontier.
 
     The frontier, for each guarantee by itself: whoever served every place and is nearer to Retrain than doing nothing,
-    and than all of the frontier that are cheaper, by STEP points or more.
+    and than all of the frontier that are cheaper, by STEP points or more; and the nearest, however small its step.
     """
     there = ranked[ranked.places > 0]
     frontier: list[str] = []
@@ -36,7 +36,7 @@ def chosen(ranked: pd.DataFrame) -> pd.DataFrame:
     for _, group in methods.sort_values(["price", "left"], kind="stable").groupby("guarantee", sort=False):
         nearest = 100.0
         for row in group.to_dict("records"):
-            if row["left"] <= nearest - STEP:
+            if row["left"] <= nearest - STEP or row["left"] == group.left.min() < 100:
                 frontier.append(str(row["method"]))
                 nearest = row["left"]
     return there[there.method.isin([*ENDS, RECOVERY, *OWN, *frontier])]
@@ -64,7 +64,7 @@ def short_map_figure(ranked: pd.DataFrame) -> Figure:
     ax.set_title(_summary(rows), fontsize=13)
     fig.draw_without_rendering()  # the layout stands only now
     place_names(ax, dots, off=(0, 100), size=13, half=10)
-    say_below(fig, f"{WHO} {STEP:.0f} points nearer than all cheaper ones of its guarantee; square: exact")
+    say_below(fig, f"{WHO} nearest or {STEP:.0f} points nearer than all cheaper of its guarantee; square: exact")
     return fig
 
 

@@ -775,6 +775,29 @@ def test_cells_can_be_read_on_their_colours_and_no_zero_is_negative():
     assert figures._left_text(np.nan, "diverged") == "diverged"
 
 
+def test_who_diverged_somewhere_is_not_nearer_everywhere(frame):
+    """PUF-Special diverged in one place at workstation, and counted among those nearer wherever clients go."""
+    near = frame.copy()
+    near.loc[near.method == "SISA", ["left", "left_low", "left_high"]] = 50.0, 40.0, 60.0
+    assert results.ranking(near).set_index("method").always_nearer["SISA"]
+    there = near[near.method == "SISA"].assign(request="class-1", klom_forget=np.nan, lost="diverged")
+    controls = near[near.method.isin([*results.MUST_FAIL, ENSEMBLES, AGAIN])].assign(request="class-1")
+    both = pd.concat([near, controls, there], ignore_index=True)
+    assert not results.ranking(both).set_index("method").always_nearer["SISA"]
+
+
+def test_the_short_map_always_has_the_nearest(ranked):
+    """At workstation the nearest was six points ahead of a cheaper one: not drawn, and the title named the other."""
+    row = ranked[ranked.method == "Natural"].iloc[0]
+    near = [{**row, "method": m, "left": left, "price": p} for m, left, p in
+            (("Natural", 96, 0.07), ("HF-KCU held-out", 69, 0.41), ("Rewind", 63, 0.5))]  # fmt: skip
+    rows = pd.concat([ranked[ranked.method.isin(["Original", AGAIN])], pd.DataFrame(near)], ignore_index=True)
+    assert "Rewind" in set(short_map.chosen(rows).method)
+    fig = short_map.short_map_figure(rows)
+    assert fig.axes[0].get_title().startswith("Nearest by KLoM without a guarantee: Rewind, 63 %")
+    plt.close(fig)
+
+
 def test_who_diverged_is_not_said_to_refuse(frame, ranked):
     lost = frame.copy()
     lost.loc[lost.method == "Natural", ["lost", "reason", "klom_forget"]] = "diverged", "not finite", np.nan
