@@ -30,6 +30,14 @@ def test_song_is_near_chance_without_signal():
     assert sum(scores) / 8 == pytest.approx(50, abs=12)
 
 
+def test_song_decides_as_the_machine_does_at_every_point_where_it_fits_on_all():
+    c = torch.rand(600, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    forget, members, others = c[:200], c[200:400].sqrt(), c[400:]
+    quick = song(forget, members, others, seed=0)
+    assert quick == song(forget, members, others, seed=0, exact=True)
+    assert 0 < quick < 100
+
+
 def test_song_fast_mode_agrees_with_the_exact_one():
     """Within half a point, on overlapping confidences where the support vectors are many."""
     members, others = draw(3000, 0, 1, 0).sqrt(), draw(3000, 0, 1, 1)

@@ -181,6 +181,21 @@ def test_arranged_images_keep_their_values_and_every_convolution_sees_channels_l
     assert torch.allclose(model.logits(w, arranged), model.logits(w, x.contiguous()), atol=1e-3)
 
 
+def test_a_net_with_narrow_norms_keeps_the_plain_order_and_any_other_does_not():
+    x = torch.rand(3, 1, 8, 8)
+    for channels, plain in ((8, True), (16, False)):
+        net = FlatModel(nn.Sequential(nn.Conv2d(1, channels, 3), nn.GroupNorm(2, channels), nn.Flatten()))
+        assert (net.arrange(x).stride() == x.stride()) is plain
+
+
+def test_features_follow_dtype_and_do_not_share_what_another_dtype_made():
+    net = FlatModel(nn.Sequential(nn.Flatten(), Standardize(torch.ones(4), torch.full((4,), 2.0)), nn.Linear(4, 2)))
+    x = torch.rand(5, 1, 2, 2)
+    for dtype in (torch.float64, torch.float32, torch.float64):
+        w = net.init(0, dtype=dtype)
+        assert net.dense_tail.logits(w, net.features(x, w)).equal(net.logits(w, x))
+
+
 def test_arrange_leaves_tables_and_empty_batches_alone():
     model = FlatModel(softmax_regression(4, 3))
     assert model.arrange(torch.ones(2, 4)).stride() == (4, 1)
