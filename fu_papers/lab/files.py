@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from glob import escape
 from pathlib import Path
 
@@ -64,6 +65,12 @@ def move_aside(path: Path, reason: str) -> None:
 
 
 def file_sha256(path: Path) -> str:
-    """Of a file's content, as hex digits."""
+    """Of a file's content, as hex digits. One that has not changed since is not read again, as models are often."""
+    now = path.stat()
+    return _sha256(path, now.st_ino, now.st_size, now.st_mtime_ns)
+
+
+@lru_cache(maxsize=1024)
+def _sha256(path: Path, *_: int) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

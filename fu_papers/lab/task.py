@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 from fu_papers.lab.record import Record, RunFunction, function_name, run_key
 from fu_papers.lab.store import RecordStore
@@ -60,7 +62,13 @@ def single_threaded() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with threadpool_limits(limits=1):
+        with _controller(len(sys.modules)).limit(limits=1):
             yield
     finally:
         torch.set_num_threads(threads)
+
+
+@lru_cache(maxsize=1)
+def _controller(imported: int) -> ThreadpoolController:
+    """Of the libraries with threads of their own. To look for them takes 5 ms, and new ones come with new modules."""
+    return ThreadpoolController()

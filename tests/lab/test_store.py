@@ -1,6 +1,7 @@
 """Run records: keys, whole files or none, resuming, and one computation per run."""
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from fu_core.errors import ConfigError, CorruptData, NumericalFailure, StorageEr
 from fu_core.version import __version__
 from fu_papers.lab import context as context_module
 from fu_papers.lab.context import RunContext
+from fu_papers.lab.files import file_sha256
 from fu_papers.lab.paths import ROOT
 from fu_papers.lab.record import function_name, needs_of, run_key
 from fu_papers.lab.store import RecordStore
@@ -412,3 +414,13 @@ def test_a_wrong_checkpoint_interval_is_refused(given, tmp_path, monkeypatch):
     monkeypatch.setenv("FU_CHECKPOINT_SECONDS", given)
     with pytest.raises(ConfigError, match=f"FU_CHECKPOINT_SECONDS must be a number of seconds >= 0, got '{given}'"):
         RunContext(RecordStore(tmp_path), "k")
+
+
+def test_the_checksum_of_a_file_is_kept_until_the_file_changes(tmp_path, monkeypatch):
+    path, read = tmp_path / "model", []
+    monkeypatch.setattr(hashlib, "file_digest", lambda file, kind: read.append(1) or hashlib.sha256(file.read()))
+    for content, times in ((b"one", 1), (b"two", 2), (b"three", 3)):
+        path.write_bytes(content)
+        os.utime(path, ns=(0, times))  # of one length and written at once, files differ in that alone
+        assert file_sha256(path) == file_sha256(path) == hashlib.sha256(content).hexdigest()
+        assert len(read) == times
