@@ -45,7 +45,7 @@ from fu_core.data import Dataset
 from fu_core.errors import check_choice
 from fu_core.evaluation.accuracy import accuracy
 from fu_core.models import FlatModel
-from fu_papers.lab.pool import default_jobs
+from fu_papers.lab.jobs import default_jobs
 from fu_papers.lab.provenance import MIB, machine
 
 OUT = Path(__file__).resolve().parent / "rounds.csv"

@@ -17,6 +17,7 @@ from tqdm import tqdm as text_bar
 from tqdm.auto import tqdm as notebook_or_text_bar
 
 from fu_core.errors import ConfigError, check_choice, check_count
+from fu_papers.lab.jobs import default_jobs
 from fu_papers.lab.record import Record, RunFunction, config_key, data_hash_of, function_name
 from fu_papers.lab.store import RecordStore
 from fu_papers.lab.task import Failure, Outcome, ShowRunning, Task, attempt
@@ -81,16 +82,6 @@ def _committed(fn: RunFunction, configs: Sequence[Mapping[str, Any]], store: Rec
             f"here; run `make reproduce` with the same profile to make them. The first: {_briefly(missing[0])}"
         )
     return [finished[config_key(config)] for config in configs]
-
-
-def default_jobs() -> int:
-    """How many processes to use: `$FU_JOBS`, else the cores this process may use."""
-    given = os.environ.get("FU_JOBS", "")
-    if not given:
-        return int(joblib.cpu_count())
-    if not given.isdecimal() or int(given) < 1:
-        raise ConfigError(f"FU_JOBS must be a whole number >= 1, got {given!r}")
-    return int(given)
 
 
 Backend = Callable[[Sequence[Task], RecordStore, str, ShowRunning], Iterator[Outcome]]

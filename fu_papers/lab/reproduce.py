@@ -12,154 +12,29 @@ import os
 import re
 import sys
 import textwrap
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import nbformat
-import papermill
-from ipykernel.kernelspec import get_kernel_dict
-from jupyter_client.kernelspec import KernelSpec
-from jupyter_client.manager import AsyncKernelManager
-from nbclient.exceptions import DeadKernelError
-from papermill.engines import NBClientEngine, NotebookExecutionManager, papermill_engines
-from papermill.exceptions import PapermillExecutionError
 from tqdm import tqdm
-from traitlets import default
 
 from fu_core.errors import ConfigError
 from fu_papers.lab import paths
+from fu_papers.lab.execute import Outcome, execute, short
+from fu_papers.lab.jobs import default_jobs
+from fu_papers.lab.lanes import execute_together
 from fu_papers.lab.notebooks import INTERACTIVE, Plan, guides, notebooks, plan
-from fu_papers.lab.provenance import PeakMemory, machine
+from fu_papers.lab.provenance import machine
 from fu_papers.parameters import profiles, read_yaml
 
 if TYPE_CHECKING:
     from fu_papers.lab.plan import Planned
 
-SAVED_EVERY = 10.0  # seconds
+SHORT = ("quick",)  # profiles whose notebooks take minutes
+KEPT = {"MALLOC_MMAP_THRESHOLD_": "67108864", "MALLOC_TRIM_THRESHOLD_": "268435456"}  # bytes
 
 # What needs torch is imported where it is used: who waits for notebooks need not hold it in memory as well.
-
-
-# --- running it ------------------------------------------------------------------------------------------------------
-
-
-class OwnKernel(AsyncKernelManager):
-    """A kernel in this very Python, whatever kernels the user has registered under the name of `python3`."""
-
-    @default("transport_encryption")
-    def _encrypt(self) -> str:
-        return "auto"  # without it, every user of the machine can read the kernel's messages, and it warns of that
-
-    @property
-    def kernel_spec(self) -> KernelSpec:
-        """The kernel of the running interpreter."""
-        return KernelSpec(**get_kernel_dict())
-
-
-class SeldomSaved(NBClientEngine):
-    """papermill's engine, which writes the whole notebook before and after every cell: a third of the time of drawing.
-
-    While cells run, ours writes at most every SAVED_EVERY seconds; at the end, failed or not, it is written anyway.
-    """
-
-    @classmethod
-    def execute_managed_notebook(cls, nb_man: NotebookExecutionManager, kernel_name: str, **kwargs: Any) -> None:
-        """Run all cells."""
-        save = nb_man.save
-
-        def seldom() -> None:
-            if (nb_man.now() - nb_man.last_save_time).total_seconds() >= SAVED_EVERY:
-                save()
-
-        nb_man.save = seldom
-        try:
-            super().execute_managed_notebook(nb_man, kernel_name, **kwargs)
-        finally:
-            nb_man.save = save
-
-
-papermill_engines.register("seldom saved", SeldomSaved)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of one plan; `failure` is empty if it ran to its end."""
-
-    plan: Plan
-    failure: str
-    minutes: float
-    peak_mib: float
-    written: int
-
-    def line(self) -> str:
-        """One line of the closing summary."""
-        figures = paths.figures_dir(self.plan.profile, self.plan.paper)
-        state = "FAILED" if self.failure else "ok"
-        return (
-            f"{self.plan.notebook.name:<24} {state:<6} {self.minutes:5.1f} min  {self.peak_mib:6.0f} MiB  "
-            f"{self.written} files in {_short(figures)}, executed copy {_short(self.plan.executed)}"
-        )
-
-
-def execute(plan: Plan) -> Outcome:
-    """Run one notebook from the repository root. Its executed copy is kept whether it fails or not."""
-    began, clock = time.time(), time.perf_counter()
-    failure = ""
-    with PeakMemory(children=True) as peak:
-        try:
-            plan.executed.parent.mkdir(parents=True, exist_ok=True)
-            papermill.execute_notebook(
-                str(plan.notebook),
-                str(plan.executed),
-                parameters=plan.parameters,
-                engine_name="seldom saved",
-                kernel_name="python3",
-                language="python",
-                kernel_manager_class=OwnKernel,
-                cwd=str(paths.ROOT),
-                progress_bar={"desc": plan.notebook.stem},
-                stderr_file=sys.stderr,  # the progress bars of cells that train
-            )
-        except PapermillExecutionError as error:
-            failure = _failed_cell(plan, error)
-        except DeadKernelError:
-            failure = "the kernel died, perhaps for lack of memory; finished runs are kept: call again"
-        except OSError as error:
-            failure = (
-                f"{type(error).__name__}: {error}; the executed copy goes to {plan.executed}: "
-                "free some space, or choose another folder with FU_RUNS"
-            )
-        except Exception as error:  # the other papers shall still run
-            failure = f"{type(error).__name__}: {error}"
-    minutes = (time.perf_counter() - clock) / 60
-    return Outcome(plan, failure, minutes, peak.mib, _written_since(began, plan))
-
-
-def _failed_cell(plan: Plan, error: PapermillExecutionError) -> str:
-    """`cell 7 (`model.fit(x)`): ValueError: ...`, counting all cells of the notebook as the user has it."""
-    executed = nbformat.read(plan.executed, as_version=4).cells
-    ours = [cell for cell in executed if not {"injected-parameters", "papermill-error-cell-tag"} & _tags(cell)]
-    number = next((n for n, cell in enumerate(ours, 1) if cell.get("execution_count") == error.exec_count), 0)
-    first = next((line for line in error.source.splitlines() if line.strip()), "")
-    return f"cell {number} (`{first.strip()}`): {error.ename}: {error.evalue}"
-
-
-def _tags(cell: Any) -> set[str]:
-    return set(cell.metadata.get("tags", []))
-
-
-def _written_since(began: float, plan: Plan) -> int:
-    folder = paths.figures_dir(plan.profile, plan.paper)
-    # Some file systems keep whole seconds only.
-    return sum(path.is_file() and path.stat().st_mtime >= int(began) for path in folder.rglob("*"))
-
-
-def _short(path: Path) -> str:
-    return str(path.relative_to(paths.ROOT)) if path.is_relative_to(paths.ROOT) else str(path)
 
 
 @contextmanager
@@ -211,19 +86,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
     environment |= {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or "1"}
     environment |= {"FU_JOBS": str(options.jobs)} if options.jobs else {}
     environment |= {"FU_FIGURES_ONLY": "1"} if options.figures_only else {}
-    outcomes = []
+    # glibc hands large arrays back to the system when they are let go, and asks for them again in the next step.
+    environment |= {name: os.environ.get(name, value) for name, value in KEPT.items()}
     try:
         with _environment(**environment):
-            for each in plans:
-                outcomes.append(execute(each))
-                if failure := outcomes[-1].failure:
-                    print(f"error: {each.notebook.name}, {failure}", file=sys.stderr)
+            outcomes = _executed(plans, _lanes(plans, options))
     except KeyboardInterrupt:
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # it would show the kernel's traceback, too
         print("interrupted; finished runs are kept, call again to continue", file=sys.stderr)
         return 130
     print(*(outcome.line() for outcome in outcomes), sep="\n")
     return int(any(outcome.failure for outcome in outcomes))
+
+
+def _lanes(plans: Sequence[Plan], options: argparse.Namespace) -> int:
+    """How many notebooks run at a time: two where all are short; one that takes hours shall have all cores."""
+    short_ones = options.figures_only or options.profile in SHORT
+    elsewhere = os.environ.get("FU_BACKEND", "loky") != "loky"
+    return 2 if short_ones and not elsewhere and len(plans) > 1 and default_jobs() > 1 else 1
+
+
+def _executed(plans: Sequence[Plan], lanes: int) -> list[Outcome]:
+    """What came of all plans, in their order. Called with the environment of the kernels."""
+    if lanes > 1:
+        with _environment(FU_JOBS=str(default_jobs() // lanes)):
+            outcomes = execute_together(plans, lanes)
+            for outcome in outcomes:
+                _tell(outcome)
+        return outcomes
+    outcomes = []
+    for each in plans:
+        outcomes.append(execute(each))
+        _tell(outcomes[-1])
+    return outcomes
+
+
+def _tell(outcome: Outcome) -> None:
+    if outcome.failure:
+        print(f"error: {outcome.plan.notebook.name}, {outcome.failure}", file=sys.stderr)
 
 
 def _show_plan(each: Plan, stages: Sequence[Planned], options: argparse.Namespace) -> None:
@@ -256,7 +156,7 @@ def _export(each: Plan) -> None:
 
     folder = paths.figures_dir(each.profile, each.paper)
     kept, wanted = export_finished(planned(each.paper, each.profile, each.changes), folder)
-    print(f"{each.paper}, profile {each.profile}: {kept} of {wanted} runs are in {_short(folder)}")
+    print(f"{each.paper}, profile {each.profile}: {kept} of {wanted} runs are in {short(folder)}")
 
 
 def _run_part(each: Plan, stages: Sequence[Planned], options: argparse.Namespace) -> None:

@@ -5,7 +5,8 @@ import random
 
 import pytest
 
-from fu_papers.lab.reproduce import execute, plan
+from fu_papers.lab.execute import execute
+from fu_papers.lab.notebooks import plan
 from tests.faults.harness import (
     DISKS,
     Full,

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from fu_core.errors import ConfigError
+from fu_papers.lab.jobs import default_jobs
 from fu_papers.lab.paths import ROOT
-from fu_papers.lab.pool import default_jobs, map_runs
+from fu_papers.lab.pool import map_runs
 from fu_papers.lab.store import CommittedStore, RecordStore
 from fu_papers.lab.task import single_threaded
 from tests import toy_runs

@@ -1,16 +1,19 @@
 """The notebook runner: what is wrong is named before anything runs, and a failing cell is one clear line."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from typing import ClassVar
 
 import nbformat
+import psutil
 import pytest
 from papermill import engines
 
 from fu_papers import parameters
-from fu_papers.lab import notebooks, paths, reproduce
+from fu_papers.lab import execute, lanes, notebooks, paths, reproduce
 from fu_papers.parameters import Count, Natural, Parameters, Positive, Several, parameter
 
 PARAMETERS = """\
@@ -47,6 +50,7 @@ def lab(tmp_path, monkeypatch):
     monkeypatch.setattr(parameters.resources, "files", lambda package: tmp_path)
     monkeypatch.setenv("FU_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("FU_FIGURES", str(tmp_path / "figures"))
+    monkeypatch.setenv("FU_JOBS", "1")  # or several notebooks would run at a time
     (tmp_path / "notebooks").mkdir()
 
     def add(*cells, paper="toy", number=1, cell=PARAMETERS, tags=1, profile=None, **values):
@@ -304,10 +308,102 @@ def test_a_failing_cell_is_named_its_output_kept_and_the_others_run(lab, capsys)
     assert (root / "runs/executed/quick/02_sound.ipynb").exists()
 
 
+# --- several at a time ---
+
+
+@pytest.fixture
+def two(lab, monkeypatch):
+    """The repository of `lab` with two notebooks that run at the same time, and a guide."""
+    meet = (
+        "import os, pathlib, time\n"
+        "pathlib.Path({mine!r}).touch()\n"
+        "until = time.monotonic() + 120\n"
+        "while not pathlib.Path({other!r}).exists():\n"
+        "    assert time.monotonic() < until, 'the other never ran beside me'\n"
+        "    time.sleep(0.05)\n"
+        "assert os.environ['FU_JOBS'] == '1'\n"
+    )
+    lab(meet.format(mine="a", other="b"), "print('not an outcome')", paper="one", number=1)
+    root = lab(
+        meet.format(mine="b", other="a"),
+        "import sys; sys.stderr.write('half\\rwhole\\n'); 1 / 0",
+        paper="two",
+        number=2,
+    )
+    monkeypatch.setenv("FU_JOBS", "2")
+    return root
+
+
+def test_short_notebooks_run_two_at_a_time_and_are_told_in_their_order(two, capsys):
+    assert reproduce.main([]) == 1
+    shown = capsys.readouterr()
+    assert [line.split()[:2] for line in shown.out.splitlines()] == [["01_one.ipynb", "ok"], ["02_two.ipynb", "FAILED"]]
+    assert "error: 02_two.ipynb, cell 4 (`import sys; sys.stderr.write" in shown.err
+    assert "ZeroDivisionError" in shown.err
+    assert "02_two: whole" in shown.err.splitlines()
+    assert "02_two: half" not in shown.err.splitlines()
+    assert (two / "runs/executed/quick/01_one.ipynb").exists()
+
+
+def test_what_took_longest_begins_first_and_a_dead_child_fails_its_notebook_alone(two, capsys, monkeypatch):
+    clock = two / "figures" / "quick" / "two" / "clock.jsonl"
+    clock.parent.mkdir(parents=True)
+    clock.write_text('{"provenance": {"phases": {"total": {"seconds": 9.0}}}}\n{"provenance": {}}\n')
+    plans, began, start = [notebooks.plan(name, "quick", {}) for name in ("one", "two")], [], lanes.subprocess.Popen
+
+    def dying(command, **options):
+        began.append(len(began))
+        return start([sys.executable, "-c", "import sys; sys.exit(7)"] if began == [0] else command, **options)
+
+    monkeypatch.setattr(lanes.subprocess, "Popen", dying)
+    monkeypatch.setenv("FU_JOBS", "1")
+    (two / "b").touch()  # whom the other waits for
+    one, other = lanes.execute_together(plans, 1)
+    assert (one.plan.paper, other.plan.paper) == ("one", "two")
+    assert "ended with status 7" in other.failure
+    assert not one.failure
+
+
+def test_lanes_are_for_short_profiles_and_several_notebooks_with_a_core_each(lab, monkeypatch):
+    lab(paper="one", number=1)
+    lab(paper="two", number=2)
+    plans = [notebooks.plan(name, "quick", {}) for name in ("one", "two")]
+
+    def lanes_of(plans, *arguments, jobs="2"):
+        monkeypatch.setenv("FU_JOBS", jobs)
+        return reproduce._lanes(plans, reproduce._parser().parse_args(arguments))
+
+    assert lanes_of(plans) == 2
+    assert lanes_of(plans[:1]) == lanes_of(plans, jobs="1") == lanes_of(plans, "--profile", "laptop") == 1
+    assert lanes_of(plans, "--profile", "laptop", "--figures-only") == 2
+    monkeypatch.setenv("FU_BACKEND", "dask")
+    assert lanes_of(plans) == 1
+
+
+def test_an_interrupt_reaches_every_lane(tmp_path):
+    """As Ctrl-C does: the runner ends with 130, and no process of it is left."""
+    settings = {"FU_RUNS": str(tmp_path / "runs"), "FU_FIGURES": str(tmp_path / "figures"), "FU_JOBS": "2"}
+    command = [sys.executable, "-m", "fu_papers", "--paper", "start_here", "hf_kcu"]
+    runner = subprocess.Popen(command, env=os.environ | settings, stderr=subprocess.PIPE, text=True)
+    family = wait_for(lambda: len(found := psutil.Process(runner.pid).children(recursive=True)) >= 4 and found)
+    runner.send_signal(signal.SIGINT)
+    assert runner.wait(60) == 130
+    assert "finished runs are kept" in runner.stderr.read()
+    assert wait_for(lambda: not any(process.is_running() for process in family))
+
+
+def wait_for(condition):
+    until = time.monotonic() + 60
+    while not (found := condition()):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    return found
+
+
 def test_the_executed_copy_is_written_at_the_end_and_not_at_every_cell(lab, monkeypatch):
     root, written, write = lab(*["x = 1"] * 20), [], engines.write_ipynb
     monkeypatch.setattr(engines, "write_ipynb", lambda nb, path: (written.append(path), write(nb, path)))
-    monkeypatch.setattr(reproduce, "SAVED_EVERY", 1000.0)
+    monkeypatch.setattr(execute, "SAVED_EVERY", 1000.0)
     assert reproduce.main([]) == 0
     assert len(written) <= 3  # papermill alone: 45 times
     copy = nbformat.read(root / "runs/executed/quick/01_toy.ipynb", as_version=4)

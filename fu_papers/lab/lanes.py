@@ -1,0 +1,186 @@
+"""Several notebooks at a time, each in a process of its own with its share of the cores.
+
+One after the other they would leave cores idle while one of them imports, draws or waits for a long run. With one core
+each they need no worker processes either, so that two at a time take no more memory than one did.
+
+A child reads its plan as one line on its standard input, writes its outcome as JSON on its standard output, and ends
+when that input does: whoever waits for it is no more. What it shows on the way comes through its standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from select import select
+from typing import IO, cast
+
+from tqdm import tqdm
+
+from fu_papers.lab import paths
+from fu_papers.lab.execute import Outcome, execute
+from fu_papers.lab.notebooks import Plan
+
+PULSE = 30.0  # seconds after which a log, which cannot be written over, is told how far a notebook is
+MOVES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # of a cursor, which only its own screen can follow
+
+
+def execute_together(plans: Sequence[Plan], lanes: int) -> list[Outcome]:
+    """Run notebooks, `lanes` at a time, what took longest first, with the environment as it is: outcomes in order."""
+    waiting = sorted(plans, key=_seconds, reverse=True)
+    found: dict[Path, Outcome] = {}
+    running: list[_Lane] = []
+
+    def drive(screen: _Screen) -> None:
+        while waiting:
+            try:
+                each = waiting.pop(0)
+            except IndexError:  # another lane was faster
+                return
+            lane = _Lane(each, screen)
+            running.append(lane)
+            found[each.notebook] = lane.outcome()
+
+    screens = [_Screen(k) for k in range(min(lanes, len(plans)))]
+    threads = [threading.Thread(target=drive, args=(screen,), daemon=True) for screen in screens]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            thread.join()
+    except KeyboardInterrupt:
+        waiting.clear()
+        for lane in running:
+            lane.interrupt()
+        for thread in threads:
+            thread.join()
+        raise
+    finally:
+        for screen in screens:
+            screen.close()
+    return [found[each.notebook] for each in plans]
+
+
+def _seconds(plan: Plan) -> float:
+    """How long the runs of a notebook took where its committed records were made; 0 if there are none."""
+    clock = paths.figures_dir(plan.profile, plan.paper) / "clock.jsonl"
+    if not clock.is_file():
+        return 0.0
+    phases = [json.loads(line)["provenance"].get("phases", {}) for line in clock.read_text("utf-8").splitlines()]
+    return sum(phase["total"]["seconds"] for phase in phases if "total" in phase)
+
+
+class _Lane:
+    """One child at work."""
+
+    def __init__(self, plan: Plan, screen: _Screen) -> None:
+        self.plan, self.screen = plan, screen
+        self.child = subprocess.Popen(
+            [sys.executable, "-m", "fu_papers.lab.lanes"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=os.environ | {"FU_HOME": str(paths.ROOT)},
+            start_new_session=True,  # Ctrl-C is for us to pass on, once
+        )
+        self.to, self.answer, self.shown = (
+            cast(IO[bytes], file) for file in (self.child.stdin, self.child.stdout, self.child.stderr)
+        )
+
+    def outcome(self) -> Outcome:
+        """Show what the child shows until it ends."""
+        said = b""
+        with self.child, suppress(BrokenPipeError):  # of one who died at once
+            self.to.write(f"{json.dumps(asdict(self.plan), default=str)}\n".encode())
+            self.to.flush()
+            for piece, stays in _pieces(self._blocks()):
+                self.screen.show(self.plan.notebook.stem, piece, stays)
+            said = self.answer.readline()
+        try:
+            return Outcome(**{**json.loads(said), "plan": self.plan})
+        except ValueError:
+            reason = f"its process ended with status {self.child.returncode}; finished runs are kept: call again"
+            return Outcome(self.plan, reason, 0.0, 0.0, 0)
+
+    def interrupt(self) -> None:
+        """What Ctrl-C does to a notebook that runs alone."""
+        with suppress(ProcessLookupError):
+            self.child.send_signal(signal.SIGINT)
+
+    def _blocks(self) -> Iterator[str]:
+        """What comes from the child while it lives; a process that it leaves behind may hold its end open for ever."""
+        while self.child.poll() is None or select([self.shown], [], [], 0)[0]:
+            if select([self.shown], [], [], 0.2)[0]:
+                if not (block := os.read(self.shown.fileno(), 65536)):
+                    return
+                yield block.decode("utf-8", "replace")
+
+
+def _pieces(blocks: Iterable[str]) -> Iterator[tuple[str, bool]]:
+    """What is written, line by line: (text, whether it stays), since progress bars write over themselves."""
+    rest = ""
+    for block in blocks:
+        *lines, rest = re.split(r"([\r\n])", rest + MOVES.sub("", block))
+        for text, end in zip(lines[::2], lines[1::2], strict=True):
+            if text.strip():
+                yield text.rstrip(), end == "\n"
+        if rest.strip():
+            yield rest.rstrip(), False
+
+
+class _Screen:
+    """One line of the terminal for each lane, below what stays; in a log, a line now and then."""
+
+    def __init__(self, row: int) -> None:
+        self.told = time.monotonic()
+        written_over = sys.stderr.isatty()
+        self.line = tqdm(bar_format="{desc}", position=row, leave=False) if written_over else None
+
+    def show(self, name: str, text: str, stays: bool) -> None:
+        """`text` of the notebook `name`."""
+        said = f"{name}: {text}"
+        if stays or (self.line is None and time.monotonic() - self.told >= PULSE):
+            tqdm.write(said, file=sys.stderr)
+            self.told = time.monotonic()
+        elif self.line is not None:
+            self.line.set_description_str(said)
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        if self.line is not None:
+            self.line.close()
+
+
+# --- the child -------------------------------------------------------------------------------------------------------
+
+
+def _stop_without_parent() -> None:
+    os.read(0, 1)  # not sys.stdin, whose lock it would hold when the interpreter ends
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def main() -> int:
+    """Run the notebook that standard input names."""
+    plan = json.loads(sys.stdin.buffer.readline())
+    threading.Thread(target=_stop_without_parent, daemon=True).start()
+    answer = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # nothing that others print may be read as the outcome
+    try:
+        outcome = execute(Plan(**{**plan, "notebook": Path(plan["notebook"])}))
+    except KeyboardInterrupt:
+        return 130
+    print(json.dumps({**asdict(outcome), "plan": None}), file=answer, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
