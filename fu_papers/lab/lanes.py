@@ -112,9 +112,9 @@ class _Lane:
             return Outcome(self.plan, reason, 0.0, 0.0, 0)
 
     def interrupt(self) -> None:
-        """What Ctrl-C does to a notebook that runs alone."""
+        """End it, and with it the kernel."""
         with suppress(ProcessLookupError):
-            self.child.send_signal(signal.SIGINT)
+            self.child.terminate()  # not SIGINT, which processes in the background may have to ignore
 
     def _blocks(self) -> Iterator[str]:
         """What comes from the child while it lives; a process that it leaves behind may hold its end open for ever."""
@@ -165,7 +165,7 @@ class _Screen:
 
 def _stop_without_parent() -> None:
     os.read(0, 1)  # not sys.stdin, whose lock it would hold when the interpreter ends
-    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def main() -> int:
@@ -174,10 +174,7 @@ def main() -> int:
     threading.Thread(target=_stop_without_parent, daemon=True).start()
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # nothing that others print may be read as the outcome
-    try:
-        outcome = execute(Plan(**{**plan, "notebook": Path(plan["notebook"])}))
-    except KeyboardInterrupt:
-        return 130
+    outcome = execute(Plan(**{**plan, "notebook": Path(plan["notebook"])}))
     print(json.dumps({**asdict(outcome), "plan": None}), file=answer, flush=True)
     return 0
 

@@ -380,16 +380,27 @@ def test_lanes_are_for_short_profiles_and_several_notebooks_with_a_core_each(lab
     assert lanes_of(plans) == 1
 
 
-def test_an_interrupt_reaches_every_lane(tmp_path):
-    """As Ctrl-C does: the runner ends with 130, and no process of it is left."""
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
+def test_whatever_ends_the_runner_ends_its_lanes(tmp_path, ending):
+    """As Ctrl-C does, which background processes may ignore; and where it cannot tell them, since it is dead."""
     settings = {"FU_RUNS": str(tmp_path / "runs"), "FU_FIGURES": str(tmp_path / "figures"), "FU_JOBS": "2"}
-    command = [sys.executable, "-m", "fu_papers", "--paper", "start_here", "hf_kcu"]
-    runner = subprocess.Popen(command, env=os.environ | settings, stderr=subprocess.PIPE, text=True)
-    family = wait_for(lambda: len(found := psutil.Process(runner.pid).children(recursive=True)) >= 4 and found)
-    runner.send_signal(signal.SIGINT)
-    assert runner.wait(60) == 130
-    assert "finished runs are kept" in runner.stderr.read()
-    assert wait_for(lambda: not any(process.is_running() for process in family))
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from fu_papers.lab.reproduce import main; sys.exit(main(['--paper', 'start_here', 'hf_kcu']))"
+    )
+    runner = subprocess.Popen(
+        [sys.executable, "-c", code], env=os.environ | settings, stderr=subprocess.PIPE, text=True
+    )
+    kernels = wait_for(lambda: len(found := kernels_of(runner.pid)) == 2 and found)
+    time.sleep(3)  # they are at work
+    runner.send_signal(ending)
+    assert runner.wait(60) == (130 if ending == signal.SIGINT else -signal.SIGKILL)
+    assert ("finished runs are kept" in runner.stderr.read()) == (ending == signal.SIGINT)
+    wait_for(lambda: not any(process.is_running() for process in kernels))
+
+
+def kernels_of(pid):
+    return [p for p in psutil.Process(pid).children(recursive=True) if "ipykernel_launcher" in " ".join(p.cmdline())]
 
 
 def wait_for(condition):
