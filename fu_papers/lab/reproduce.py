@@ -200,7 +200,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m fu_papers", description="Make the figures and tables.")
     parser.add_argument("--profile", default="quick", help="how large: quick (default), laptop, ... (--list)")
     parser.add_argument("--paper", nargs="+", default=["all"], help="which notebooks: puf ..., or all (default)")
-    parser.add_argument("--jobs", type=_count, help="processes for the runs of a notebook (default: all cores)")
+    parser.add_argument("--jobs", type=_count, help="processes for runs, of all notebooks at work (default: all cores)")
     parser.add_argument(
         "-p", dest="parameter", nargs=2, action="append", default=[], metavar=("KEY", "VALUE"), help="set a parameter"
     )

@@ -181,11 +181,25 @@ def test_arranged_images_keep_their_values_and_every_convolution_sees_channels_l
     assert torch.allclose(model.logits(w, arranged), model.logits(w, x.contiguous()), atol=1e-3)
 
 
-def test_a_net_with_narrow_norms_keeps_the_plain_order_and_any_other_does_not():
-    x = torch.rand(3, 1, 8, 8)
-    for channels, plain in ((8, True), (16, False)):
-        net = FlatModel(nn.Sequential(nn.Conv2d(1, channels, 3), nn.GroupNorm(2, channels), nn.Flatten()))
-        assert (net.arrange(x).stride() == x.stride()) is plain
+@pytest.mark.parametrize("channels", [8, 16])  # narrow, and not
+def test_our_group_norm_is_that_of_torch_in_any_order_and_keeps_it(channels):
+    x = torch.rand(3, channels, 6, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for order in (torch.contiguous_format, torch.channels_last):
+        results = []
+        for norm in (flat.GroupNorm(2, channels), nn.GroupNorm(2, channels)):
+            leaf = x.clone(memory_format=order).requires_grad_()
+            y = norm.double()(leaf)
+            assert y.stride() == leaf.stride()
+            results.append((y, *torch.autograd.grad((y**3).sum(), [leaf, *norm.parameters()])))
+        for ours, theirs in zip(*results, strict=True):
+            torch.testing.assert_close(ours, theirs)
+
+
+def test_gradients_of_single_samples_pass_through_a_narrow_norm():
+    net = FlatModel(nn.Sequential(nn.Conv2d(1, 8, 3), flat.GroupNorm(2, 8), nn.Flatten(), nn.Linear(288, 3)))
+    x, y, w = torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 2, 0]), net.init(0)
+    each = net.per_sample_grads(w, net.arrange(x), y)
+    torch.testing.assert_close(each.mean(0), net.grad(w, net.arrange(x), y))
 
 
 def test_features_follow_dtype_and_do_not_share_what_another_dtype_made():
