@@ -1,7 +1,8 @@
 """Several notebooks at a time, each in a process of its own with its share of the cores.
 
 One after the other they would leave cores idle while one of them imports, draws or waits for a long run. With one core
-each they need no worker processes either, so that two at a time take no more memory than one did.
+each they need no worker processes either, so that two at a time take no more memory than one did. Clocks run beside
+another notebook, which is one more reason to do so in short profiles alone: their seconds decide nothing.
 
 A child reads its plan as one line on its standard input, writes its outcome as JSON on its standard output, and ends
 when that input does: whoever waits for it is no more. What it shows on the way comes through its standard error.
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -31,14 +32,22 @@ from fu_papers.lab.execute import Outcome, execute
 from fu_papers.lab.notebooks import Plan
 
 PULSE = 30.0  # seconds after which a log, which cannot be written over, is told how far a notebook is
-MOVES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # of a cursor, which only its own screen can follow
+# Moves of a cursor, which only its own screen can follow, and what a kernel says that still tidies up when its manager,
+# before it lets a kernel go, interrupts whatever it might be computing.
+UNSHOWN = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\[IPKernelApp\] ERROR \| KeyboardInterrupt caught in kernel\.\n?")
 
 
-def execute_together(plans: Sequence[Plan], lanes: int) -> list[Outcome]:
-    """Run notebooks, `lanes` at a time, what took longest first, with the environment as it is: outcomes in order."""
+def execute_together(
+    plans: Sequence[Plan], lanes: int, tell: Callable[[Outcome], Outcome] = lambda outcome: outcome
+) -> list[Outcome]:
+    """Run notebooks, `lanes` at a time, what took longest first, with the environment as it is: outcomes in order.
+
+    tell: what to do with an outcome as soon as it is there.
+    """
     waiting = sorted(plans, key=_seconds, reverse=True)
     found: dict[Path, Outcome] = {}
     running: list[_Lane] = []
+    stopped = threading.Event()
 
     def drive(screen: _Screen) -> None:
         while waiting:
@@ -48,7 +57,9 @@ def execute_together(plans: Sequence[Plan], lanes: int) -> list[Outcome]:
                 return
             lane = _Lane(each, screen)
             running.append(lane)
-            found[each.notebook] = lane.outcome()
+            if stopped.is_set():  # just now
+                lane.interrupt()
+            found[each.notebook] = tell(lane.outcome())
 
     screens = [_Screen(k) for k in range(min(lanes, len(plans)))]
     threads = [threading.Thread(target=drive, args=(screen,), daemon=True) for screen in screens]
@@ -59,6 +70,7 @@ def execute_together(plans: Sequence[Plan], lanes: int) -> list[Outcome]:
             thread.join()
     except KeyboardInterrupt:
         waiting.clear()
+        stopped.set()
         for lane in running:
             lane.interrupt()
         for thread in threads:
@@ -129,7 +141,7 @@ def _pieces(blocks: Iterable[str]) -> Iterator[tuple[str, bool]]:
     """What is written, line by line: (text, whether it stays), since progress bars write over themselves."""
     rest = ""
     for block in blocks:
-        *lines, rest = re.split(r"([\r\n])", rest + MOVES.sub("", block))
+        *lines, rest = re.split(r"([\r\n])", rest + UNSHOWN.sub("", block))
         for text, end in zip(lines[::2], lines[1::2], strict=True):
             if text.strip():
                 yield text.rstrip(), end == "\n"

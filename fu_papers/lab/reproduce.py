@@ -77,6 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for each, stages in [(each, _stages(each, options)) for each in plans]:  # all are checked before one runs
                 (_show_plan if options.dry_run else _run_part)(each, stages, options)
             return 0
+        jobs = options.jobs or default_jobs()
+        lanes = _lanes(plans, options, jobs)
     except (ValueError, RuntimeError) as error:  # the library's own, which name what is wrong
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
@@ -84,13 +86,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Runs have a thread each; what notebooks compute themselves has one, too: beside other work, a second thread that
     # small nets do not need waits for its turn at every step (10 minutes for notebook 00 that takes half of one).
     environment |= {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or "1"}
-    environment |= {"FU_JOBS": str(options.jobs)} if options.jobs else {}
+    environment |= {"FU_JOBS": str(jobs // lanes)}
     environment |= {"FU_FIGURES_ONLY": "1"} if options.figures_only else {}
     # glibc hands large arrays back to the system when they are let go, and asks for them again in the next step.
     environment |= {name: os.environ.get(name, value) for name, value in KEPT.items()}
     try:
         with _environment(**environment):
-            outcomes = _executed(plans, _lanes(plans, options))
+            outcomes = execute_together(plans, lanes, _tell) if lanes > 1 else [_tell(execute(each)) for each in plans]
     except KeyboardInterrupt:
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # it would show the kernel's traceback, too
         print("interrupted; finished runs are kept, call again to continue", file=sys.stderr)
@@ -99,31 +101,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(any(outcome.failure for outcome in outcomes))
 
 
-def _lanes(plans: Sequence[Plan], options: argparse.Namespace) -> int:
+def _lanes(plans: Sequence[Plan], options: argparse.Namespace, jobs: int) -> int:
     """How many notebooks run at a time: two where all are short; one that takes hours shall have all cores."""
     short_ones = options.figures_only or options.profile in SHORT
     elsewhere = os.environ.get("FU_BACKEND", "loky") != "loky"
-    return 2 if short_ones and not elsewhere and len(plans) > 1 and default_jobs() > 1 else 1
+    return 2 if short_ones and not elsewhere and len(plans) > 1 and jobs > 1 else 1
 
 
-def _executed(plans: Sequence[Plan], lanes: int) -> list[Outcome]:
-    """What came of all plans, in their order. Called with the environment of the kernels."""
-    if lanes > 1:
-        with _environment(FU_JOBS=str(default_jobs() // lanes)):
-            outcomes = execute_together(plans, lanes)
-            for outcome in outcomes:
-                _tell(outcome)
-        return outcomes
-    outcomes = []
-    for each in plans:
-        outcomes.append(execute(each))
-        _tell(outcomes[-1])
-    return outcomes
-
-
-def _tell(outcome: Outcome) -> None:
+def _tell(outcome: Outcome) -> Outcome:
+    """Name a failure at once: the others may take hours."""
     if outcome.failure:
         print(f"error: {outcome.plan.notebook.name}, {outcome.failure}", file=sys.stderr)
+    return outcome
 
 
 def _show_plan(each: Plan, stages: Sequence[Planned], options: argparse.Namespace) -> None:

@@ -345,6 +345,17 @@ def test_short_notebooks_run_two_at_a_time_and_are_told_in_their_order(two, caps
     assert (two / "runs/executed/quick/01_one.ipynb").exists()
 
 
+def test_lines_are_kept_and_what_is_written_over_is_not():
+    said = [
+        "bar: 1\rbar",
+        ": 2\x1b[A\rbar: 3[IPKernelApp] ERROR | KeyboardInterrupt caught in kernel.\n",
+        "\nwarning\nbar",
+    ]
+    pieces = list(lanes._pieces(said))
+    assert [text for text, stays in pieces if stays] == ["bar: 3", "warning"]
+    assert [text for text, stays in pieces if not stays] == ["bar: 1", "bar", "bar: 2", "bar: 3", "bar"]
+
+
 def test_what_took_longest_begins_first_and_a_dead_child_fails_its_notebook_alone(two, capsys, monkeypatch):
     clock = two / "figures" / "quick" / "two" / "clock.jsonl"
     clock.parent.mkdir(parents=True)
@@ -369,15 +380,20 @@ def test_lanes_are_for_short_profiles_and_several_notebooks_with_a_core_each(lab
     lab(paper="two", number=2)
     plans = [notebooks.plan(name, "quick", {}) for name in ("one", "two")]
 
-    def lanes_of(plans, *arguments, jobs="2"):
-        monkeypatch.setenv("FU_JOBS", jobs)
-        return reproduce._lanes(plans, reproduce._parser().parse_args(arguments))
+    def lanes_of(plans, *arguments, jobs=2):
+        return reproduce._lanes(plans, reproduce._parser().parse_args(arguments), jobs)
 
     assert lanes_of(plans) == 2
-    assert lanes_of(plans[:1]) == lanes_of(plans, jobs="1") == lanes_of(plans, "--profile", "laptop") == 1
+    assert lanes_of(plans[:1]) == lanes_of(plans, jobs=1) == lanes_of(plans, "--profile", "laptop") == 1
     assert lanes_of(plans, "--profile", "laptop", "--figures-only") == 2
     monkeypatch.setenv("FU_BACKEND", "dask")
     assert lanes_of(plans) == 1
+
+
+def test_jobs_that_are_no_number_are_named_before_anything_runs(lab, capsys, monkeypatch):
+    lab()
+    monkeypatch.setenv("FU_JOBS", "many")
+    assert "FU_JOBS must be a whole number >= 1, got 'many'" in wrong(capsys)
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
