@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -164,7 +165,7 @@ class _Screen:
             tqdm.write(said, file=sys.stderr)
             self.told = time.monotonic()
         elif self.line is not None:
-            self.line.set_description_str(said)
+            self.line.set_description_str(said[: shutil.get_terminal_size().columns - 1])  # one row each, or they mix
 
     def close(self) -> None:
         """Leave nothing behind."""

@@ -1,6 +1,8 @@
 """The notebook runner: what is wrong is named before anything runs, and a failing cell is one clear line."""
 
+import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -354,6 +356,22 @@ def test_lines_are_kept_and_what_is_written_over_is_not():
     pieces = list(lanes._pieces(said))
     assert [text for text, stays in pieces if stays] == ["bar: 3", "warning"]
     assert [text for text, stays in pieces if not stays] == ["bar: 1", "bar", "bar: 2", "bar: 3", "bar"]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_lane_has_one_row_of_a_terminal_and_a_log_what_stays(terminal, monkeypatch):
+    shown = io.StringIO()
+    shown.isatty = lambda: terminal
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setenv("COLUMNS", "20")
+    screen = lanes._Screen(0)
+    screen.show("01_toy", "a bar that is wider than twenty", stays=False)
+    screen.show("01_toy", "the end", stays=True)
+    screen.close()
+    rows = [row.strip() for row in re.split(r"[\r\n]", shown.getvalue())]
+    assert ("01_toy: a bar that" in rows) is terminal
+    assert "01_toy: the end" in rows
+    assert max(map(len, rows)) < 20
 
 
 def test_what_took_longest_begins_first_and_a_dead_child_fails_its_notebook_alone(two, capsys, monkeypatch):
