@@ -61,6 +61,7 @@ def execute_together(
             if stopped.is_set():  # just now
                 lane.interrupt()
             found[each.notebook] = tell(lane.outcome())
+            screen.wipe()
 
     screens = [_Screen(k) for k in range(min(lanes, len(plans)))]
     threads = [threading.Thread(target=drive, args=(screen,), daemon=True) for screen in screens]
@@ -160,12 +161,17 @@ class _Screen:
 
     def show(self, name: str, text: str, stays: bool) -> None:
         """`text` of the notebook `name`."""
-        said = f"{name}: {text}"
+        said = text if text.startswith(name) else f"{name}: {text}"
         if stays or (self.line is None and time.monotonic() - self.told >= PULSE):
             tqdm.write(said, file=sys.stderr)
             self.told = time.monotonic()
         elif self.line is not None:
             self.line.set_description_str(said[: shutil.get_terminal_size().columns - 1])  # one row each, or they mix
+
+    def wipe(self) -> None:
+        """Forget a notebook that has ended."""
+        if self.line is not None:
+            self.line.set_description_str("")
 
     def close(self) -> None:
         """Leave nothing behind."""

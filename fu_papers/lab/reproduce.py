@@ -111,7 +111,7 @@ def _lanes(plans: Sequence[Plan], options: argparse.Namespace, jobs: int) -> int
 def _tell(outcome: Outcome) -> Outcome:
     """Name a failure at once: the others may take hours."""
     if outcome.failure:
-        print(f"error: {outcome.plan.notebook.name}, {outcome.failure}", file=sys.stderr)
+        tqdm.write(f"error: {outcome.plan.notebook.name}, {outcome.failure}", file=sys.stderr)
     return outcome
 
 
