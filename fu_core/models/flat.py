@@ -69,7 +69,6 @@ class FlatModel:
         self.d = sum(self.sizes)
         self._slots = _slots(self.module)
         self._buffers: dict[tuple[torch.dtype, torch.device], dict[str, Tensor]] = {}
-        self._before: dict[tuple[torch.dtype, torch.device], nn.Module] = {}
 
     def init(self, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Fresh parameters (d,): the modules' own initialisers, drawn from `seed` alone."""
@@ -233,12 +232,12 @@ class FlatModel:
     @torch.no_grad()
     def features(self, x: Tensor, like: Tensor) -> Tensor:
         """What `dense_tail` sees of `x` (n, ...), in the dtype of `like`; `x` itself if nothing comes before."""
-        if not self._parts[0]:
+        layers, _ = self._parts
+        if not layers:
             return x
-        kind = (like.dtype, like.device)
-        if kind not in self._before:
-            self._before[kind] = copy.deepcopy(nn.Sequential(*self._parts[0])).to(like.device, like.dtype)
-        return torch.cat([self._before[kind](part) for part in x.split(1000)])
+        before, constants = nn.Sequential(*layers), self._constants(like)
+        with _holding([slot for slot in self._slots if slot[0] in constants], constants):
+            return torch.cat([before(part) for part in x.split(1000)])
 
     def _constants(self, w: Tensor) -> dict[str, Tensor]:
         """The module's buffers (normalisation constants) in the dtype and on the device of `w`."""
