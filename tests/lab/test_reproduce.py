@@ -315,7 +315,7 @@ def test_a_failing_cell_is_named_its_output_kept_and_the_others_run(lab, capsys)
 
 @pytest.fixture
 def two(lab, monkeypatch):
-    """The repository of `lab` with two notebooks that run at the same time, and a guide."""
+    """The repository of `lab` with two notebooks that run at the same time."""
     meet = (
         "import os, pathlib, time\n"
         "pathlib.Path({mine!r}).touch()\n"
