@@ -20,9 +20,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from queue import SimpleQueue
 from select import select
 from typing import IO, cast
 
@@ -45,43 +47,38 @@ def execute_together(
 
     tell: what to do with an outcome as soon as it is there.
     """
-    waiting = sorted(plans, key=_seconds, reverse=True)
-    found: dict[Path, Outcome] = {}
+    screens: SimpleQueue[_Screen] = SimpleQueue()
+    for row in range(lanes):
+        screens.put(_Screen(row))
     running: list[_Lane] = []
     stopped = threading.Event()
 
-    def drive(screen: _Screen) -> None:
-        while waiting:
-            try:
-                each = waiting.pop(0)
-            except IndexError:  # another lane was faster
-                return
-            lane = _Lane(each, screen)
-            running.append(lane)
-            if stopped.is_set():  # just now
-                lane.interrupt()
-            found[each.notebook] = tell(lane.outcome())
-            screen.wipe()
-
-    screens = [_Screen(k) for k in range(min(lanes, len(plans)))]
-    threads = [threading.Thread(target=drive, args=(screen,), daemon=True) for screen in screens]
-    for thread in threads:
-        thread.start()
-    try:
-        for thread in threads:
-            thread.join()
-    except KeyboardInterrupt:
-        waiting.clear()
-        stopped.set()
-        for lane in running:
+    def run(plan: Plan) -> Outcome:
+        screen = screens.get()
+        lane = _Lane(plan, screen)
+        running.append(lane)
+        if stopped.is_set():  # just now
             lane.interrupt()
-        for thread in threads:
-            thread.join()
-        raise
+        outcome = tell(lane.outcome())
+        screen.wipe()
+        screens.put(screen)
+        return outcome
+
+    try:
+        with ThreadPoolExecutor(lanes) as pool:
+            futures = {plan.notebook: pool.submit(run, plan) for plan in sorted(plans, key=_seconds, reverse=True)}
+            try:
+                wait(futures.values())
+            except KeyboardInterrupt:
+                stopped.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                for lane in running:
+                    lane.interrupt()
+                raise
     finally:
-        for screen in screens:
-            screen.close()
-    return [found[each.notebook] for each in plans]
+        while not screens.empty():
+            screens.get().close()
+    return [futures[plan.notebook].result() for plan in plans]
 
 
 def _seconds(plan: Plan) -> float:
