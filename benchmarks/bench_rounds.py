@@ -10,7 +10,8 @@ does nothing but train: no evaluation between rounds.
 seconds per round   the median over the repetitions, of a block of rounds each; the first two rounds are not among them.
                     Two trainings at the same time count together: what a grid of runs gains from JOBS=2
 faster than plain   the plain loop's seconds over its own: the median of the repetitions' ratios
-fu_core faster      its seconds over those of `fu_core auto` on as many cores, whichever way of ours to use two is best
+fu_core faster      its seconds over those of `fu_core auto` on as many cores, whichever way of ours to use two is best;
+                    float32 against float32, and bf16 has rows of its own
 start-up            from the start of the process to the end of its first round, less the median round: exact to what
                     rounds differ by
 peak MiB            resident memory of all its processes during a round, see `Team.peak`
@@ -127,6 +128,7 @@ def tabulate(
             "trainings": contestant.trainings,
             "threads": contestant.threads,
             "cores": contestant.cores,
+            "precision": contestant.precision,
         }
         if not contestant.missing:
             result = results[contestant.name]
@@ -167,7 +169,7 @@ def measure(workload: Workload, everybody: Sequence[Contestant], repetitions: in
 
 
 def _is_auto(contestant: Contestant) -> bool:
-    return contestant.framework == "fu_core" and contestant.arguments == ("auto",)
+    return (contestant.framework, contestant.arguments, contestant.precision) == ("fu_core", ("auto",), "float32")
 
 
 def _fastest(results: Sequence[Result]) -> Result:
@@ -183,7 +185,9 @@ def verdicts(table: pd.DataFrame) -> list[str]:
     """Which of our aims are reached, a line each; a framework counts with the setting that is best against ours."""
     lines = []
     for (workload, framework), aim in TARGETS.items():
-        rivals = table[(table["workload"] == workload) & (table["framework"] == framework)]
+        rivals = table[
+            (table["workload"] == workload) & (table["framework"] == framework) & (table["precision"] == "float32")
+        ]
         least = rivals["fu_core faster, x"].min()
         if least == least:  # measured at all
             lines.append(f"{workload}: {least:.2f} times as fast as {framework} (aim: {aim}): {_word(least >= aim)}")

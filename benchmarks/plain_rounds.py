@@ -1,11 +1,12 @@
 """Federated averaging as one would write it without a library: one module, torch.optim, state dicts.
 
-python benchmarks/plain_rounds.py FOLDER SEED    # takes orders, see turns.py
+python benchmarks/plain_rounds.py FOLDER SEED    # takes orders, see turns.py; FU_PRECISION=bf16 as in fu_core
 """
 
 from __future__ import annotations
 
 import copy
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +22,9 @@ def train(net: nn.Module, x: Tensor, y: Tensor, batches: Sequence[Tensor], lr: f
     optimiser = torch.optim.SGD(net.parameters(), lr=lr)
     for b in batches:
         optimiser.zero_grad()
-        F.cross_entropy(net(x[b]), y[b]).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=os.environ.get("FU_PRECISION") == "bf16"):
+            loss = F.cross_entropy(net(x[b]), y[b])
+        loss.backward()
         optimiser.step()
 
 

@@ -63,6 +63,7 @@ class Contestant:
     threads: int = 1  # of torch, in every process
     cores: int = 1  # that it is meant to use
     packages: tuple[str, ...] = ()  # have to be installed
+    precision: str = "float32"  # or bf16, see fu_core.precision
 
     @property
     def missing(self) -> list[str]:
@@ -79,10 +80,11 @@ class Contestant:
         return [self.python, str(HERE / f"{self.framework}_rounds.py"), str(folder), str(seed), *self.arguments]
 
     def environment(self) -> dict[str, str]:
-        """Fixed threads, the CPU alone, nothing sent to anybody, and for pfl its packages."""
+        """Fixed threads and precision, the CPU alone, nothing sent to anybody, and for pfl its packages."""
         fixed = {
             "OMP_NUM_THREADS": str(self.threads),
             "MKL_NUM_THREADS": str(self.threads),
+            "FU_PRECISION": self.precision,
             "CUDA_VISIBLE_DEVICES": "",
             "PFL_PYTORCH_DEVICE": "cpu",
             "FLWR_TELEMETRY_ENABLED": "0",
@@ -100,7 +102,8 @@ def contestants(cores: int) -> list[Contestant]:
     """Everybody on one core and, with `cores` of 2, on both.
 
     One training uses two cores by torch's threads, or in Flower by two clients at a time. Two independent trainings
-    are what JOBS=2 makes of a grid of runs: half of them in each of two processes, with a thread each.
+    are what JOBS=2 makes of a grid of runs: half of them in each of two processes, with a thread each. In bf16 ours,
+    and the plain loop, since that is open to everybody.
     """
     pfl, flower, blazefl = ("pfl",), ("flwr", "ray"), ("blazefl",)
     on_one = [
@@ -108,6 +111,8 @@ def contestants(cores: int) -> list[Contestant]:
         Contestant("fu_core loop", "fu_core", ("loop",)),
         Contestant("fu_core vmap", "fu_core", ("vmap",)),
         Contestant("fu_core auto", "fu_core", ("auto",)),
+        Contestant("plain PyTorch loop, bf16", "plain", precision="bf16"),
+        Contestant("fu_core auto, bf16", "fu_core", ("auto",), precision="bf16"),
         Contestant("pfl", "pfl", packages=pfl),
         Contestant("BlazeFL, one thread", "blazefl", ("single",), packages=blazefl),
     ]
@@ -118,6 +123,7 @@ def contestants(cores: int) -> list[Contestant]:
         Contestant("plain PyTorch loop, 2 threads", "plain", threads=2, cores=2),
         Contestant("fu_core auto, 2 threads", "fu_core", ("auto",), threads=2, cores=2),
         Contestant("fu_core auto, 2 trainings (JOBS=2)", "fu_core", ("auto",), trainings=2, cores=2),
+        Contestant("fu_core auto, bf16, 2 trainings", "fu_core", ("auto",), trainings=2, cores=2, precision="bf16"),
         Contestant("pfl, 2 threads", "pfl", threads=2, cores=2, packages=pfl),
         Contestant("Flower, 1 client at a time, 2 threads", "flower", ("2", "1"), threads=2, cores=2, packages=flower),
         Contestant("Flower, 2 clients at a time", "flower", ("2", "2"), cores=2, packages=flower),

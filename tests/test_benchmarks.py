@@ -12,6 +12,7 @@ from fu_core.errors import DataUnavailable
 from fu_core.federation import Federation
 from fu_core.federation.local import ClientOpt, batches
 from fu_core.models import build
+from fu_core.precision import PRECISIONS
 from fu_core.request import Deletion
 from fu_papers.lab.paths import ROOT
 
@@ -20,6 +21,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))  # its files are scripts, which fin
 import bench_certified
 import bench_crowds
 import bench_curvature
+import bench_precision
 import bench_rounds
 import bench_steps
 import bench_unlearning
@@ -270,6 +272,26 @@ def test_requests_solved_together_take_the_same_steps_for_less():
     assert fine["largest relative difference"] < 0.01 < rough["largest relative difference"]
     for row in (rough, fine):
         assert 10 <= row["products, together"] < row["products, one by one"] / 2
+
+
+def test_bf16_is_another_training_of_which_the_table_tells_what_seeds_differ_by(monkeypatch):
+    monkeypatch.setenv("FU_PRECISION", "float32")
+    work = Workload("tiny", "digits", "simple_cnn", clients=2, samples=200, per_round=2, batch_size=8, block=1)
+    exact, rounded = ([bench_precision.trained(work, load("digits"), 8, s, p) for s in (0, 1)] for p in PRECISIONS)
+    assert min(exact) > 30
+    row = bench_precision.compared(work, 8, exact, rounded)
+    assert row["bf16 - float32"] == pytest.approx(row["bf16"] - row["float32"])
+    assert row["from"] <= row["bf16 - float32"] <= row["to"]
+    assert row["two seeds' difference in float32"] == abs(exact[0] - exact[1])
+
+
+def test_bf16_has_rows_of_its_own_and_is_in_nobodys_ratio():
+    named = {c.name: c for c in contestants(cores=2)}
+    assert named["fu_core auto, bf16"].environment()["FU_PRECISION"] == "bf16"
+    assert PLAIN.environment()["FU_PRECISION"] == "float32"
+    assert [c.name for c in named.values() if bench_rounds._is_auto(c)] == [
+        "fu_core auto", "fu_core auto, 2 threads", "fu_core auto, 2 trainings (JOBS=2)"
+    ]  # fmt: skip
 
 
 def test_a_step_takes_longer_than_its_convolutions():

@@ -311,12 +311,17 @@ def soft_dice_loss(outputs: Tensor, masks: Tensor) -> Tensor:
 
 
 class GroupNorm(nn.GroupNorm):
-    """torch's, whose gradient takes 15 times as long in `arrange`'s order where groups have few channels: not here."""
+    """torch's, but for its gradient in `arrange`'s order where groups have few channels: that takes 15 times as long
+    below 8, and 4 times in bf16 below 16."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """As torch's."""
-        narrow = self.num_channels // self.num_groups < 8 and x.dim() == 4 and x.device.type == "cpu"
-        if not (narrow and x.stride(1) == 1 and torch.is_grad_enabled()):
+        """As torch's; bf16 is rounded once more often where it is computed in float32."""
+        width = self.num_channels // self.num_groups
+        if not (x.dim() == 4 and x.device.type == "cpu" and x.stride(1) == 1 and torch.is_grad_enabled()):
+            return super().forward(x)
+        if x.dtype == torch.bfloat16 and width < 16:
+            return self.forward(x.float()).to(x.dtype)
+        if width >= 8:
             return super().forward(x)
         y = super().forward(x.contiguous())
         return y.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)  # back in the order that it came in

@@ -195,6 +195,21 @@ def test_our_group_norm_is_that_of_torch_in_any_order_and_keeps_it(channels):
             torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize("channels", [8, 16, 32])  # 4, 8 and 16 a group: computed in three ways
+def test_our_group_norm_in_bf16_is_torchs_but_for_rounding(channels):
+    x = torch.rand(3, channels, 6, 6, generator=torch.Generator().manual_seed(0)).bfloat16()
+    leaf = x.clone(memory_format=torch.channels_last).requires_grad_()
+    exact = x.float().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        y = flat.GroupNorm(2, channels)(leaf)
+    assert y.dtype == torch.bfloat16
+    assert y.stride() == leaf.stride()
+    wanted = nn.GroupNorm(2, channels)(exact)
+    torch.testing.assert_close(y.float(), wanted, rtol=0.01, atol=0.02)
+    found, g = (torch.autograd.grad((v**2).sum() + v[0].sum(), z)[0] for v, z in ((y.float(), leaf), (wanted, exact)))
+    torch.testing.assert_close(found.float(), g, rtol=0.05, atol=0.2)
+
+
 def test_gradients_of_single_samples_pass_through_a_narrow_norm():
     net = FlatModel(nn.Sequential(nn.Conv2d(1, 8, 3), flat.GroupNorm(2, 8), nn.Flatten(), nn.Linear(288, 3)))
     x, y, w = torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 2, 0]), net.init(0)
