@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from turns import Task
 from fu_core.data import Dataset, load
 from fu_core.errors import DataUnavailable
 from fu_core.models import FlatModel, build
+from fu_core.models.flat import GroupNorm
 
 SHAPES = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32)}  # of what is generated where a data set is missing
 
@@ -65,8 +67,8 @@ def load_or_generate(workload: Workload) -> Dataset:
 def prepare(workload: Workload, data: Dataset, folder: Path) -> FlatModel:
     """Write the workload's files into `folder`; the model, with which trained vectors can be evaluated.
 
-    task.pt holds what a `Task` is; module.pt the net as it is; net.pt the same net traced, which needs nothing
-    but torch: other frameworks are not to wait for our imports, nor to hold them in memory.
+    task.pt holds what a `Task` is; module.pt the net as it is; net.pt the same net of torch's own layers, traced, which
+    needs nothing but torch: other frameworks are not to wait for our imports, nor to hold them in memory.
     """
     held = workload.clients * workload.samples
     if held > len(data.y_train):
@@ -85,5 +87,14 @@ def prepare(workload: Workload, data: Dataset, folder: Path) -> FlatModel:
     )
     task.write(folder)
     torch.save(model.module, folder / "module.pt")
-    torch.save(torch.fx.symbolic_trace(model.module), folder / "net.pt")
+    torch.save(torch.fx.symbolic_trace(_of_torch(model.module)), folder / "net.pt")
     return model
+
+
+def _of_torch(module: nn.Module) -> nn.Module:
+    """A copy without our own norms, which know how torch's are fastest."""
+    net = copy.deepcopy(module)
+    for part in net.modules():
+        if isinstance(part, GroupNorm):
+            part.__class__ = nn.GroupNorm
+    return net

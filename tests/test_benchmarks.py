@@ -6,6 +6,7 @@ import pandas as pd
 import psutil
 import pytest
 import torch
+from torch import nn
 
 from fu_core.data import load
 from fu_core.errors import DataUnavailable
@@ -272,6 +273,15 @@ def test_requests_solved_together_take_the_same_steps_for_less():
     assert fine["largest relative difference"] < 0.01 < rough["largest relative difference"]
     for row in (rough, fine):
         assert 10 <= row["products, together"] < row["products, one by one"] / 2
+
+
+def test_rivals_train_a_net_of_torchs_own_layers(tmp_path):
+    work = Workload("tiny", "digits", "small_resnet", clients=2, samples=10, per_round=1, batch_size=5, block=1)
+    model = prepare(work, load("digits"), tmp_path)
+    net = torch.load(tmp_path / "net.pt", weights_only=False)
+    assert {type(part) for part in net.modules() if isinstance(part, nn.GroupNorm)} == {nn.GroupNorm}
+    x = load("digits").x_test[:4]
+    assert torch.allclose(net(x), model.module(x), atol=1e-5)
 
 
 def test_bf16_is_another_training_of_which_the_table_tells_what_seeds_differ_by(monkeypatch):
