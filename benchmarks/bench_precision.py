@@ -1,6 +1,6 @@
 """bf16 in place of float32: does what is learned stay within what seeds differ by?
 
-    FU_DATA=... python benchmarks/bench_precision.py      # 20 minutes: writes benchmarks/precision.csv
+    FU_DATA=... python benchmarks/bench_precision.py      # ten minutes: writes benchmarks/precision.csv
 
 Every net is trained from the same weights on the same batches in both precisions, once per seed, and tested on all test
 images in float32. Beside the difference of a pair stands what two seeds in float32 differ by. How long a round takes in
@@ -33,8 +33,8 @@ from fu_papers.lab.jobs import default_jobs
 from fu_papers.lab.provenance import machine
 
 OUT = Path(__file__).resolve().parent / "precision.csv"
-ROUNDS = {"cnn": 10, "resnet": 60}  # of WORKLOADS
-SEEDS = range(5)
+ROUNDS = {"cnn": 10, "resnet": 30}  # of WORKLOADS
+SEEDS = range(4)
 
 
 def main() -> None:

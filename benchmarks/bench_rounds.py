@@ -1,6 +1,6 @@
 """Seconds, memory and start-up of federated rounds: ours, a plain PyTorch loop, Flower, pfl-research and BlazeFL.
 
-    make bench                                          # writes benchmarks/rounds.csv
+    make bench                                          # half an hour: writes benchmarks/rounds.csv
     python benchmarks/bench_rounds.py --quick           # fewer repetitions
     python benchmarks/bench_rounds.py --only softmax --without flower pfl --out look.csv
 
@@ -50,6 +50,7 @@ from fu_papers.lab.jobs import default_jobs
 from fu_papers.lab.provenance import MIB, machine
 
 OUT = Path(__file__).resolve().parent / "rounds.csv"
+USUAL = ("softmax", "cnn", "resnet")  # of WORKLOADS; the others have files of their own
 REPETITIONS, QUICK = 7, 3
 WARM_UP = 2  # rounds before the repetitions: one ends the start, memory is sampled during the other
 OPTIONAL = ("flower", "pfl", "blazefl")
@@ -215,24 +216,33 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print the table, write the CSV."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} repetitions instead of {REPETITIONS}")
-    parser.add_argument("--only", metavar="WORKLOAD", help=f"one of {', '.join(WORKLOADS)}")
+    parser.add_argument(
+        "--only", nargs="+", metavar="WORKLOAD", default=USUAL,
+        help=f"of {', '.join(WORKLOADS)}; without it {', '.join(USUAL)}",
+    )  # fmt: skip
     parser.add_argument("--without", nargs="+", choices=OPTIONAL, default=[], help="frameworks to leave out")
     parser.add_argument("--out", type=Path, default=OUT)
     options = parser.parse_args(arguments)
-    if options.only is not None:
+    for name in options.only:
         try:
-            check_choice("--only", options.only, WORKLOADS)
+            check_choice("--only", name, WORKLOADS)
         except ValueError as error:
             parser.error(str(error))
     repetitions = QUICK if options.quick else REPETITIONS
     everybody = [c for c in contestants(cores=min(2, default_jobs())) if c.framework not in options.without]
-    chosen = [workload for name, workload in WORKLOADS.items() if options.only in (None, name)]
-    tables, sources = zip(*(measure(workload, everybody, repetitions) for workload in chosen), strict=True)
-    table = pd.concat(tables)
-    told = provenance([f"{w.name}: {source}" for w, source in zip(chosen, sources, strict=True)], repetitions)
-    options.out.write_text(told + table.to_csv(index=False, float_format="%.4g", lineterminator="\n"), encoding="utf-8")
-    print(told + table[SHOWN].to_string(index=False, float_format="%.3g"))
-    print("\n".join(verdicts(table)))
+    chosen = [WORKLOADS[name] for name in options.only]
+    tables: list[pd.DataFrame] = []
+    sources: list[str] = []
+    for workload in chosen:
+        table, source = measure(workload, everybody, repetitions)
+        tables.append(table)
+        sources.append(f"{workload.name}: {source}")
+        told = provenance(sources, repetitions)  # written after each, since a quarter of an hour is not to be lost
+        csv = pd.concat(tables).to_csv(index=False, float_format="%.4g", lineterminator="\n")
+        options.out.write_text(told + csv, encoding="utf-8")
+    whole = pd.concat(tables)
+    print(told + whole[SHOWN].to_string(index=False, float_format="%.3g"))
+    print("\n".join(verdicts(whole)))
 
 
 if __name__ == "__main__":

@@ -166,8 +166,9 @@ def _as_features(model: FlatModel, w: Tensor, pool: Pool) -> Pool:
 def _train_loop(f: Federation, w: Tensor, ids: list[int], seeds: Sequence[int], round: int) -> Tensor:
     deltas = torch.empty((len(ids), f.model.d), dtype=w.dtype, device=w.device)
     starts = w.expand(len(ids), -1)  # (K, d), whether they share one or not
+    of = {seed: f if seed == f.seed else f.having(seed=seed) for seed in seeds}  # making one looks at every client
     for start, delta, i, seed in zip(starts, deltas, ids, seeds, strict=True):
-        torch.sub(train_client(f.having(seed=seed), start, i, round), start, out=delta)  # Delta_i = w_i - w
+        torch.sub(train_client(of[seed], start, i, round), start, out=delta)  # Delta_i = w_i - w
     return deltas
 
 

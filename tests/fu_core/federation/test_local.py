@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fu_core.errors import InvalidRequest, NumericalFailure, UnsupportedModel
-from fu_core.federation import together
+from fu_core.federation import federation, together
 from fu_core.federation.augment import augment
 from fu_core.federation.federation import Federation
 from fu_core.federation.local import ClientOpt, batches, train_client
@@ -345,6 +345,13 @@ def test_epochs_may_not_be_infinite():
 def test_a_client_without_samples_is_named():
     with pytest.raises(InvalidRequest, match="client 3 holds no samples to train on \\(round 7\\)"):
         batches(0, ClientOpt(), seed=0, round=7, client=3)
+
+
+def test_a_round_one_by_one_looks_at_every_client_once_at_most(images, monkeypatch):
+    f, seen = images.having(how="loop"), []
+    monkeypatch.setattr(federation, "_by_id", lambda clients: seen.append(len(clients)) or clients)
+    train_round(f, f.model.init(0), 1)
+    assert not seen  # nobody's training makes, and thereby checks, the whole federation again
 
 
 @pytest.mark.parametrize("how", ["loop", "vmap"])
