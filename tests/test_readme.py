@@ -30,20 +30,22 @@ def test_the_tally_is_that_of_the_claims_files():
 
 
 def test_the_speed_table_is_that_of_the_benchmark():
-    """Per framework: its best setting on one core, in brackets on two."""
+    """Per framework and precision: its best setting on one core, in brackets on two."""
     measured = pd.read_csv(ROOT / "benchmarks" / "rounds.csv", comment="#")
     speed = (ROOT / "docs" / "speed.md").read_text("utf-8")
 
-    def cell(workload, framework):
-        rows = measured[(measured.workload == workload) & (measured.framework == framework)]
-        one, two = (rows.loc[rows.cores == n, "seconds per round"].min() for n in (1, 2))
-        bold = "**" if framework == "fu_core" else ""
-        return f"({two:.3g})" if pd.isna(one) else f"{bold}{one:.3g}{bold} ({two:.3g})"
+    def cell(workload, framework, precision="float32"):
+        of = (measured.workload == workload) & (measured.framework == framework) & (measured.precision == precision)
+        one, two = (measured.loc[of & (measured.cores == n), "seconds per round"].min() for n in (1, 2))
+        bold = "**" if (framework, precision) == ("fu_core", "float32") else ""
+        return " ".join(
+            shown for shown, there in ((f"{bold}{one:.3g}{bold}", one), (f"({two:.3g})", two)) if pd.notna(there)
+        )
 
     for workload in measured.workload.unique():
         [row] = re.findall(rf"^\| {workload}:[^|]*\|(.*)\|$", speed, re.MULTILINE)
-        frameworks = ("fu_core", "plain", "flower", "pfl")
-        assert [text.strip() for text in row.split("|")] == [cell(workload, name) for name in frameworks]
+        columns = [("fu_core",), ("plain",), ("flower",), ("pfl",), ("fu_core", "bf16"), ("plain", "bf16")]
+        assert [text.strip() for text in row.split("|")] == [cell(workload, *column) for column in columns]
 
 
 def test_every_file_and_folder_it_links_to_exists():
