@@ -610,6 +610,13 @@ def test_table_9_warns_where_two_retrainings_are_farther_in_kl_than_doing_nothin
         assert (f"{AGAIN}'s KL ({kl:.3f}) is not smaller than Original's" in caption) == warns
 
 
+def test_tables_of_the_main_setting_say_which_row_is_the_floor_of_kl():
+    again = RUNS.method == AGAIN
+    for kl, says in ((0.001, False), (5.0, True)):
+        caption = tables.warned_of("Table 1", E, RUNS.assign(kl_forget=RUNS.kl_forget.mask(again, kl)), "main")
+        assert (f"its KL on the forgotten ({kl:.3f}) is no less than doing nothing's" in caption) == says
+
+
 def test_both_floors_are_rows_where_they_have_been_run():
     """And none where nobody has retrained from the same weights."""
     same = results.shown(SAME_START)
