@@ -222,6 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )  # fmt: skip
     parser.add_argument("--without", nargs="+", choices=OPTIONAL, default=[], help="frameworks to leave out")
     parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--alone", nargs="+", metavar="IMPLEMENTATION", help="these alone, where memory is short")
     options = parser.parse_args(arguments)
     for name in options.only:
         try:
@@ -230,6 +231,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
             parser.error(str(error))
     repetitions = QUICK if options.quick else REPETITIONS
     everybody = [c for c in contestants(cores=min(2, default_jobs())) if c.framework not in options.without]
+    for name in options.alone or ():
+        try:
+            check_choice("--alone", name, [c.name for c in everybody])
+        except ValueError as error:
+            parser.error(str(error))
+    if options.alone is not None:
+        everybody = [c for c in everybody if c.name in {PLAIN.name, *options.alone}]
     chosen = [WORKLOADS[name] for name in options.only]
     tables: list[pd.DataFrame] = []
     sources: list[str] = []

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from fu_papers.lab.provenance import MIB
+from fu_papers.lab.reproduce import KEPT
 
 HERE = Path(__file__).resolve().parent
 PACKAGES = HERE / ".packages"  # pfl and what it needs, see requirements.txt: only its own process looks there
@@ -80,7 +81,7 @@ class Contestant:
         return [self.python, str(HERE / f"{self.framework}_rounds.py"), str(folder), str(seed), *self.arguments]
 
     def environment(self) -> dict[str, str]:
-        """Fixed threads and precision, the CPU alone, nothing sent to anybody, and for pfl its packages."""
+        """Fixed threads and precision, no accelerator, freed memory kept, nothing sent to anybody, pfl its packages."""
         fixed = {
             "OMP_NUM_THREADS": str(self.threads),
             "MKL_NUM_THREADS": str(self.threads),
@@ -92,7 +93,7 @@ class Contestant:
         }
         elsewhere = {"pfl": PACKAGES, "blazefl": HERE.parent}  # whose modules its interpreter does not have
         found = elsewhere.get(self.framework)
-        return os.environ | fixed | ({"PYTHONPATH": str(found)} if found else {})
+        return os.environ | fixed | KEPT | ({"PYTHONPATH": str(found)} if found else {})
 
 
 PLAIN = Contestant("plain PyTorch loop", "plain")

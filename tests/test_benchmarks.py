@@ -16,6 +16,7 @@ from fu_core.models import build
 from fu_core.precision import PRECISIONS
 from fu_core.request import Deletion
 from fu_papers.lab.paths import ROOT
+from fu_papers.lab.reproduce import KEPT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))  # its files are scripts, which find each other by their folder
 
@@ -158,6 +159,20 @@ def test_an_unknown_workload_is_one_clear_error(capsys):
     assert message.count("error:") == 1
     known = "'softmax', 'cnn', 'resnet', 'lenet', 'resnet18'"
     assert f"--only must be one of {known}, got 'resnets'; did you mean 'resnet'?" in message
+
+
+def test_where_memory_is_short_some_are_measured_alone_with_the_plain_loop(table, tmp_path, monkeypatch, capsys):
+    called = []
+    monkeypatch.setattr(bench_rounds, "measure", lambda _, everybody, n: called.append(everybody) or (table, "Digits"))
+    bench_rounds.main(["--only", "cnn", "--alone", "fu_core auto", "--out", str(tmp_path / "rounds.csv")])
+    assert [[c.name for c in everybody] for everybody in called] == [[PLAIN.name, "fu_core auto"]]
+    with pytest.raises(SystemExit):
+        bench_rounds.main(["--alone", "fu_core autos"])
+    assert "--alone must be one of" in capsys.readouterr().err
+
+
+def test_everybodys_processes_keep_freed_memory():
+    assert all(KEPT.items() <= c.environment().items() for c in contestants(cores=2))
 
 
 def test_trainings_at_the_same_time_share_the_seconds_of_the_slower_one(tmp_path, monkeypatch):
