@@ -21,7 +21,7 @@ import torch
 from joblib import Parallel, delayed
 from scipy.stats import ttest_1samp
 from tqdm import tqdm
-from workloads import WORKLOADS, Workload, load_or_generate
+from workloads import WORKLOADS, Workload, held_by_clients, load_or_generate
 
 from fu_core.data import Dataset
 from fu_core.evaluation.accuracy import accuracy
@@ -62,10 +62,8 @@ def trained(workload: Workload, data: Dataset, rounds: int, seed: int, precision
     """Accuracy on the test images after so many rounds of all clients in that precision, in percent."""
     os.environ["FU_PRECISION"] = precision
     model = build(workload.model, data)
-    held = workload.clients * workload.samples
-    shape = (workload.clients, workload.samples)
-    own = zip(data.x_train[:held].unflatten(0, shape), data.y_train[:held].unflatten(0, shape), strict=True)
-    f = Federation(model, dict(enumerate(own)), ClientOpt(lr=workload.lr, batch_size=workload.batch_size), seed)
+    own = list(zip(*held_by_clients(workload, data), strict=True))
+    f = Federation(model, own, ClientOpt(lr=workload.lr, batch_size=workload.batch_size), seed)
     return accuracy(model, fedavg(f, model.init(seed), rounds), data.x_test, data.y_test)
 
 

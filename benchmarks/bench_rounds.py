@@ -1,6 +1,6 @@
 """Seconds, memory and start-up of federated rounds: ours, a plain PyTorch loop, Flower, pfl-research and BlazeFL.
 
-    make bench                                          # half an hour: writes benchmarks/rounds.csv
+    make bench                                          # twenty minutes: writes benchmarks/rounds.csv
     python benchmarks/bench_rounds.py --quick           # fewer repetitions
     python benchmarks/bench_rounds.py --only softmax --without flower pfl --out look.csv
 
@@ -224,18 +224,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--alone", nargs="+", metavar="IMPLEMENTATION", help="these alone, where memory is short")
     options = parser.parse_args(arguments)
-    for name in options.only:
-        try:
-            check_choice("--only", name, WORKLOADS)
-        except ValueError as error:
-            parser.error(str(error))
     repetitions = QUICK if options.quick else REPETITIONS
     everybody = [c for c in contestants(cores=min(2, default_jobs())) if c.framework not in options.without]
-    for name in options.alone or ():
-        try:
-            check_choice("--alone", name, [c.name for c in everybody])
-        except ValueError as error:
-            parser.error(str(error))
+    known = {"--only": (options.only, list(WORKLOADS)), "--alone": (options.alone or (), [c.name for c in everybody])}
+    try:
+        for option, (names, choices) in known.items():
+            for name in names:
+                check_choice(option, name, choices)
+    except ValueError as error:
+        parser.error(str(error))
     if options.alone is not None:
         everybody = [c for c in everybody if c.name in {PLAIN.name, *options.alone}]
     chosen = [WORKLOADS[name] for name in options.only]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from turns import Task
 
 from fu_core.data import Dataset, load
@@ -70,16 +70,13 @@ def prepare(workload: Workload, data: Dataset, folder: Path) -> FlatModel:
     task.pt holds what a `Task` is; module.pt the net as it is; net.pt the same net of torch's own layers, traced, which
     needs nothing but torch: other frameworks are not to wait for our imports, nor to hold them in memory.
     """
-    held = workload.clients * workload.samples
-    if held > len(data.y_train):
-        raise ValueError(f"{workload.name} needs {held} training samples, but {data.name} has {len(data.y_train)}")
+    x, y = held_by_clients(workload, data)
     model = build(workload.model, data)
     w = model.init(0)
     nn.utils.vector_to_parameters(w, model.module.parameters())
-    shape = (workload.clients, workload.samples)
     task = Task(
-        x=data.x_train[:held].unflatten(0, shape),
-        y=data.y_train[:held].unflatten(0, shape),
+        x=x,
+        y=y,
         w=w,
         per_round=workload.per_round,
         batch_size=workload.batch_size,
@@ -89,6 +86,14 @@ def prepare(workload: Workload, data: Dataset, folder: Path) -> FlatModel:
     torch.save(model.module, folder / "module.pt")
     torch.save(torch.fx.symbolic_trace(_of_torch(model.module)), folder / "net.pt")
     return model
+
+
+def held_by_clients(workload: Workload, data: Dataset) -> tuple[Tensor, Tensor]:
+    """What every client holds: x (clients, samples, ...) and y (clients, samples). ValueError where there is less."""
+    held, shape = workload.clients * workload.samples, (workload.clients, workload.samples)
+    if held > len(data.y_train):
+        raise ValueError(f"{workload.name} needs {held} training samples, but {data.name} has {len(data.y_train)}")
+    return data.x_train[:held].unflatten(0, shape), data.y_train[:held].unflatten(0, shape)
 
 
 def _of_torch(module: nn.Module) -> nn.Module:
