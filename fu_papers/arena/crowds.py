@@ -19,7 +19,7 @@ from matplotlib.lines import Line2D
 
 from fu_papers.arena.figures import CONTROLS, FARTHEST, LOWEST, look_of, place_line
 from fu_papers.arena.grid import Experiment
-from fu_papers.arena.results import NOTHING, check_controls, doing_nothing, of_runs, shown
+from fu_papers.arena.results import NOTHING, above_floor, check_controls, of_runs, shown
 from fu_papers.arena.show import source_of
 from fu_papers.arena.tables import interval
 from fu_papers.controls import AGAIN
@@ -58,14 +58,10 @@ def beside(frame: pd.DataFrame, large: pd.DataFrame) -> pd.DataFrame:
     here = frame.set_index(keys).loc[lambda f: f.index.isin(large.set_index(keys).index)].reset_index()
     for crowd in (here, large):
         check_controls(crowd)
-    both = _above(here).merge(_above(large), on=keys, suffixes=("", "_large"))
+    here, large = (crowd.assign(above=above_floor(crowd)) for crowd in (here, large))
+    both = here.merge(large, on=keys, suffixes=("", "_large"))
     finite = both[["left", "left_large"]].astype(float).apply(np.isfinite).all(axis=1)
     return both[finite].reset_index(drop=True)
-
-
-def _above(crowd: pd.DataFrame) -> pd.DataFrame:
-    excess = (crowd.klom_forget - crowd.floor).astype(float)
-    return crowd.assign(above=100 * excess / doing_nothing(crowd, excess))
 
 
 def agreement(both: pd.DataFrame) -> list[str]:

@@ -166,6 +166,12 @@ def doing_nothing(frame: pd.DataFrame, values: pd.Series, *, of_its_kind: bool =
     return known.reindex(pd.MultiIndex.from_tuples(own)).to_numpy(float)
 
 
+def above_floor(frame: pd.DataFrame) -> np.ndarray:
+    """KLoM above the floor in percent of doing nothing's, of each row: the scale of `left` without its logarithm."""
+    excess = (frame.klom_forget - frame.floor).astype(float)
+    return 100 * excess.to_numpy() / doing_nothing(frame, excess)
+
+
 def _where_relearning_tells(frame: pd.DataFrame) -> pd.DataFrame:
     """Without the numbers of learning again in places where its controls are wrong: doing nothing must know the data
     again sooner than Retrain, and random weights no sooner."""

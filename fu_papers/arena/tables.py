@@ -13,7 +13,8 @@ import torch
 from fu_core.evaluation.klom import floor, klom
 from fu_core.streams import stream
 from fu_core.unlearning.method import Method
-from fu_papers.arena.results import about, check_controls, shown
+from fu_papers.arena.results import NOTHING, about, above_floor, check_controls, shown
+from fu_papers.problems import Setting
 
 MEGABYTE = 1e6
 
@@ -121,6 +122,44 @@ def request_table(frame: pd.DataFrame, setting: str, request: str) -> pd.DataFra
             }
         )
     return pd.DataFrame(rows).fillna("–")
+
+
+def net_markdown(frame: pd.DataFrame, net: str) -> str:
+    """What is left in every place of one net, as a table for a page of text.
+
+    Rows: those who are nearer than doing nothing in most of the places where they have a result, and ordinary rounds,
+    the nearest in the mean first; above them how many floors doing nothing is away. Cells: `left` of
+    `results.compared` with its interval over models, and in brackets KLoM above the floor in percent of doing
+    nothing's, which is no logarithm. Last what is paid, in percent of Retrain's passes, from the cheapest place to the
+    dearest.
+    """
+    there = frame[frame.setting.str.split("/").str[2] == net].reset_index(drop=True)
+    places = list(dict.fromkeys(zip(there.setting, there.request, strict=True)))
+    there = there.assign(above=above_floor(there)).set_index(["setting", "request"])
+    of = {str(name): own for name, own in there.groupby("method")}
+    left = {name: own.left[np.isfinite(own.left)] for name, own in of.items()}
+    nearer = [name for name, values in left.items() if (values < 100).mean() > 0.5 or name == "Natural"]
+    floors = of[NOTHING].klom_forget / of[NOTHING].floor
+    lines = [
+        [
+            "what is left, %",
+            *(f"{request}: {Setting.parse(setting).title}" for setting, request in places),
+            "passes, %",
+        ],
+        ["---"] * (len(places) + 2),
+        ["doing nothing, in floors", *(f"{floors[place]:,.0f}" for place in places), "0"],
+    ]
+    for name in sorted(nearer, key=lambda name: left[name].mean()):
+        cells = [_left_cell(of[name].loc[place]) if place in of[name].index else "–" for place in places]
+        least, most = (f"{100 * price:.0f}" for price in (of[name].price.min(), of[name].price.max()))
+        lines.append([shown(name), *cells, least if least == most else f"{least} to {most}"])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _left_cell(row: pd.Series) -> str:
+    if pd.isna(row["klom_forget"]):
+        return "diverged" if row["lost"] == "diverged" else "refuses"
+    return f"{interval(row['left'], row['left_low'], row['left_high'])} ({row['above']:z.0f})"
 
 
 def entrants_table(frame: pd.DataFrame) -> pd.DataFrame:

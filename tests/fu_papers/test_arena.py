@@ -768,6 +768,35 @@ def test_counts_in_the_ranking_are_whole_and_no_zero_is_negative(ranked):
     assert tables.interval(-0.3, -6.2, -0.1) == "0 [-6, 0]"
 
 
+def test_the_table_of_a_net_has_who_is_nearer_in_most_places_and_says_why_there_is_no_number():
+    rows = [
+        ("client-3", "Original", 0.9, 100.0, 0.0, ""),
+        ("client-3", "Rewind", 0.3, 40.0, 0.5, ""),
+        ("client-3", "PUF-Special", 0.5, 65.0, 0.1, ""),
+        ("client-3", "NoT", 2.0, 150.0, 0.3, ""),
+        ("client-3", "Natural", 0.9, 101.0, 0.07, ""),
+        ("class-0", "Original", 90.0, 100.0, 0.0, ""),
+        ("class-0", "Rewind", 9.0, 80.0, 0.5, ""),
+        ("class-0", "PUF-Special", np.nan, np.nan, np.nan, "diverged"),
+        ("class-0", "NoT", np.nan, np.nan, np.nan, "unsupported"),
+        ("class-0", "Natural", 45.0, 90.0, 0.09, ""),
+    ]
+    columns = ["request", "method", "klom_forget", "left", "price", "lost"]
+    frame = pd.DataFrame(rows, columns=columns).assign(
+        setting="digits/iid/mlp", floor=0.1, left_low=lambda f: f.left - 5, left_high=lambda f: f.left + 5
+    )
+    elsewhere = frame.assign(setting="digits/iid/tiny_cnn", left=1.0)
+    lines = tables.net_markdown(pd.concat([frame, elsewhere], ignore_index=True), "mlp").splitlines()
+    head, _, floors, *told = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+    assert head == ["what is left, %", "client-3: Digits, IID", "class-0: Digits, IID", "passes, %"]
+    assert floors == ["doing nothing, in floors", "9", "900", "0"]
+    assert told == [
+        ["Rewind", "40 [35, 45] (25)", "80 [75, 85] (10)", "50"],
+        ["PUF-Special", "65 [60, 70] (50)", "diverged", "10"],
+        ["Natural", "101 [96, 106] (100)", "90 [85, 95] (50)", "7 to 9"],
+    ]
+
+
 def test_cells_can_be_read_on_their_colours_and_no_zero_is_negative():
     assert [figures._left_text(value) for value in (-0.3, -3.2, 1000, np.inf, np.nan)] == [
         "0", "-3", "> 999", "∞", "refuses",
