@@ -86,15 +86,18 @@ def train_client(f: Federation, w: Tensor, client: int, round: int) -> Tensor:
     Random: batch order and augmentation, from streams of `(f.seed, round, client)`.
     """
     x, y = f.clients[client]
-    w_local = w.detach().clone().requires_grad_()
-    optimiser = f.local.fresh(round)
+    layers = {name: layer.requires_grad_() for name, layer in f.model.layers(w).items()}
+    optimisers = {name: f.local.fresh(round) for name in layers}
     draws = stream(f.seed, "augment", round, client)
     order, sizes = visits(len(y), f.local, seed=f.seed, round=round, client=client)
     for b in order.to(x.device).split(sizes):  # to an accelerator at once, not per step
         x_b = f.model.arrange(augment(x[b], f.local.augmentation, draws))
         with training_precision(x.device):
-            loss = f.model.loss(w_local, x_b, y[b])
-        (g,) = torch.autograd.grad(loss, w_local)
-        optimiser.step(w_local, g)  # w <- w - eta * grad loss(w; b)
+            loss = f.model.data_loss(layers, x_b, y[b])
+        gradients = torch.autograd.grad(loss, list(layers.values()), allow_unused=True, materialize_grads=True)
+        for (name, layer), g in zip(layers.items(), gradients, strict=True):
+            if f.model.l2:
+                g = g.add(layer.detach(), alpha=f.model.l2)
+            optimisers[name].step(layer, g)  # w <- w - eta * grad loss(w; b)
         f.meter.train(len(b))
-    return w_local.detach()
+    return f.model.joined(layers).detach()

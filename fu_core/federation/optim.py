@@ -26,7 +26,8 @@ class FlatOptimiser:
         self.moments: list[Tensor] = []  # sgd: [velocity]; adam, adamw: [mean, mean of squares]
 
     def step(self, w: Tensor, g: Tensor) -> None:
-        """One update of `w` with gradient `g`, both (d,) or (K, d). May overwrite `g`."""
+        """One update of `w` with gradient `g`, both (d,) or (K, d) or of a layer's shape. Leaves `g` as it is, which
+        two parameters of a net may share."""
         if not self.steps and self.lr > (largest := torch.finfo(w.dtype).max):
             raise ValueError(f"lr and lr_decay must keep the rate below {largest:g}, got a rate of {self.lr:g}")
         self.steps += 1
@@ -34,7 +35,7 @@ class FlatOptimiser:
         if self.weight_decay and self.kind == "adamw":
             w.mul_(1 - self.lr * self.weight_decay)
         elif self.weight_decay:
-            g.add_(w, alpha=self.weight_decay)
+            g = g.add(w, alpha=self.weight_decay)
         if self.kind == "sgd":
             w.sub_(self._velocity(g), alpha=self.lr)
         else:

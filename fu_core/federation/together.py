@@ -221,7 +221,7 @@ def _train_matrix(
             x = nn.utils.rnn.pad_sequence(moved, batch_first=True)
         for name, g in gradients(model, layers, x, _rows(pool.y, index), weights).items():
             if model.l2:
-                g = g.add_(layers[name], alpha=model.l2)
+                g = g.add(layers[name], alpha=model.l2)
             optimisers[name].step(layers[name], g)
         f.meter.train(sum(lengths))
     deltas.index_copy_(0, to[:working], _as_rows(layers))
@@ -268,7 +268,8 @@ def vmap_gradients(model: FlatModel, layers: Layers, x: Tensor, y: Tensor, weigh
     leaves = {name: v.detach().requires_grad_() for name, v in layers.items()}
     with training_precision(x.device):
         losses = model.losses_of_many(leaves, x, y)  # (K, B)
-    gradients = torch.autograd.grad(losses, list(leaves.values()), grad_outputs=_shares(losses, weights))
+    shares = _shares(losses, weights)
+    gradients = torch.autograd.grad(losses, list(leaves.values()), shares, allow_unused=True, materialize_grads=True)
     return dict(zip(leaves, gradients, strict=True))
 
 

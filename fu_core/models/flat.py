@@ -93,6 +93,21 @@ class FlatModel:
         pieces = w.split(self.sizes)
         return {n: p.view(s) for n, p, s in zip(self.names, pieces, self.shapes, strict=True)}
 
+    def layers(self, w: Tensor) -> dict[str, Tensor]:
+        """Copies of `views`, in the memory order that convolutions of what `arrange` returns want them in.
+
+        A training that keeps them so spares every step the copies into that order, and its gradient's way back.
+        """
+        order = {4: torch.channels_last}
+        return {
+            name: layer.clone(memory_format=order.get(layer.dim(), torch.contiguous_format))
+            for name, layer in self.views(w.detach()).items()
+        }
+
+    def joined(self, layers: Mapping[str, Tensor]) -> Tensor:
+        """The vector (d,) whose `views` are `layers`, in whatever memory order."""
+        return torch.cat([layers[name].reshape(-1) for name in self.names])
+
     def logits(self, w: Tensor, x: Tensor) -> Tensor:
         """The module's output for raw inputs `x` (n, ...)."""
         return self._outputs(self.views(w), x)
@@ -113,8 +128,12 @@ class FlatModel:
 
     def loss(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Mean loss over the samples, a scalar."""
-        data_term = self.sample_losses(self.logits(w, x), y).mean()
+        data_term = self.data_loss(self.views(w), x, y)
         return data_term + 0.5 * self.l2 * w.dot(w) if self.l2 else data_term
+
+    def data_loss(self, layers: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        """The mean of `sample_losses` with these parameters, a scalar without the l2 term."""
+        return self.sample_losses(self._outputs(layers, x), y).mean()
 
     def losses_of_many(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         """`sample_losses` of K models, each on a batch of its own: x (K, B, ...), y (K, B, ...) to (K, B).

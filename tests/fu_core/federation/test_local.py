@@ -217,6 +217,35 @@ def test_one_client_with_E_epochs_is_plain_sgd(images):
     torch.testing.assert_close(train_client(f, w, 0, 1), theirs, rtol=1e-5, atol=1e-6)
 
 
+class Shared(nn.Module):
+    """Logits with the weight u + v: both have the same gradient, which autograd hands out as one tensor; t has none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.u, self.v, self.t = (nn.Parameter(torch.full((3, 64), value)) for value in (0.5, -0.2, 1.0))
+
+    def forward(self, x):
+        return (x.flatten(1) / 255) @ (self.u + self.v).T
+
+
+@pytest.mark.parametrize("l2", [0.0, 0.1])
+@pytest.mark.parametrize("how", ["loop", "vmap"])
+def test_parameters_that_share_a_gradient_decay_by_themselves(images, how, l2):
+    local = ClientOpt(lr=0.1, epochs=2, batch_size=8, weight_decay=0.0 if l2 else 0.3)
+    f = images.having(model=FlatModel(Shared(), l2=l2), local=local, how=how)
+    w = torch.cat([p.detach().reshape(-1) for p in Shared().parameters()])
+    module = Shared()
+    sgd = torch.optim.SGD(module.parameters(), lr=0.1, weight_decay=l2 or 0.3)
+    x, y = f.clients[0]
+    for b in batches(len(y), f.local, seed=f.seed, round=1, client=0):
+        sgd.zero_grad()
+        nn.functional.cross_entropy(module(x[b]), y[b]).backward()
+        module.t.grad = torch.zeros_like(module.t)  # torch would pass over it, decay included
+        sgd.step()
+    theirs = torch.cat([p.detach().reshape(-1) for p in module.parameters()])
+    torch.testing.assert_close(w + train_round(f, w, 1, [0, 1])[0], theirs, rtol=1e-5, atol=1e-6)
+
+
 def test_training_one_client_leaves_server_and_sibling_alone(images):
     f, w = images.having(how="loop"), images.model.init(0)
     before, data = w.clone(), f.clients[1][0].clone()

@@ -90,6 +90,18 @@ def test_per_sample_gradients_average_to_the_gradient(small):
     torch.testing.assert_close(rows.mean(dim=0), model.grad(w, x, y))
 
 
+@pytest.mark.parametrize("module", [mlp(4, 3, (5,)), simple_cnn(3, 8, 10), SmallResNet(3, 10)])
+def test_layers_are_copies_in_the_order_of_convolutions_and_joined_is_their_way_back(module):
+    model = FlatModel(module)
+    w = model.init(0).requires_grad_()
+    layers = model.layers(w)
+    assert torch.equal(model.joined(layers), w)
+    assert all(p.is_contiguous(memory_format=torch.channels_last) for p in layers.values() if p.dim() == 4)
+    for layer in layers.values():
+        layer.zero_()  # leaves of nobody's graph
+    assert torch.equal(w, model.init(0))
+
+
 def test_views_share_storage_and_cover_the_vector(small):
     model, w, *_ = small
     views = model.views(w)
