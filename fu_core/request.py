@@ -145,6 +145,8 @@ class Request:
         known = classes or 1 + max(held, default=0)
         if not 0 < self.count <= known:
             raise InvalidRequest(f"request must name 1 to {known} classes, got {self.text!r}")
+        if self.first > known:  # which is class 0 again
+            raise InvalidRequest(f"request must begin from class 0 to {known - 1}, got {self.text!r}")
         rows = _where({i: _shares(y.cpu(), self.labels(known), self.percent) for i, y in labels.items()})
         if not rows:
             raise InvalidRequest(f"{self.text!r} takes no sample: there are too few of classes {self.labels(known)}")

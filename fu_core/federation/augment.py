@@ -38,11 +38,13 @@ def augment(x: Tensor, kind: str, generator: torch.Generator) -> Tensor:
     shift_x = ((draws[2] * 5).floor() - 2) * 2 / width
     shift_y = ((draws[3] * 5).floor() - 2) * 2 / height
     cos, sin = turn.cos(), turn.sin()
+    # a turn in pixels: affine_grid's unit is half of the width in one direction, and of the height in the other
+    across, down = -sin * (height / width), mirror * sin * (width / height)
     theta = torch.stack(
-        [torch.stack([mirror * cos, -sin, shift_x], dim=1), torch.stack([mirror * sin, cos, shift_y], dim=1)], dim=1
+        [torch.stack([mirror * cos, across, shift_x], dim=1), torch.stack([down, cos, shift_y], dim=1)], dim=1
     )  # (n, 2, 3)
     grid = F.affine_grid(theta, [n, 1, height, width], align_corners=False)
     pixels = x.float()
     fill = pixels.mean(dim=(0, 2, 3), keepdim=True)
     moved = F.grid_sample(pixels - fill, grid, mode="nearest", padding_mode="zeros", align_corners=False) + fill
-    return moved if x.is_floating_point() else moved.round_().to(x.dtype)
+    return moved.to(x.dtype) if x.is_floating_point() else moved.round_().to(x.dtype)

@@ -70,7 +70,7 @@ def dpsgd_round(f: Federation, W: Tensor, round: int, *, on_updates: OnPeerUpdat
     Random: batches and augmentation, from streams of (seed, round, id). Raises `NumericalFailure` naming
     client and round, `TopologyError` if Q is not (K, K).
     """
-    peers, ids = f.peers, f.ids
+    peers, ids, W = f.peers, f.ids, W.detach()
     Q = peers.Q
     if Q.shape != (len(ids), len(ids)):
         raise TopologyError(f"Q must have shape {(len(ids),) * 2}, a row per client, got {tuple(Q.shape)}")
@@ -80,7 +80,7 @@ def dpsgd_round(f: Federation, W: Tensor, round: int, *, on_updates: OnPeerUpdat
     if on_updates is not None:
         on_updates(round, ids, W, deltas)
     Q = Q.to(W.device, W.dtype)
-    after = (Q @ W).add_(deltas) if peers.order == "cta" else Q @ deltas.add_(W)
+    after = (Q @ W).add_(deltas) if peers.order == "cta" else Q @ (deltas + W)
     finite = after.sum(dim=1).isfinite()
     if not finite.all():
         culprit = ids[int((~finite).nonzero()[0])]

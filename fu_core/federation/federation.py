@@ -91,6 +91,11 @@ class Federation:
                 raise ValueError(f"exchange must be a FedOpt, or Peers(graph), got {type(self.exchange).__name__}")
             if self.participation != 1:
                 raise ValueError(f"participation must be 1 among peers, who all take part, got {self.participation!r}")
+        if self.model.task == "segmentation" and self.local.augmentation != "none":
+            raise UnsupportedTask(
+                f"augmentation must be 'none' for segmentation, whose masks would stay where they are, got "
+                f"{self.local.augmentation!r}"
+            )
         if not callable(self.how):
             check_choice("how", self.how, WAYS)
         check_positive("participation", self.participation)

@@ -33,7 +33,7 @@ from scipy.sparse.csgraph import connected_components, shortest_path
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from torch import Tensor
 
-from fu_core.errors import InvalidRequest, TopologyError, check_choice, check_count, listed
+from fu_core.errors import InvalidRequest, TopologyError, UnsupportedTask, check_choice, check_count, listed
 from fu_core.streams import numpy_stream
 
 ORDERS = ("cta", "atc")
@@ -280,12 +280,13 @@ class Peers:
 
     graph: connected, with client ids as nodes; order: "atc" mixes what everybody has just learnt, too, "cta", Wu et
     al.'s, leaves it out of the mixture, and may drift apart (see `decentralised`); mixing: Q (N, N), dense or CSR, rows
-    in the order of the sorted ids, in place of Metropolis' weights.
+    in the order of the sorted ids, in place of Metropolis' weights, or a rule that makes it of a graph, which is still
+    one when clients have left.
     """
 
     graph: nx.Graph
     order: str = "atc"
-    mixing: Tensor | None = None
+    mixing: Tensor | Callable[[nx.Graph], Tensor] | None = None
 
     def __post_init__(self) -> None:
         check_choice("order", self.order, ORDERS)
@@ -294,7 +295,7 @@ class Peers:
     def Q(self) -> Tensor:
         """The mixing matrix (N, N), float64; Metropolis' weights are CSR from `DENSE_BELOW` clients with few links."""
         if self.mixing is not None:
-            return self.mixing
+            return self.mixing(self.graph) if callable(self.mixing) else self.mixing
         n, entries = len(self.graph), len(self.graph) + 2 * self.graph.number_of_edges()
         return metropolis(self.graph, sparse=n >= DENSE_BELOW and entries <= FEW_LINKS * n * n)
 
@@ -304,8 +305,18 @@ class Peers:
         return links(self.Q)
 
     def without(self, gone: Collection[int]) -> Peers:
-        """Those who stay once the clients `gone` have left, on a graph that is still connected; see `without`."""
-        return Peers(without(self.graph, gone), self.order) if gone else self
+        """Those who stay once the clients `gone` have left, on a graph that is still connected; see `without`.
+
+        Raises `UnsupportedTask` for a `mixing` that is a matrix: that of five is none of four.
+        """
+        if not gone:
+            return self
+        if isinstance(self.mixing, Tensor):
+            raise UnsupportedTask(
+                "mixing must be None or a rule, a function from a graph to its matrix, where clients leave, "
+                f"got a matrix of shape {tuple(self.mixing.shape)}"
+            )
+        return Peers(without(self.graph, gone), self.order, self.mixing)
 
 
 # Helpers

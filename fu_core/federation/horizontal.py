@@ -31,14 +31,14 @@ def fedavg_round(
     state: ServerState | None = None,
     on_updates: OnUpdates | None = None,
 ) -> tuple[Tensor, ServerState]:
-    """One round over the clients `ids`, in id order: the model after it, and the server's state.
+    """One round over the clients `ids`, each once and in id order: the model after it, and the server's state.
 
     Without `ids`, those are who takes part in the federation's round: all, or its `participation`.
 
     `on_updates(round, ids, deltas)` sees the updates (K, d) before they are averaged; it must copy what it
     keeps and change nothing.
     """
-    taking_part = f.taking_part(round) if ids is None else sorted(ids)
+    w, taking_part = w.detach(), f.taking_part(round) if ids is None else sorted({*ids})
     if not taking_part:
         raise InvalidRequest(f"round {round}: no client takes part")
     deltas = train_round(f, w, round, taking_part)

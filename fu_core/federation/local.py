@@ -86,7 +86,7 @@ def train_client(f: Federation, w: Tensor, client: int, round: int) -> Tensor:
     Random: batch order and augmentation, from streams of `(f.seed, round, client)`.
     """
     x, y = f.clients[client]
-    layers = {name: layer.requires_grad_() for name, layer in f.model.layers(w).items()}
+    layers = {name: layer.requires_grad_() for name, layer in f.model.layers(w, x).items()}
     optimisers = {name: f.local.fresh(round) for name in layers}
     draws = stream(f.seed, "augment", round, client)
     order, sizes = visits(len(y), f.local, seed=f.seed, round=round, client=client)

@@ -49,7 +49,7 @@ def fedavg_many(
     """
     check_count("rounds", rounds, least=0)
     _ = f.server  # raises among peers
-    seeds = list(seeds)
+    seeds = [int(seed) for seed in seeds]
     if not seeds:
         raise InvalidRequest("seeds must name at least one training seed, got none")
     if w_0 is None:

@@ -13,6 +13,7 @@ Updates are new minus old throughout: `delta = w_client - w`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -28,6 +29,7 @@ from fu_core.precision import training_precision
 from fu_core.streams import stream
 
 TOGETHER = 100  # clients trained as one matrix on a CPU, at most: more gain nothing, and need as much memory each
+MOST_PADDED = 1 << 25  # numbers, 128 MB of float32: what a matrix of clients of different size may be padded to
 CACHED = 1 << 20  # and so many parameters: their models, 4 MB, stay in its cache from one batch to the next
 
 Layers = dict[str, Tensor]  # (K, *shape) per name of `FlatModel.views`
@@ -83,13 +85,25 @@ def train_round(f: Federation, w: Tensor, round: int, ids: Sequence[int] | None 
     Raises `NumericalFailure` naming the client whose update is not finite, `ValueError` for a `w` of another shape,
     `InvalidRequest` for unknown `ids`, `UnsupportedModel` for how="dense" with a model that is not.
     """
-    model, ids = f.model, f.ids if ids is None else list(ids)
+    model, ids, w = f.model, f.ids if ids is None else list(ids), w.detach()
     if unknown := [i for i in ids if i not in f.clients]:
         raise InvalidRequest(f"ids names client {unknown[0]}, but clients are {listed(f.clients)}")
     one, each = (model.d,), (len(ids), model.d)
     if w.shape not in (one, each):
         raise ValueError(f"w must have shape {one}, or {each} with a row per client, got {tuple(w.shape)}")
-    deltas = train_rows(f, w, round, ids)
+    try:
+        deltas = train_rows(f, w, round, ids)
+    except (IndexError, RuntimeError) as error:
+        if "out of bounds" not in str(error):
+            raise
+        largest = max(ids, key=lambda i: int(f.clients[i][1].max()))
+        raise InvalidRequest(
+            f"labels must be below the number of the model's outputs, got {int(f.clients[largest][1].max())} "
+            f"at client {largest}"
+        ) from error
+    if not isinstance(deltas, Tensor) or deltas.shape != each:
+        given = tuple(deltas.shape) if isinstance(deltas, Tensor) else type(deltas).__name__
+        raise ValueError(f"how must return updates of shape {each}, a row per client, got {given}")
     finite = deltas.sum(dim=1).isfinite()  # NaN and infinity survive a sum, which is ten times cheaper to check
     if not finite.all():
         culprit = ids[int((~finite).nonzero()[0])]
@@ -113,22 +127,42 @@ def train_rows(f: Federation, w: Tensor, round: int, ids: list[int], seeds: Sequ
         return f.how(f, w, round, ids)
     model, seeds = f.model, [f.seed] * len(ids) if seeds is None else seeds
     way = _way(f, f.how, w.device, len(ids))
-    together = rows_at_once(w, len(ids))
     deltas = torch.empty((len(ids), model.d), dtype=w.dtype, device=w.device)
-    for first in range(0, len(ids), together):
-        part = slice(first, first + together)
-        start, own, of = w if w.dim() == 1 else w[part], ids[part], seeds[part]
+    for part in _blocks(f, ids, rows_at_once(w, len(ids)), way):
+        start, own, of = w if w.dim() == 1 else w[part], [ids[k] for k in part], [seeds[k] for k in part]
         if way == "loop":
             deltas[part] = _train_loop(f, start, own, of, round)
             continue
         pool = f.clients if isinstance(f.clients, Pool) else Pool.of({i: f.clients[i] for i in own})
         if way == "vmap":
             deltas[part] = _train_matrix(f, model, start, pool, own, of, round, vmap_gradients)
+        elif model.keeps_features(len(pool.y)):
+            pool = _as_features(model, w, pool)
+            deltas[part] = _train_matrix(f, _tail(model), start, pool, own, of, round, dense_gradients)
         else:
-            deltas[part] = _train_matrix(
-                f, _tail(model), start, _as_features(model, w, pool), own, of, round, dense_gradients
-            )
+            deltas[part] = _train_matrix(f, _tail(model), start, pool, own, of, round, _of_raw_samples(model))
     return deltas
+
+
+def _blocks(f: Federation, ids: list[int], together: int, way: str) -> Iterator[list[int]]:
+    """Positions in `ids` of those trained as one matrix: `together` in a row, or fewer where small clients would be
+    padded to a large one's size until memory ran out; then those of like size come together."""
+    sizes = [len(f.clients[i][1]) for i in ids]
+    width = f.clients[ids[0]][0][:1].numel() if ids else 0
+
+    def split(block: list[int]) -> Iterator[list[int]]:
+        batch = min(f.local.batch_size, most := max(sizes[k] for k in block))
+        steps = math.ceil(f.local.epochs * math.ceil(most / batch))
+        padded = len(block) * batch * (width + 2 * steps)  # what a step gathers, and the table of all steps' batches
+        if way == "loop" or len(block) == 1 or padded <= MOST_PADDED:
+            yield block
+            return
+        block = sorted(block, key=sizes.__getitem__)
+        for half in (block[: len(block) // 2], block[len(block) // 2 :]):
+            yield from split(half)
+
+    for first in range(0, len(ids), together):
+        yield from split(list(range(first, min(first + together, len(ids)))))
 
 
 def rows_at_once(w: Tensor, rows: int) -> int:
@@ -143,12 +177,36 @@ def _way(f: Federation, how: str, device: torch.device, clients: int) -> str:
             "how='dense' needs classification, or regression of one number, by nn.Linear and ReLU in turn, "
             "after layers without parameters, and no augmentation"
         )
+    if how == "vmap" and (why := _only_alone(f)):
+        raise UnsupportedModel(f"how must be 'loop' or 'auto' for this federation, got 'vmap': {why}")
     if how != "auto":
         return how
-    if dense:
+    if dense and _of_one_shape(f):
         return "dense"
     convolutional = any(isinstance(part, nn.Conv2d) for part in f.model.module.modules())
-    return "loop" if clients == 1 or (convolutional and device.type == "cpu") else "vmap"
+    alone = clients == 1 or (convolutional and device.type == "cpu") or _only_alone(f)
+    return "loop" if alone else "vmap"
+
+
+def _only_alone(f: Federation) -> str:
+    """Why the models of several clients cannot be stepped together; empty where they can.
+
+    torch has no rule for some layers (nn.GRU), refuses what depends on values, and has wrong ones: of an embedding it
+    forgets for all models but the first which row is padding.
+    """
+    if not _of_one_shape(f):
+        return "its clients' samples differ in shape"
+    for name, part in f.model.module.named_modules():
+        if isinstance(part, nn.Embedding) and (part.padding_idx is not None or part.scale_grad_by_freq):
+            return f"layer {name!r} is an nn.Embedding with padding_idx or scale_grad_by_freq"
+    x, y = next((x, y) for x, y in f.clients.values() if len(y))
+    return f.model.alone_for(x, y)
+
+
+def _of_one_shape(f: Federation) -> bool:
+    if isinstance(f.clients, Pool):
+        return True
+    return len({(x.shape[1:], y.shape[1:]) for x, y in f.clients.values()}) <= 1
 
 
 def _tail(model: FlatModel) -> FlatModel:
@@ -230,7 +288,7 @@ def _train_matrix(
 
 def _as_rows(layers: Layers) -> Tensor:
     """Stacked layers (K, *shape) as flat vectors, one row (d,) per client."""
-    return torch.cat([v.flatten(1) for v in layers.values()], dim=1)
+    return torch.cat([v.reshape(len(v), -1) for v in layers.values()], dim=1)
 
 
 def _rows(held: Tensor, index: Tensor) -> Tensor:
@@ -249,7 +307,9 @@ def _schedule(
     sizes = [own for _, own in plans]
     steps, longest = len(sizes[0]), max(n for own in sizes for n in own)
     held = torch.arange(longest) < torch.tensor([own + [0] * (steps - len(own)) for own in sizes])[..., None]
-    table = torch.zeros(held.shape, dtype=torch.long)  # (K, steps, B)
+    table = torch.tensor(firsts)[:, None, None].repeat(
+        1, *held.shape[1:]
+    )  # (K, steps, B), padded with samples of one's own
     table[held] = torch.cat([order + first for (order, _), first in zip(plans, firsts, strict=True)])
     table = table.transpose(0, 1).contiguous().to(like.device)  # once a round, not per step
     held = held.transpose(0, 1).to(like.device, like.dtype)
@@ -291,7 +351,7 @@ def dense_gradients(model: FlatModel, layers: Layers, x: Tensor, y: Tensor, weig
     else:
         r = z.sub_(z.amax(dim=2, keepdim=True)).exp_()  # (K, B, classes)
         r /= r.sum(dim=2, keepdim=True)  # softmax(z), which as one call takes two to four times as long for ten classes
-        r.scatter_add_(2, y.unsqueeze(2), r.new_full((), -1.0).expand(*y.shape, 1))
+        r.scatter_add_(2, y.long().unsqueeze(2), r.new_full((), -1.0).expand(*y.shape, 1))
     r *= _shares(z[..., 0], weights).unsqueeze(2)
     gradients: Layers = {}
     for (weight, bias), h in zip(reversed(names), reversed(inputs), strict=True):
@@ -300,6 +360,16 @@ def dense_gradients(model: FlatModel, layers: Layers, x: Tensor, y: Tensor, weig
             gradients[bias] = r.sum(dim=1)
         if h is not x:
             r = torch.bmm(r, layers[weight]).mul_(h > 0)
+    return gradients
+
+
+def _of_raw_samples(whole: FlatModel) -> Gradients:
+    """`dense_gradients` of the tail of `whole`, for samples that are too many to be kept as its features."""
+
+    def gradients(model: FlatModel, layers: Layers, x: Tensor, y: Tensor, weights: Tensor | None) -> Layers:
+        seen = whole.features(x.flatten(0, 1), next(iter(layers.values())))
+        return dense_gradients(model, layers, seen.view(*x.shape[:2], -1), y, weights)
+
     return gradients
 
 

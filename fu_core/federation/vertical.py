@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fu_core.data import Dataset
-from fu_core.errors import InvalidRequest, NumericalFailure
+from fu_core.errors import InvalidRequest, NumericalFailure, UnsupportedTask
 from fu_core.federation.embeddings import AtOnce, InParts
 from fu_core.federation.local import Client, ClientOpt, batches
 from fu_core.federation.meter import Meter
@@ -167,6 +167,13 @@ class VerticalFederation:
     local: ClientOpt
     seed: int = 0
     boundary: Boundary = field(default_factory=Boundary)
+
+    def __post_init__(self) -> None:
+        if self.local.augmentation != "none":
+            raise UnsupportedTask(
+                f"augmentation must be 'none' among vertical parties, who hold parts of a sample, got "
+                f"{self.local.augmentation!r}"
+            )
 
     @property
     def clients(self) -> dict[int, Client]:

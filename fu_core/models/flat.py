@@ -52,13 +52,16 @@ class FlatModel:
     `task` fixes the loss: "classification" (mean cross-entropy; logits (n, C), labels (n,)),
     "segmentation" (cross-entropy plus soft Dice per image; logits (n, 2, H, W), masks (n, H, W)),
     "regression" (half the mean squared error; outputs (n, 1) or (n,), targets (n,)).
-    `l2` adds `l2/2 * |w|^2` to the loss. Raises `UnsupportedModel` for modules that keep running
-    statistics: a method that negates or extrapolates parameters would leave those behind.
+    `l2` adds `l2/2 * |w|^2` to the loss. Raises `UnsupportedModel` for modules that are no function of parameters and
+    sample alone: that keep running statistics, which a method that negates or extrapolates parameters would leave
+    behind, look at the whole batch, draw numbers, or hold parameters that must not move.
+
+    Not for several threads at once, which would find each other's parameters in the module.
     """
 
     def __init__(self, module: nn.Module, task: str = "classification", l2: float = 0.0) -> None:
         check_choice("task", task, TASKS)
-        _refuse_running_statistics(module)
+        _refuse_what_is_not_pure(module)
         self.module = copy.deepcopy(module)
         self.task = task
         self.l2 = float(l2)
@@ -68,16 +71,18 @@ class FlatModel:
         self.sizes = [p.numel() for p in named.values()]
         self.d = sum(self.sizes)
         self._slots = _slots(self.module)
+        self._any_order: bool | None = None  # whether images may come in any memory order, see `arrange`
+        self._alone: str | None = None  # see `alone_for`
         self._buffers: dict[tuple[torch.dtype, torch.device], dict[str, Tensor]] = {}
 
     def init(self, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Fresh parameters (d,): the modules' own initialisers, drawn from `seed` alone."""
         with torch.random.fork_rng(devices=[]):
             # not torch.manual_seed, which takes five times as long to seed accelerators that nothing is drawn on here
-            torch.default_generator.manual_seed(seed % 2**64)  # of which torch has no more
-            reset = _reset(self._drawn)
-        for name in self.names:
-            if name not in reset:
+            torch.default_generator.manual_seed(int(seed) % 2**64)  # of which torch has no more
+            _reset(self._drawn)
+        for name, parameter in self._drawn.named_parameters():
+            if parameter.isnan().any():
                 raise UnsupportedModel(f"no initialiser for parameter {name!r}: give its module reset_parameters()")
         with torch.no_grad():
             return torch.cat([p.reshape(-1) for p in self._drawn.parameters()]).to(dtype)
@@ -93,14 +98,14 @@ class FlatModel:
         pieces = w.split(self.sizes)
         return {n: p.view(s) for n, p, s in zip(self.names, pieces, self.shapes, strict=True)}
 
-    def layers(self, w: Tensor) -> dict[str, Tensor]:
-        """Copies of `views`, in the memory order that convolutions of what `arrange` returns want them in.
+    def layers(self, w: Tensor, x: Tensor) -> dict[str, Tensor]:
+        """Copies of `views`, in the memory order that convolutions of `arrange(x)` want them in.
 
         A training that keeps them so spares every step the copies into that order, and its gradient's way back.
         """
-        order = {4: torch.channels_last}
+        images = torch.contiguous_format if self._plain(x) else torch.channels_last
         return {
-            name: layer.clone(memory_format=order.get(layer.dim(), torch.contiguous_format))
+            name: layer.clone(memory_format=images if layer.dim() == 4 else torch.contiguous_format)
             for name, layer in self.views(w.detach()).items()
         }
 
@@ -118,13 +123,31 @@ class FlatModel:
             return self.module(x)
 
     def arrange(self, x: Tensor) -> Tensor:
-        """`x` in the memory order its convolutions run fastest in: 1.5 to 2x on small images, one core."""
+        """`x` in the memory order its convolutions run fastest in: 1.5 to 2x on small images, one core.
+
+        Left as it is where the net asks with `view` for what lies apart in that order, which a first pass of two
+        samples tells.
+        """
+        return x if self._plain(x) else _channels_last(x)
+
+    def _plain(self, x: Tensor) -> bool:
         if x.dim() != 4:
-            return x
-        x = x.contiguous(memory_format=torch.channels_last)
-        _, channels, height, width = x.shape
-        # one channel is in both orders at once, and torch would take the slow one: the strides have to say it
-        return x.as_strided(x.shape, (channels * height * width, 1, width * channels, channels))
+            return True
+        if self._any_order is None:
+            own = {
+                name: p.detach().clone(memory_format=torch.channels_last if p.dim() == 4 else torch.contiguous_format)
+                for name, p in self.module.named_parameters()
+            }
+            like = next(iter(own.values()))
+            few = x[:2].to(like.device, like.dtype if x.is_floating_point() else x.dtype)
+            try:
+                with torch.no_grad():
+                    self._outputs(own, _channels_last(few))
+            except RuntimeError as error:
+                self._any_order = "view size is not compatible" not in str(error)  # other errors are the caller's
+            else:
+                self._any_order = True
+        return not self._any_order
 
     def loss(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Mean loss over the samples, a scalar."""
@@ -147,7 +170,30 @@ class FlatModel:
             return self._outputs(dict(zip(parameters, layers, strict=True)), x_k)
 
         outputs = vmap(one_model)(x, *parameters.values())  # (K, B, classes)
-        return self.sample_losses(outputs.flatten(0, 1), y.flatten(0, 1)).view(y.shape[:2])
+        losses = self.sample_losses(outputs.flatten(0, 1), y.flatten(0, 1)).view(*outputs.shape[:2], -1)
+        return losses[..., 0] if losses.shape[2] == 1 else losses.mean(2)  # several numbers of one sample's regression
+
+    def alone_for(self, x: Tensor, y: Tensor) -> str:
+        """Why `losses_of_many` or its gradient cannot be had for samples like these, in torch's words; empty if it can.
+
+        Found out once, with two models and a sample of each.
+        """
+        if self._alone is None:
+            own = {name: torch.stack([p.detach()] * 2).requires_grad_() for name, p in self.module.named_parameters()}
+            like = next(iter(own.values()))
+            few, labels = x[:1].to(like.device), y[:1].to(like.device)
+            if x.is_floating_point():
+                few = few.to(like.dtype)
+            if y.is_floating_point():
+                labels = labels.to(like.dtype)
+            try:
+                losses = self.losses_of_many(own, torch.stack([few] * 2), torch.stack([labels] * 2))
+                torch.autograd.grad(losses.sum(), list(own.values()), allow_unused=True)
+            except Exception as error:  # whatever a net of somebody else's does where it is vmapped
+                self._alone = str(error).splitlines()[0] or type(error).__name__
+            else:
+                self._alone = ""
+        return self._alone
 
     def sample_losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Loss of each sample (n,), without the l2 term."""
@@ -219,16 +265,22 @@ class FlatModel:
         """The net from its first nn.Linear on, if it is nn.Linear with ReLU between from there on: a classifier, or a
         regression with one output.
 
-        None if it is not, or if layers before it have parameters or draw numbers. Otherwise, with the same `w`,
+        None if it is not, or if layers before it have parameters. Otherwise, with the same `w`,
         `logits(w, x) == dense_tail.logits(w, features(x, w))`.
         """
         before, after = self._parts
-        fixed = all(not any(True for _ in part.parameters()) and not _draws(part) for part in before)
+        fixed = all(not any(True for _ in part.parameters()) for part in before)
         kinds = [type(part) for part in after]
         dense = kinds[::2] == [nn.Linear] * len(kinds[::2]) and kinds[1::2] == [nn.ReLU] * len(kinds[1::2])
         if type(self) is not FlatModel or self.task == "segmentation" or not fixed or not dense or len(kinds) % 2 == 0:
             return None
         if self.task == "regression" and cast(nn.Linear, after[-1]).out_features > 1:
+            return None
+        # a weight that several layers share has one name, and what hooks do has none
+        own = [list(dict(part.named_parameters(recurse=False))) for part in after[::2]]
+        if any(names not in (["weight"], ["weight", "bias"]) for names in own) or sum(map(len, own)) != len(self.names):
+            return None
+        if any(part._forward_hooks or part._forward_pre_hooks for part in after):
             return None
         return FlatModel(nn.Sequential(*after), self.task, self.l2)
 
@@ -304,6 +356,13 @@ def _holding(slots: Slots, tensors: Mapping[str, Tensor]) -> Iterator[None]:
             held[key] = tensor
 
 
+def _channels_last(x: Tensor) -> Tensor:
+    x = x.contiguous(memory_format=torch.channels_last)
+    _, channels, height, width = x.shape
+    # one channel is in both orders at once, and torch would take the slow one: the strides have to say it
+    return x.as_strided(x.shape, (channels * height * width, 1, width * channels, channels))
+
+
 def _at_once(x: Tensor) -> int:
     """How many of the samples `x` to evaluate in one call."""
     return EVALUATED_AT_ONCE.get(x.device.type, 1000)
@@ -314,11 +373,6 @@ def _in_a_row(module: nn.Module) -> list[nn.Module]:
     if type(module) is not nn.Sequential:
         return [module]
     return [layer for part in module for layer in _in_a_row(part)]
-
-
-def _draws(module: nn.Module) -> bool:
-    """Whether it is random at work."""
-    return any(isinstance(part, nn.modules.dropout._DropoutNd) for part in module.modules())
 
 
 def soft_dice_loss(outputs: Tensor, masks: Tensor) -> Tensor:
@@ -355,24 +409,50 @@ def he_normal_(weight: Tensor) -> None:
     nn.init.normal_(weight, std=math.sqrt(2.0 / fan_out))
 
 
-def _refuse_running_statistics(module: nn.Module) -> None:
+def _refuse_what_is_not_pure(module: nn.Module) -> None:
+    if not list(module.parameters()):
+        raise UnsupportedModel(
+            f"{type(module).__name__} has no parameters, so that there is nothing to learn or forget"
+        )
     for name, part in module.named_modules():
+        layer = f"layer {name!r} ({type(part).__name__})"
         if getattr(part, "track_running_stats", False):
             raise UnsupportedModel(
-                f"layer {name!r} ({type(part).__name__}) keeps running statistics, which are not parameters; "
-                "use GroupNorm or LayerNorm"
+                f"{layer} keeps running statistics, which are not parameters; use GroupNorm or LayerNorm"
+            )
+        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+            raise UnsupportedModel(f"{layer} makes a sample's output depend on its batch; use GroupNorm or LayerNorm")
+        if _draws(part):
+            raise UnsupportedModel(
+                f"{layer} draws numbers from no stream, so that nothing could be repeated; "
+                "set its probability to 0, or call eval() on the module"
+            )
+    for name, parameter in module.named_parameters():
+        if not parameter.requires_grad:
+            raise UnsupportedModel(
+                f"parameter {name!r} must have requires_grad=True, since all of w is trained; "
+                "train the other layers on its outputs as features, or hold it as a buffer"
             )
 
 
-def _reset(module: nn.Module) -> set[str]:
+def _draws(part: nn.Module) -> bool:
+    """Whether this module, without those in it, drops at random: dropout, and what has its probability as a number."""
+    if not part.training:
+        return False
+    if isinstance(part, nn.modules.dropout._DropoutNd):
+        return part.p > 0
+    return isinstance(part, (nn.MultiheadAttention, nn.RNNBase)) and part.dropout > 0
+
+
+@torch.no_grad()
+def _reset(module: nn.Module) -> None:
     """Re-draw all parameters, children before parents so that a net's own initialiser has the last word.
 
-    Returns the names of the parameters that some initialiser covers.
+    What no initialiser reaches stays NaN, whatever its module had it at.
     """
-    covered: set[str] = set()
-    for name, part in reversed(list(module.named_modules())):
+    for parameter in module.parameters():
+        parameter.fill_(math.nan)
+    for _, part in reversed(list(module.named_modules())):
         initialise = getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
         if callable(initialise):
             initialise()
-            covered.update(f"{name}.{p}" if name else p for p, _ in part.named_parameters())
-    return covered

@@ -227,6 +227,13 @@ def test_which_classes_a_request_is_about():
     assert Request.parse("client-7").labels(10) == ()
 
 
+def test_classes_that_begin_beyond_the_last_are_refused():
+    """They wrapped around, and class 0 was forgotten for class 60."""
+    y = torch.arange(30) % 10
+    with pytest.raises(InvalidRequest, match="request must begin from class 0 to 9, got 'classes-1-100-from-60'"):
+        Request.parse("classes-1-100-from-60").rows({0: y})
+
+
 @quick
 @given(
     labels=st.lists(st.integers(0, 3), min_size=20, max_size=200),

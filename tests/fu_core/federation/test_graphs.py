@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fu_core.errors import InvalidRequest, TopologyError
+from fu_core.errors import InvalidRequest, TopologyError, UnsupportedTask
 from fu_core.federation.graphs import (
     TOPOLOGIES,
     Peers,
@@ -382,12 +382,16 @@ def test_peers_mix_with_metropolis_weights_unless_somebody_brings_others():
     assert Peers(ring(4), mixing=Q).Q is Q
 
 
-def test_who_stays_is_linked_anew_in_the_same_order():
-    peers = Peers(ring(5), "atc", mixing=torch.full((5, 5), 0.2, dtype=torch.float64))
+def test_who_stays_is_linked_anew_in_the_same_order_and_mixes_by_the_same_rule():
+    peers = Peers(ring(5), "cta")
     rest = peers.without([2])
-    assert (edges(rest.graph), rest.order) == ({(0, 1), (1, 3), (3, 4), (0, 4)}, "atc")
-    assert torch.equal(rest.Q, metropolis(rest.graph))  # the mixture of five is none of four
+    assert (edges(rest.graph), rest.order) == ({(0, 1), (1, 3), (3, 4), (0, 4)}, "cta")
+    assert torch.equal(rest.Q, metropolis(rest.graph))
     assert peers.without([]) is peers
+    lazy = Peers(ring(5), "cta", lambda graph: (torch.eye(len(graph), dtype=torch.float64) + metropolis(graph)) / 2)
+    assert smallest_eigenvalue(lazy.without([2]).Q) >= 0
+    with pytest.raises(UnsupportedTask, match=r"mixing must be None or a rule, .* got a matrix of shape \(5, 5\)"):
+        Peers(ring(5), mixing=lazy.Q).without([2])  # the mixture of five is none of four
 
 
 def test_peers_know_two_orders():

@@ -136,9 +136,9 @@ def test_dense_models_are_trained_by_formula_unless_somebody_asks_otherwise(line
         assert asked == [1, 1]  # two batches of the largest client, the first time only
 
 
-@pytest.mark.parametrize("why", ["tanh", "convolution", "augmentation", "dropout", "task", "several numbers"])
+@pytest.mark.parametrize("why", ["tanh", "convolution", "augmentation", "tied", "task", "several numbers"])
 def test_dense_is_refused_where_it_would_be_wrong(linear, why):
-    f = linear.having(how="dense")
+    f, tied = linear.having(how="dense"), nn.Linear(64, 64)
     if why == "augmentation":
         f = f.having(local=ClientOpt(augmentation="rotate_flip_crop"))
     else:
@@ -146,7 +146,7 @@ def test_dense_is_refused_where_it_would_be_wrong(linear, why):
             model={
                 "tanh": FlatModel(nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.Tanh(), nn.Linear(4, 3))),
                 "convolution": FlatModel(nn.Sequential(nn.Conv2d(1, 1, 3), nn.Flatten(), nn.Linear(36, 3))),
-                "dropout": FlatModel(nn.Sequential(nn.Dropout(0.5), *f.model.module)),
+                "tied": FlatModel(nn.Sequential(nn.Flatten(), tied, nn.ReLU(), tied, nn.ReLU(), nn.Linear(64, 3))),
                 "task": FlatModel(f.model.module, task="segmentation"),
                 "several numbers": FlatModel(f.model.module, task="regression"),
             }[why]
