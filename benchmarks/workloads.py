@@ -13,7 +13,7 @@ from turns import Task
 from fu_core.data import Dataset, load
 from fu_core.errors import DataUnavailable
 from fu_core.models import FlatModel, build
-from fu_core.models.flat import GroupNorm
+from fu_core.models.group_norm import GroupNorm
 
 SHAPES = {"mnist": (1, 28, 28), "cifar10": (3, 32, 32)}  # of what is generated where a data set is missing
 

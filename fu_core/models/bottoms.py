@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from fu_core.errors import UnsupportedModel, check_choice
-from fu_core.models.flat import FlatModel, Standardize, two_groups
+from fu_core.models.flat import FlatModel, Standardize
+from fu_core.models.group_norm import two_groups
 from fu_core.models.residual import residual
 
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from fu_core.models.flat import two_groups
+from fu_core.models.group_norm import two_groups
 
 
 def simple_cnn(

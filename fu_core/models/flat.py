@@ -7,10 +7,10 @@ the order of `module.named_parameters()`, each flattened row by row.
 from __future__ import annotations
 
 import copy
-import math
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cached_property
 from typing import cast
 
 import torch
@@ -19,6 +19,7 @@ from torch.func import grad, jvp, vmap
 from torch.nn import functional as F
 
 from fu_core.errors import UnsupportedModel, check_choice
+from fu_core.models.pure import redraw, refuse_what_is_not_pure
 
 TASKS = ("classification", "segmentation", "regression")
 MOST_FEATURES = 2**28  # numbers, 1 GiB of float32: what features kept for later passes may take
@@ -61,7 +62,7 @@ class FlatModel:
 
     def __init__(self, module: nn.Module, task: str = "classification", l2: float = 0.0) -> None:
         check_choice("task", task, TASKS)
-        _refuse_what_is_not_pure(module)
+        refuse_what_is_not_pure(module)
         self.module = copy.deepcopy(module)
         self.task = task
         self.l2 = float(l2)
@@ -80,7 +81,7 @@ class FlatModel:
         with torch.random.fork_rng(devices=[]):
             # not torch.manual_seed, which takes five times as long to seed accelerators that nothing is drawn on here
             torch.default_generator.manual_seed(int(seed) % 2**64)  # of which torch has no more
-            _reset(self._drawn)
+            redraw(self._drawn)
         for name, parameter in self._drawn.named_parameters():
             if parameter.isnan().any():
                 raise UnsupportedModel(f"no initialiser for parameter {name!r}: give its module reset_parameters()")
@@ -141,7 +142,7 @@ class FlatModel:
             like = next(iter(own.values()))
             few = x[:2].to(like.device, like.dtype if x.is_floating_point() else x.dtype)
             try:
-                with torch.no_grad():
+                with torch.no_grad(), _unwatched(self.module):
                     self._outputs(own, _channels_last(few))
             except RuntimeError as error:
                 self._any_order = "view size is not compatible" not in str(error)  # other errors are the caller's
@@ -356,6 +357,19 @@ def _holding(slots: Slots, tensors: Mapping[str, Tensor]) -> Iterator[None]:
             held[key] = tensor
 
 
+@contextmanager
+def _unwatched(module: nn.Module) -> Iterator[None]:
+    """Without hooks while the block runs: a pass that only tries something out is nobody's to see."""
+    hooks = [(part, part._forward_hooks, part._forward_pre_hooks) for part in module.modules()]
+    for part, *_ in hooks:
+        part._forward_hooks, part._forward_pre_hooks = OrderedDict(), OrderedDict()
+    try:
+        yield
+    finally:
+        for part, after, before in hooks:
+            part._forward_hooks, part._forward_pre_hooks = after, before
+
+
 def _channels_last(x: Tensor) -> Tensor:
     x = x.contiguous(memory_format=torch.channels_last)
     _, channels, height, width = x.shape
@@ -381,78 +395,3 @@ def soft_dice_loss(outputs: Tensor, masks: Tensor) -> Tensor:
     g = masks.to(p.dtype)
     overlap, total = (p * g).sum(dim=(1, 2)), (p + g).sum(dim=(1, 2))
     return 1 - (2 * overlap + 1) / (total + 1)
-
-
-class GroupNorm(nn.GroupNorm):
-    """torch's, but for its gradient in `arrange`'s order where groups have few channels: that takes 15 times as long
-    below 8, and 4 times in bf16 below 16."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """As torch's; bf16 is rounded once more often where it is computed in float32."""
-        width = self.num_channels // self.num_groups
-        if not (x.dim() == 4 and x.device.type == "cpu" and x.stride(1) == 1 and torch.is_grad_enabled()):
-            return super().forward(x)
-        if x.dtype == torch.bfloat16 and width < 16:
-            return self.forward(x.float()).to(x.dtype)
-        if width >= 8:
-            return super().forward(x)
-        y = super().forward(x.contiguous())
-        return y.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)  # back in the order that it came in
-
-
-two_groups = partial(GroupNorm, 2)  # the norm of our residual nets: for so many channels
-
-
-def he_normal_(weight: Tensor) -> None:
-    """He et al.'s initialisation with fan-out, in place: the convolutions of our residual nets."""
-    fan_out = weight.shape[0] * math.prod(weight.shape[2:])
-    nn.init.normal_(weight, std=math.sqrt(2.0 / fan_out))
-
-
-def _refuse_what_is_not_pure(module: nn.Module) -> None:
-    if not list(module.parameters()):
-        raise UnsupportedModel(
-            f"{type(module).__name__} has no parameters, so that there is nothing to learn or forget"
-        )
-    for name, part in module.named_modules():
-        layer = f"layer {name!r} ({type(part).__name__})"
-        if getattr(part, "track_running_stats", False):
-            raise UnsupportedModel(
-                f"{layer} keeps running statistics, which are not parameters; use GroupNorm or LayerNorm"
-            )
-        if isinstance(part, nn.modules.batchnorm._BatchNorm):
-            raise UnsupportedModel(f"{layer} makes a sample's output depend on its batch; use GroupNorm or LayerNorm")
-        if _draws(part):
-            raise UnsupportedModel(
-                f"{layer} draws numbers from no stream, so that nothing could be repeated; "
-                "set its probability to 0, or call eval() on the module"
-            )
-    for name, parameter in module.named_parameters():
-        if not parameter.requires_grad:
-            raise UnsupportedModel(
-                f"parameter {name!r} must have requires_grad=True, since all of w is trained; "
-                "train the other layers on its outputs as features, or hold it as a buffer"
-            )
-
-
-def _draws(part: nn.Module) -> bool:
-    """Whether this module, without those in it, drops at random: dropout, and what has its probability as a number."""
-    if not part.training:
-        return False
-    if isinstance(part, nn.modules.dropout._DropoutNd):
-        return part.p > 0
-    return isinstance(part, (nn.MultiheadAttention, nn.RNNBase)) and part.dropout > 0
-
-
-@torch.no_grad()
-def _reset(module: nn.Module) -> None:
-    """Re-draw all parameters, children before parents so that a net's own initialiser has the last word.
-
-    What no initialiser reaches stays NaN, whatever its module had it at.
-    """
-    for parameter in module.parameters():
-        parameter.fill_(math.nan)
-    for _, part in reversed(list(module.named_modules())):
-        initialise = getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
-        if callable(initialise):
-            initialise()

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 
 from fu_core.errors import UnsupportedModel
-from fu_core.models.flat import two_groups
+from fu_core.models.group_norm import two_groups
 from fu_core.models.resnet import initialise_residual
 
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torchvision.models.densenet import DenseNet
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
-from fu_core.models.flat import two_groups
+from fu_core.models.group_norm import two_groups
 from fu_core.models.resnet import initialise_body
 
 

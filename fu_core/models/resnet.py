@@ -11,7 +11,7 @@ from typing import cast
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock, ResNet
 
-from fu_core.models.flat import he_normal_, two_groups
+from fu_core.models.group_norm import he_normal_, two_groups
 
 
 class ResNet18(ResNet):

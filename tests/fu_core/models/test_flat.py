@@ -9,6 +9,7 @@ from fu_core.errors import UnsupportedModel
 from fu_core.models import flat
 from fu_core.models.cnn import lenet, simple_cnn, strided_cnn, tiny_cnn
 from fu_core.models.flat import FlatModel, Standardize, soft_dice_loss
+from fu_core.models.group_norm import GroupNorm
 from fu_core.models.linear import mlp, softmax_regression
 from fu_core.models.resnet import ResNet18, SmallResNet
 from tests.nets import Backwards
@@ -53,7 +54,7 @@ def test_evaluation_in_batches_equals_evaluation_at_once(monkeypatch):
     monkeypatch.setattr(flat, "EVALUATED_AT_ONCE", {"cpu": 3})
     model = FlatModel(simple_cnn(1, 8, 10))
     w, x, y = model.init(0), torch.rand(7, 1, 8, 8), torch.arange(7)
-    logits = model.logits(w, model.arrange(x))
+    logits = model.logits(w, x)
     seen: list[int] = []
     model.module[0].register_forward_pre_hook(lambda _, batch: seen.append(len(batch[0])))
     torch.testing.assert_close(model.predict(w, x), logits)
@@ -198,7 +199,7 @@ def test_our_group_norm_is_that_of_torch_in_any_order_and_keeps_it(channels):
     x = torch.rand(3, channels, 6, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     for order in (torch.contiguous_format, torch.channels_last):
         results = []
-        for norm in (flat.GroupNorm(2, channels), nn.GroupNorm(2, channels)):
+        for norm in (GroupNorm(2, channels), nn.GroupNorm(2, channels)):
             leaf = x.clone(memory_format=order).requires_grad_()
             y = norm.double()(leaf)
             assert y.stride() == leaf.stride()
@@ -213,7 +214,7 @@ def test_our_group_norm_in_bf16_is_torchs_but_for_rounding(channels):
     leaf = x.clone(memory_format=torch.channels_last).requires_grad_()
     exact = x.float().requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
-        y = flat.GroupNorm(2, channels)(leaf)
+        y = GroupNorm(2, channels)(leaf)
     assert y.dtype == torch.bfloat16
     assert y.stride() == leaf.stride()
     wanted = nn.GroupNorm(2, channels)(exact)
@@ -223,7 +224,7 @@ def test_our_group_norm_in_bf16_is_torchs_but_for_rounding(channels):
 
 
 def test_gradients_of_single_samples_pass_through_a_narrow_norm():
-    net = FlatModel(nn.Sequential(nn.Conv2d(1, 8, 3), flat.GroupNorm(2, 8), nn.Flatten(), nn.Linear(288, 3)))
+    net = FlatModel(nn.Sequential(nn.Conv2d(1, 8, 3), GroupNorm(2, 8), nn.Flatten(), nn.Linear(288, 3)))
     x, y, w = torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 2, 0]), net.init(0)
     each = net.per_sample_grads(w, net.arrange(x), y)
     torch.testing.assert_close(each.mean(0), net.grad(w, net.arrange(x), y))

@@ -10,7 +10,8 @@ from fu_core.data import load
 from fu_core.errors import UnsupportedModel, UnsupportedTask
 from fu_core.federation import ClientOpt, Federation, fedavg
 from fu_core.models import build
-from fu_core.models.flat import FlatModel, two_groups
+from fu_core.models.flat import FlatModel
+from fu_core.models.group_norm import two_groups
 from fu_core.unlearning.curvature import curvature_product, dense_curvature
 from fu_core.unlearning.hf_kcu import HFKCU, hf_kcu_step
 from fu_core.unlearning.kfac import kfac_inverse, kronecker_factors, numbers
