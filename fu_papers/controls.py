@@ -57,7 +57,7 @@ def wrong_controls(rows: Mapping[str, Standing], what: str = "forget gap") -> li
     accuracy than everybody, and more than two retrainings differ by and a point. Where not, the table cannot tell who
     forgets; where a control is missing, nobody knows.
     """
-    missing = [name for name in CONTROLS if name in rows and pd.isna(rows[name].shortfall)]
+    missing = [name for name in CONTROLS if name not in rows or pd.isna(rows[name].shortfall)]
     if missing:
         return [f"{name} {HAS_NOT}" for name in missing]
     nothing, again, destroyed = (rows[name] for name in ("Original", AGAIN, DESTROYED))

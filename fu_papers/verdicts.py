@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from fu_core.errors import CorruptData, check_choice, nearest
+from fu_core.errors import ConfigError, CorruptData, check_choice, nearest
 from fu_papers.lab.files import written_atomically
 from fu_papers.lab.record import Record
 from fu_papers.look import csv_text, one_line
@@ -56,8 +56,10 @@ class ClaimResult:
 def verdict_of(met: Sequence[bool]) -> str:
     """A claim holds if every condition of `met` is; in part if not all but at least half of them are.
 
-    One condition met out of six is not a half-truth.
+    One condition met out of six is not a half-truth. Raises `ConfigError` if there are no conditions at all.
     """
+    if not met:
+        raise ConfigError("met must have at least one condition of the claim, got none")
     return "holds" if all(met) else "holds in part" if 2 * sum(met) >= len(met) else "does not hold"
 
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
+from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -93,7 +94,7 @@ def epsilon_lower_bound(
     elif threshold == "all":
         alpha, extra = alpha / (4 * len(a)), 1
         at, above = _pick(a, b, np.unique(np.concatenate([a, b])), delta, alpha, bound)
-    elif isinstance(threshold, str) or not math.isfinite(threshold):
+    elif not (isinstance(threshold, Real) and math.isfinite(threshold)):
         raise ValueError(f"threshold must be 'half', 'all' or a finite number, got {threshold!r}")
     else:
         at, above = float(threshold), True
@@ -265,6 +266,6 @@ def _check_levels(delta: float, alpha: float, bound: str) -> None:
     check_choice("bound", bound, BOUNDS)
     if bound == "gdp":
         check_probability("delta", delta)
-    elif not 0 <= delta < 1:
+    elif not (isinstance(delta, Real) and 0 <= delta < 1):
         raise ValueError(f"delta must lie in [0, 1), got {delta!r}")
     check_probability("alpha", alpha)

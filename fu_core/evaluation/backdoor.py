@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fu_core.errors import InvalidRequest, check_choice, check_count
+from fu_core.evaluation.accuracy import predicted_classes
 from fu_core.federation.local import Client
 from fu_core.streams import stream
 
@@ -71,10 +72,14 @@ def attack_success(
     """Percent of the test images `x` (n, C, H, W) that are taken for `trigger.target` once they carry the patch.
 
     outputs: images to logits (n, C). Images of the target class are left out unless `include_target_class`,
-    which is how HF-KCU's 9.64 % for a clean model must have been counted. Deterministic.
+    which is how HF-KCU's 9.64 % for a clean model must have been counted. An image whose largest output is
+    not finite calls up nothing, whatever the target (`accuracy.predicted_classes`). Deterministic.
+
+    Raises `InvalidRequest` if no image is left.
     """
-    if not include_target_class:
-        x = x[y != trigger.target]
-    if not len(x):
-        raise InvalidRequest(f"x must hold test images of another class than {trigger.target}")
-    return 100 * float((outputs(trigger.stamp(x)).argmax(dim=1) == trigger.target).double().mean())
+    asked = x if include_target_class else x[y != trigger.target]
+    if not len(asked):
+        other = "" if include_target_class else f" of another class than {trigger.target}"
+        given = f"{len(x)}, all of that class" if len(x) else "none"
+        raise InvalidRequest(f"x must hold at least one test image{other}, got {given}")
+    return 100 * float((predicted_classes(outputs(trigger.stamp(asked))) == trigger.target).double().mean())

@@ -5,6 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn import functional as F
 
+from fu_core.errors import check_count
+from fu_core.evaluation.accuracy import NO_CLASS, predicted_classes
+
 
 def parameter_gap(w_unlearned: Tensor, w_retrained: Tensor) -> float:
     """`|w_u - w_r| / |w_r|`. About sqrt(2) for nets trained from unrelated starts, so share the start."""
@@ -30,8 +33,15 @@ def logit_mse(unlearned: Tensor, retrained: Tensor, *, centred: bool = False) ->
 
 
 def prediction_agreement(unlearned: Tensor, retrained: Tensor) -> float:
-    """Share of samples on which both predict the same class, from logits (n, C). HF-KCU, Eq. (35)."""
-    return float((unlearned.argmax(dim=1) == retrained.argmax(dim=1)).double().mean())
+    """Share of samples on which both predict the same class, from logits (n, C). HF-KCU, Eq. (35).
+
+    Where the largest logit of either is not finite they do not agree (`accuracy.predicted_classes`): two models that
+    have both diverged agree on nothing. Raises ValueError if there are no samples.
+    """
+    for name, logits in (("unlearned", unlearned), ("retrained", retrained)):
+        check_count(f"samples of {name}", len(logits))
+    ours, theirs = predicted_classes(unlearned), predicted_classes(retrained)
+    return float(((ours == theirs) & (ours != NO_CLASS)).double().mean())
 
 
 def relative_step_difference(w: Tensor, w_a: Tensor, w_b: Tensor) -> float:

@@ -51,9 +51,14 @@ def song(
     The default fits on at most `fit` samples in all and decides by the polynomial through the decision function's
     values at some points of [0, 1]; `exact=True` uses all and evaluates every point. They agree within half a point
     (tested). A threshold would not do: the regions can be unions of intervals.
+
+    Raises ValueError if a side is empty, NumericalFailure if a confidence is not finite: a model that has diverged
+    would seem to have forgotten everything.
     """
     from sklearn.svm import SVC
 
+    for name, side in (("forget", forget), ("retain", retain), ("test", test)):
+        _finite(name, side)
     k = min(largest, len(retain), len(test))
     if not exact:
         k = min(k, fit // 2)
@@ -74,7 +79,12 @@ def yeom(forget: Tensor, retain: Tensor) -> float:
     """Percent of `forget` with a loss at most the mean loss of `retain`. PUF, Sec. V-C (ii). Deterministic.
 
     forget, retain: cross-entropy (n,) under the attacked model, over all forgotten and retained data.
+
+    Raises ValueError if a side is empty, NumericalFailure if a loss is not finite: NaN is below no threshold, so that
+    a model that has diverged would seem to have forgotten, and one infinite loss of `retain` lets every sample pass.
     """
+    for name, side in (("forget", forget), ("retain", retain)):
+        _finite(name, side)
     threshold = retain.double().mean()
     return 100 * float((forget.double() <= threshold).double().mean())
 
@@ -97,8 +107,9 @@ def class_matched(y: Tensor, like: Tensor, name: str) -> Tensor:
 
     A leaving client has other classes than the test set: against all of it, an attack would partly tell classes apart,
     not members. Random: which samples of a class, from stream (0, name), whatever the training seed. Raises ValueError
-    if a class of `like` that matters (a hundredth of it or more) has no sample in `y`.
+    if a class of `like` that matters (a hundredth of it or more) has no sample in `y`, or `like` has none at all.
     """
+    check_count("samples of like", len(like))
     classes, counts = like.unique(return_counts=True)
     shares = counts.double() / len(like)
     there = torch.stack([(y == label).sum() for label in classes]).double()

@@ -56,6 +56,13 @@ def test_a_control_that_has_not_been_run_is_missing_and_not_wrong(name):
     )
 
 
+@pytest.mark.parametrize("name", CONTROLS)
+def test_a_control_without_a_row_is_missing_as_well(name):
+    assert wrong_controls({other: row for other, row in AS_THEY_MUST.items() if other != name}) == [
+        f"{name} has not been run here"
+    ]
+
+
 def test_a_row_stands_where_its_runs_do_on_average():
     r = pd.DataFrame({"delta_forget": [1.0, 3.0], "delta_asr": [8.0, 4.0], "delta_test": [2.0, 4.0]})
     r = r.assign(test=[70.0, 80.0], test_retrain=[72.0, 76.0])

@@ -12,6 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
+from fu_core.errors import ConfigError
 from fu_core.unlearning.method import method as registered
 from fu_core.unlearning.method import methods
 from fu_papers import eyes, links, verdicts
@@ -430,6 +431,12 @@ def test_one_met_condition_of_six_is_not_in_part_and_what_doing_nothing_meets_do
     assert found[3].reason == "3 of 6 parts hold; rule"
     assert verdicts.judge("P4", verdicts.lowered([True, True], True), "", "", ["a"], "").verdict == "does not hold"
     assert verdicts.judge("P4", [False], "", "", ["a"], "", corrected=[True]).verdict == "does not hold"
+
+
+def test_a_claim_without_any_condition_is_refused():
+    for met, corrected in (([], None), ([True], [])):
+        with pytest.raises(ConfigError, match="met must have at least one condition of the claim, got none"):
+            verdicts.judge("P4", met, "", "", ["a"], "", corrected=corrected)
 
 
 def test_claims_that_cannot_be_right_are_refused(tmp_path):

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from fu_core.errors import NumericalFailure
 from fu_core.evaluation.backdoor import poison
 from fu_core.federation import fedavg
 from fu_core.request import Request
@@ -66,6 +67,11 @@ def test_original_and_retrain_are_the_ends_of_the_scales(lab):
     assert lab.retrained["relearn"] > 0
     assert (lab.retrained["kl"], lab.retrained["kl_forget"]) == (pytest.approx(0), pytest.approx(0))
     assert lab.retrained["agreement_forget"] == 100
+
+
+def test_a_model_that_has_left_the_numbers_is_refused_as_diverged(lab):
+    with pytest.raises(NumericalFailure, match="has a score that is NaN or infinite"):
+        judges.evaluate(lab.case, torch.full_like(lab.case.original, float("nan")))
 
 
 def test_between_the_two_lies_half_the_distance(lab):

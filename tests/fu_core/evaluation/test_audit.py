@@ -349,7 +349,7 @@ def test_bad_scores_are_refused_by_name():
 
 def test_bad_levels_and_counts_are_refused_by_name():
     good = np.arange(4.0)
-    for delta in (-0.1, 1.0, math.nan):
+    for delta in (-0.1, 1.0, math.nan, "a", None):
         with pytest.raises(ValueError, match=r"delta must lie in \[0, 1\)"):
             epsilon_lower_bound(good, good, delta=delta)
         with pytest.raises(ValueError, match=r"delta must lie in \[0, 1\)"):
@@ -366,7 +366,7 @@ def test_bad_levels_and_counts_are_refused_by_name():
             median_provable(1.0, 10, delta=delta)
     with pytest.raises(ValueError, match="bound must be one of 'ratio', 'gdp', got 'gpd'"):
         epsilon_lower_bound(good, good, delta=0.1, bound="gpd")
-    for threshold in ("some", math.nan, math.inf):
+    for threshold in ("some", math.nan, math.inf, None, [0.5]):
         with pytest.raises(ValueError, match="threshold must be 'half', 'all' or a finite number"):
             epsilon_lower_bound(good, good, delta=0.1, threshold=threshold)
     with pytest.raises(ValueError, match="mu must be a finite number >= 0"):
@@ -379,6 +379,13 @@ def test_bad_levels_and_counts_are_refused_by_name():
         clopper_pearson_upper(-1, 3, alpha=0.1)
     with pytest.raises(ValueError, match="n must be a whole number >= 1"):
         largest_provable(0)
+
+
+def test_a_threshold_is_a_number_of_any_kind():
+    a, b = gaussian_worlds(2.0, 50, 0)
+    found = epsilon_lower_bound(a, b, delta=0.0, threshold=1.0)
+    for one in (1, np.float64(1), np.float32(1), np.int64(1)):
+        assert epsilon_lower_bound(a, b, delta=0.0, threshold=one) == found
 
 
 def test_models_that_do_not_fit_are_refused_by_name():

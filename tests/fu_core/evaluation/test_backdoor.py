@@ -1,5 +1,7 @@
 """Triggers, poisoning, and how attack success is counted."""
 
+import math
+
 import pytest
 import torch
 
@@ -92,5 +94,19 @@ def test_counting_the_target_class_adds_its_own_images():
 
     assert attack_success(perfect, x, y, Trigger()) == 0
     assert attack_success(perfect, x, y, Trigger(), include_target_class=True) == 10
-    with pytest.raises(InvalidRequest, match="another class than 7"):
+    with pytest.raises(
+        InvalidRequest, match="at least one test image of another class than 7, got 4, all of that class"
+    ):
         attack_success(perfect, x[y == 7], y[y == 7], Trigger())
+    for counted in (True, False):
+        with pytest.raises(InvalidRequest, match=r"x must hold at least one test image.*, got none"):
+            attack_success(perfect, x[:0], y[:0], Trigger(), include_target_class=counted)
+
+
+@pytest.mark.parametrize("lost", [math.nan, math.inf])
+def test_a_model_that_has_left_the_numbers_calls_up_no_target(images, lost):
+    x, y = images
+    for target in range(3):
+        assert attack_success(lambda x: torch.full((len(x), 3), lost), x, y, Trigger(target=target)) == 0
+    half = torch.where(torch.arange(36) < 18, lost, 0.0)[:, None] + torch.tensor([0.0, 1.0])
+    assert attack_success(lambda x: half, x, y, Trigger(target=1)) == 50  # 36 images are not of class 1

@@ -1,5 +1,7 @@
 """Distances to Retrain, and what a shift of logits may not change."""
 
+import math
+
 import pytest
 import torch
 
@@ -42,3 +44,20 @@ def test_kl_is_never_negative(logits):
 def test_agreement_by_hand():
     ours, theirs = torch.eye(3), torch.eye(3)[[0, 1, 1]]
     assert prediction_agreement(ours, theirs) == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("lost", [math.nan, math.inf])
+def test_models_that_have_left_the_numbers_agree_with_nobody_and_not_with_each_other(lost):
+    gone, there = torch.full((4, 3), lost), torch.eye(3)[[0, 1, 2, 0]]
+    assert (
+        prediction_agreement(gone, gone) == prediction_agreement(gone, there) == prediction_agreement(there, gone) == 0
+    )
+    there[0, 1] = lost
+    assert prediction_agreement(there, there) == 0.75
+
+
+def test_agreement_on_no_samples_is_refused_by_name():
+    for k, name in enumerate(("unlearned", "retrained")):
+        sides = [torch.zeros(0 if k == position else 1, 3) for position in range(2)]
+        with pytest.raises(ValueError, match=f"samples of {name} must be a whole number >= 1, got 0"):
+            prediction_agreement(*sides)

@@ -137,7 +137,28 @@ def test_margins_that_do_not_vary_are_told_by_where_they_are():
     assert (apart.auc, apart.accuracy, apart.tpr_at_1_fpr) == (1.0, 1.0, 1.0)
     assert apart.per_example.shift.tolist() == [-math.inf] * 3
     assert u_lira(moves + 50, still).auc == 1.0
-    assert math.isfinite(u_lira(still, moves, variances="separate").auc)
+
+
+@pytest.mark.parametrize("n", [6, 12, 14])
+@pytest.mark.parametrize("place", [0.1, -0.7, 0.5])
+@pytest.mark.parametrize("spread", [0.01, 1.0, 100.0])
+def test_a_side_that_stands_still_is_told_from_one_that_moves_wherever_it_stands(n, place, spread):
+    """The mean of so many times 0.1 or -0.7 is another number, and the ratio of variances may be no number at all."""
+    still, moves = torch.full((n, 3), place, dtype=torch.float64), spread * normal(f"moves {n}", n, 3)
+    for found in (u_lira(still, moves, variances="separate"), u_lira(moves, still, variances="separate")):
+        assert (found.auc, found.accuracy, found.tpr_at_1_fpr) == (1.0, 1.0, 1.0)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("variances", ["pooled", "separate"])
+def test_where_no_fit_varies_whatever_is_nearer_to_a_side_belongs_to_it_however_far_off(variances):
+    """The fits stand still at 0 and at 1, what is judged at 50 and -50; then the other way round."""
+    far, half_way = (torch.tensor([0.0] * 4 + [at] * 4, dtype=torch.float64)[:, None].repeat(1, 2) for at in (50, 0.5))
+    astray, right = u_lira(far, 1 - far, variances=variances), u_lira(-far, 1 + far, variances=variances)
+    assert (right.auc, right.accuracy, right.tpr_at_1_fpr) == (1.0, 1.0, 1.0)
+    assert (astray.auc, astray.accuracy) == (0.0, 0.0)
+    middle = u_lira(half_way, 1 - half_way, variances=variances)  # one turn judges what is half-way, the other fits it
+    assert (middle.auc, middle.accuracy) == (0.5, 0.5)
 
 
 # --- the interval ----------------------------------------------------------------------------------------------------

@@ -1,10 +1,14 @@
 """Attacks with planted truth: each must point the right way."""
 
+import math
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fu_core.errors import NumericalFailure
 from fu_core.evaluation.membership import class_matched, confidences, half_of_each_class, song, yeom
 
 
@@ -69,6 +73,33 @@ def test_confidence_is_the_probability_of_the_true_class():
     torch.testing.assert_close(c, torch.stack([expected, 1 - expected]))
 
 
+ATTACKS = {
+    "song": (partial(song, seed=0), ("forget", "retain", "test")),
+    "song, exact": (partial(song, seed=0, exact=True), ("forget", "retain", "test")),
+    "yeom": (yeom, ("forget", "retain")),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_what_has_left_the_numbers_is_refused_and_not_taken_for_forgotten(attack):
+    run, names = ATTACKS[attack]
+    for position, name in enumerate(names):
+        for lost in (math.nan, math.inf, -math.inf):
+            sides = [draw(40, 0, 1, k) for k in range(len(names))]
+            sides[position][7] = lost
+            with pytest.raises(NumericalFailure, match=f"{name} has a score that is NaN or infinite"):
+                run(*sides)
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_an_attack_without_samples_on_a_side_is_refused_by_name(attack):
+    run, names = ATTACKS[attack]
+    for position, name in enumerate(names):
+        sides = [draw(0 if k == position else 40, 0, 1, k) for k in range(len(names))]
+        with pytest.raises(ValueError, match=f"samples of {name} must be a whole number >= 1, got 0"):
+            run(*sides)
+
+
 # --- what forgotten samples are compared with ---
 
 LABELS = st.lists(st.integers(0, 4), min_size=1, max_size=60)
@@ -104,6 +135,8 @@ def test_a_class_that_matters_must_be_there_and_a_rare_one_need_not():
     assert class_matched(torch.zeros(7, dtype=torch.int64), like, "a test").tolist() == [*range(7)]
     with pytest.raises(ValueError, match="y must have samples of every class of `like`, got none of class 1"):
         class_matched(torch.zeros(7, dtype=torch.int64), torch.tensor([0, 1]), "a test")
+    with pytest.raises(ValueError, match="samples of like must be a whole number >= 1, got 0"):
+        class_matched(torch.zeros(7, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), "a test")
 
 
 @settings(deadline=None, max_examples=50)

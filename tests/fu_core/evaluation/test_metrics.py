@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fu_core.evaluation.accuracy import accuracy, hard_dice
+from fu_core.evaluation.accuracy import NO_CLASS, accuracy, hard_dice, outputs_accuracy, predicted_classes
 from fu_core.evaluation.costs import measured_flops
 from fu_core.evaluation.equivalence import logits_kl, parameter_gap, relative_step_difference
 from fu_core.models.flat import FlatModel
@@ -35,6 +35,52 @@ def test_segmentation_accuracy_is_mean_dice():
     w = torch.tensor([0.0, 1.0, 0.5, 0.0])  # foreground logit x, background logit 0.5
     x = torch.tensor([[[[1.0, 0.0]]], [[[1.0, 1.0]]]])
     assert accuracy(model, w, x, torch.tensor([[[1, 0]], [[1, 0]]])) == pytest.approx(100 * (1 + 2 / 3) / 2)
+
+
+NAN, INF = math.nan, math.inf
+LOST = [[NAN, NAN, NAN], [1.0, NAN, 2.0], [INF, 0.0, 1.0], [0.0, INF, -INF], [-INF, -INF, -INF]]  # logits (n, 3)
+
+
+@pytest.mark.parametrize("label", [0, 1, 2])
+def test_a_sample_whose_outputs_have_left_the_numbers_is_wrong_whatever_its_class(label):
+    for logits in LOST:
+        assert outputs_accuracy("classification", torch.tensor([logits]), torch.tensor([label])) == 0
+    model = FlatModel(softmax_regression(2, 3))
+    lost = torch.full((model.d,), NAN)
+    assert accuracy(model, lost, torch.ones(4, 2), torch.full((4,), label)) == 0
+
+
+def test_one_lost_sample_leaves_the_others_as_they_are():
+    logits = torch.tensor([LOST[1], [0.0, 1.0, 0.5], [2.0, 1.0, 0.5], [0.0, 1.0, 0.5]])
+    assert outputs_accuracy("classification", logits, torch.tensor([1, 1, 1, 1])) == 50
+
+
+def test_a_class_without_any_probability_is_no_loss_of_the_others():
+    """Log-probabilities of an ensemble: minus infinity where no member gives the class a chance."""
+    assert predicted_classes(torch.tensor([[-INF, 0.0, -INF], [-1.0, -INF, -0.5]])).tolist() == [1, 2]
+    assert predicted_classes(torch.tensor(LOST)).tolist() == [NO_CLASS] * 5
+
+
+@pytest.mark.parametrize("shape", [(500, 10), (40, 2, 5, 5), (30, 1)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_finite_outputs_are_predicted_as_argmax_has_it_ties_included(shape, dtype):
+    outputs = torch.randint(-2, 3, shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+    assert torch.equal(predicted_classes(outputs), outputs.argmax(dim=1))
+
+
+def test_an_image_with_a_lost_pixel_has_dice_zero_though_its_mask_is_empty():
+    """Of two empty masks: as NaN is of class 0, the first image would be right, with nothing found where nothing is."""
+    outputs = torch.tensor([1.0, 0.0])[None, :, None, None].repeat(2, 1, 2, 2)  # background everywhere
+    masks = torch.zeros(2, 2, 2, dtype=torch.long)
+    assert outputs_accuracy("segmentation", outputs, masks) == 100
+    outputs[0, :, 0, 0] = NAN
+    assert outputs_accuracy("segmentation", outputs, masks) == 50
+
+
+def test_the_accuracy_on_no_samples_is_refused():
+    for task in ("classification", "segmentation"):
+        with pytest.raises(ValueError, match="samples of y must be a whole number >= 1, got 0"):
+            outputs_accuracy(task, torch.zeros(0, 2, 1, 1), torch.zeros(0, 1, 1))
 
 
 def test_distances_vanish_for_identical_models_and_only_then():
