@@ -69,7 +69,7 @@ def verdict(frame: pd.DataFrame, request: str) -> str:
     best = ranked.iloc[0]
     price = f"{tables.number(100 * best.price)} % of the passes that retraining takes"
     if best.as_good:
-        return f"{best.method}: its models cannot be told from retrained ones, for {price}."
+        return f"{best.method}: {best.models:.0f} of its models are not told from retrained ones, for {price}."
     left = tables.interval(best.left, best.low, best.high)
     if best.high < 100:
         return f"Retrain if you can. The nearest is {best.method}: {left} % of the distance is left, for {price}."

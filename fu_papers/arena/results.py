@@ -29,7 +29,7 @@ Found = Mapping[Cell, Record]
 Chunk = tuple[Mapping[str, Any], int]  # what `runs.unlearn` tells of so many models
 REASONS = ("unsupported", "diverged")
 LEAST = 0.1  # of the floor: what is nearer than that by chance counts as no nearer
-AS_GOOD = 2.0  # times the floor: below it, unlearned models count as told apart from retrained ones by nobody
+AS_GOOD = 2.0  # times the floor: below it, a crowd counts as not told apart from retrained models
 NOTHING = "Original"
 STAYS, LEAVES = 25.0, 10.0  # percent of triggered images: a backdoor works above, and not below
 MUST_FAIL = (NOTHING, CONSTANT, DESTROYED)
@@ -61,6 +61,12 @@ def of_runs(unlearned: Found, judged: Found, relearned: Found | None = None) -> 
     Retrain's validation accuracy within the cap of recovery.
     backdoor, backdoor_retrain: success in percent, where the leaving client carried one.
 
+    excess: the mean per-example epsilon beyond that of a second retraining in the same place, both less what a perfect
+    method shows with so many models: how much that is also depends on how far margins are spread.
+
+    excess: mean per-example epsilon, less what a perfect method shows with so many models, and less what is left of a
+    second retraining's in the same place, since both depend on how far margins are spread.
+
     Accuracies in percent; `passes` over all training data, of unlearning and recovery together, and `price`, the same
     over Retrain's; bytes, storage and seconds of one model. What is infinite is inf, as a constant margin's KLoM is.
     """
@@ -73,12 +79,15 @@ def of_runs(unlearned: Found, judged: Found, relearned: Found | None = None) -> 
 
 
 def _relearned(relearned: Found, cell: Cell) -> dict[str, float]:
-    """How soon a method's models know again what they forgot, in units of Retrain's of the same seeds."""
+    """How soon a method's models know again what they forgot, in units of Retrain's of the same seeds; nothing where
+    one of those did not get there in the time."""
     name = "Retrain" if cell.method == AGAIN else cell.method
     own, twins = (relearned.get(cell._replace(method=which)) for which in (name, "Retrain"))
     if own is None or twins is None or "passes" not in own.metrics or not sum(twins.metrics["passes"]):
         return {}
     passes, reached = own.metrics["passes"], own.metrics["reached"]
+    if not all(twins.metrics["reached"][: len(passes)]):  # a unit that was cut short is none
+        return {}
     ratio = sum(passes) / sum(twins.metrics["passes"][: len(passes)])
     return {"relearn": ratio, "relearn_capped": 1 - sum(reached) / len(reached)}
 
@@ -148,7 +157,25 @@ def compared(frame: pd.DataFrame) -> pd.DataFrame:
     of = {"left": left, "left_low": left - reach, "left_high": left + reach}
     apart = [tuple(100 * slope * (np.array(draws) - np.mean(draws)) / scale) if isinstance(draws, tuple) else None
              for draws, slope, scale in zip(frame.draws, steeper, span, strict=True)]  # fmt: skip
-    return _where_relearning_tells(frame.drop(columns="draws").assign(**of, left_draws=pd.Series(apart, frame.index)))
+    found = frame.drop(columns="draws").assign(**of, left_draws=pd.Series(apart, frame.index))
+    return _where_relearning_tells(_beyond_again(found))
+
+
+def _beyond_again(frame: pd.DataFrame) -> pd.DataFrame:
+    """With `excess` less that of the second retraining in the same place, which is none's merit or fault."""
+    if "excess" not in frame:
+        return frame
+    place = ["setting", "request"]
+    again = frame[frame.method == AGAIN].set_index(place).excess.astype(float)
+    own = again.reindex(pd.MultiIndex.from_frame(frame[place])).fillna(0.0).to_numpy()
+    return frame.assign(excess=frame.excess - own)
+
+
+def as_good(frame: pd.DataFrame) -> pd.Series:
+    """Which rows' models these judges do not tell from retrained ones (bool): KLoM on forgotten and on retained data at
+    most `AS_GOOD` floors, and no model that gave up."""
+    near = frame[["klom_forget", "klom_retain"]].astype(float).le(AS_GOOD * frame.floor, axis=0).all(axis=1)
+    return near & ~(frame.gave_up > 0)
 
 
 def doing_nothing(frame: pd.DataFrame, values: pd.Series, *, of_its_kind: bool = True) -> np.ndarray:
@@ -198,7 +225,8 @@ def _mean(chunks: Sequence[Chunk], name: str) -> float:
 
 
 def _interval(judged: Mapping[str, Any]) -> tuple[float, float]:
-    """95 % of KLoM on forgotten examples, from its resampled logarithms: it is a ratio, and never below 0.
+    """95 % of KLoM on forgotten examples, from its resampled logarithms: it is a ratio, and never below 0. Near the
+    floor it covers 91 % with 64 models a side and 80 % with 16, in simulations with examples that go together.
 
     Resampled sets hold models twice, which moves the level of KLoM; their spread is what is taken of them.
     """
@@ -288,7 +316,7 @@ def ranking(frame: pd.DataFrame) -> pd.DataFrame:
             row |= {cost: float(others[cost].astype(float).mean()) for cost in costs}
             row["lost"] = float((others.test_retrain - others.test).astype(float).mean())
             row["forget_gap"] = float((there.forget - there.forget_retrain).astype(float).abs().mean())
-            row["as_good"] = int((there.klom_forget <= AS_GOOD * there.floor).sum())
+            row["as_good"] = int(as_good(there).sum())
         rows.append(row)
     ranked = pd.DataFrame(rows).sort_values("left", kind="stable", na_position="last").reset_index(drop=True)
     counted = frame if only_classes else frame[~of_classes(frame)]

@@ -89,7 +89,9 @@ def paragraph(frame: pd.DataFrame, row: Mapping[Any, Any]) -> str:
 def _distance(row: Mapping[Any, Any]) -> str:
     left = interval(row["left"], row["low"], row["high"])
     if row["as_good"] == row["places"]:
-        return f"Nobody tells its models from retrained ones, in {row['places']} of {row['places']} places."
+        return (
+            f"In none of {row['places']} places its models are told from retrained ones, on forgotten or retained data."
+        )
     classes = interval(row["left_classes"], row["classes_low"], row["classes_high"])
     besides = "" if classes in ("–", left) else f" Where whole classes go, {classes} %."
     if left == "–":

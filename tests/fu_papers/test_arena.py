@@ -33,7 +33,7 @@ from fu_papers.lab.record import config_key, function_name
 from fu_papers.lab.store import CommittedStore, RecordStore
 from fu_papers.look import ROWS, save_table, style
 from fu_papers.problems import initial_model, problem
-from fu_papers.study import Study
+from fu_papers.study import Cell, Study
 from tests.arena_lab import experiment
 from tests.federations import with_server
 from tests.pictures import faults
@@ -577,6 +577,36 @@ def test_costs_are_of_the_places_that_the_distance_is_of_and_nearer_means_in_eac
 def test_sisa_is_as_good_as_its_own_retraining(ranked):
     row = ranked.set_index("method").loc["SISA"]
     assert (row.guarantee, row.as_good) == ("exact", 1)
+
+
+@pytest.mark.parametrize(("wrong", "value"), [("klom_retain", 500.0), ("gave_up", 0.1), ("klom_forget", 1.0)])
+def test_who_harms_those_who_stay_or_gives_up_is_not_as_good_as_retraining(frame, wrong, value):
+    """Forgotten data alone said that such models could not be told from retrained ones."""
+    rows = frame[frame.method == "SISA"].copy()
+    assert results.as_good(rows).all()
+    assert not results.as_good(rows.assign(**{wrong: value})).any()
+
+
+def test_what_epsilon_shows_of_retrained_models_is_nobodys(frame):
+    """How far margins are spread moves a perfect method's epsilon, too: it is a second retraining's that counts."""
+    assert (frame.excess[frame.method == AGAIN] == 0).all()
+    by_name = frame.set_index("method")
+    raw = by_name.epsilon - by_name.epsilon_null
+    assert by_name.excess["Original"] == pytest.approx(raw["Original"] - raw[AGAIN])
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+def test_nobody_learns_again_in_units_of_a_retraining_that_was_cut_short(arrived):
+    cell = Cell("places", "digits/iid/mlp", 0, "client-3", "Natural", "")
+
+    def learnt(passes, reached):
+        return types.SimpleNamespace(metrics={"passes": passes, "reached": reached})
+
+    found = {
+        cell: learnt([2, 3], [True, True]),
+        cell._replace(method="Retrain"): learnt([10, 10, 4], [True, arrived, True]),
+    }
+    assert results._relearned(found, cell) == ({"relearn": 0.25, "relearn_capped": 0.0} if arrived else {})
 
 
 def test_figures_are_drawn_of_everybody(frame, ranked, study):
