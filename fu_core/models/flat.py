@@ -239,23 +239,6 @@ class FlatModel:
         parts = zip(x.split(size), y.split(size), strict=True)
         return torch.cat([self.sample_losses(self.logits(w, self.arrange(xb)), yb) for xb, yb in parts])
 
-    def first_layer(self, example: Tensor) -> str:
-        """Name of the module with parameters that a forward pass of `example` (1, ...) reaches first."""
-        order: list[str] = []
-        probe = copy.deepcopy(self.module)
-        hooks = [
-            module.register_forward_pre_hook(lambda *_, name=name: order.append(name))
-            for name, module in probe.named_modules()
-            if any(True for _ in module.parameters(recurse=False))
-        ]
-        with torch.no_grad():
-            probe(example)
-        for hook in hooks:
-            hook.remove()
-        if not order:
-            raise UnsupportedModel(f"{type(self.module).__name__} has no layer with parameters")
-        return order[0]
-
     def only_layer(self) -> nn.Module | None:
         """The one module that holds all parameters, or None if several do. A lone nn.Linear makes the loss convex."""
         holders = [part for part in self.module.modules() if any(True for _ in part.parameters(recurse=False))]

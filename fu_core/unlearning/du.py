@@ -36,23 +36,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fu_core.errors import InvalidRequest, NumericalFailure, check_choice, check_count, check_positive
+from fu_core.errors import (
+    InvalidRequest,
+    NumericalFailure,
+    check_choice,
+    check_count,
+    check_not_negative,
+    check_positive,
+)
 from fu_core.federation.decentralised import start
 from fu_core.federation.federation import Federation
 from fu_core.federation.flood import flood
 from fu_core.request import Deletion
-from fu_core.unlearning.certificate import (
-    Certificate,
-    Privacy,
-    claimed,
-    measured,
-    residual_radius,
-)
+from fu_core.unlearning.certificate import Certificate, Privacy, claimed, measured, residual_radius
 from fu_core.unlearning.du_steps import Network, Step, newton, printed_messages
 from fu_core.unlearning.method import Trained, register
 from fu_core.unlearning.needs import Needs
 from fu_core.unlearning.newton import CURVATURES
 from fu_core.unlearning.noise import Draw
+from fu_core.unlearning.sums import as_float64
 
 FORMS = ("corrected", "printed")
 OBJECTIVES = ("clients", "samples")
@@ -104,9 +106,11 @@ class DU:
         for name in ("weight", "cap", "until"):
             if getattr(self, name) is not None:
                 check_positive(name, getattr(self, name))
-        if not 0 <= self.damping < math.inf:
-            raise ValueError(f"damping must be >= 0, got {self.damping}")
-        check_count("steps", self.steps)
+        for name in ("damping", "tol"):
+            check_not_negative(name, getattr(self, name))
+        for name in ("steps", "iters"):
+            check_count(name, getattr(self, name))
+        check_count("dense_up_to", self.dense_up_to, least=0)
         for name in ("curvature_samples", "capacity"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name))
@@ -294,10 +298,16 @@ def _certificate(f: Federation, plain: Release, deletion: Deletion, config: DU, 
     if not config.own_models and not same:
         raise ValueError("plain must be of the same config: its models differ, but everybody is to publish one")
     different = plain.noiseless if config.own_models else plain.noiseless[:1]
-    radii = [residual_radius(f.model, w.double(), deletion, objective=config.objective) for w in different]
+    radii = _radii(f, different, deletion, config)
     if config.noise == "independent":  # the tuple of models is one vector with noise in every coordinate
         return measured(privacy, math.hypot(*radii), "all models")
     return measured(privacy, max(radii), "model" if config.own_models else "all models")
+
+
+def _radii(f: Federation, models: Tensor, deletion: Deletion, config: DU) -> list[float]:
+    """How far each of the `models` (K, d) can be from retraining: in float64, whatever they and the samples are in."""
+    wide = replace(deletion, kept={i: (as_float64(x), y) for i, (x, y) in deletion.kept.items()})
+    return [residual_radius(f.model, w.double(), wide, objective=config.objective) for w in models]
 
 
 def _noise(plain: Release, sigma: float, deletion: Deletion, config: DU, draw: Draw) -> Tensor:
@@ -320,7 +330,7 @@ def _after_noise(f: Federation, W: Tensor, deletion: Deletion, config: DU, priva
     certificate, sigma = None, privacy.sigma
     if privacy.epsilon is not None:
         # the mean of squares bounds the mean's own, and what the parts of its sum could tell where models differ
-        radii = [residual_radius(f.model, w.double(), deletion, objective=config.objective) for w in W]
+        radii = _radii(f, W, deletion, config)
         f.meter.images += n * (deletion.n - deletion.m)  # a retained gradient at everybody's model, each summed once
         Network(f, config.sums, x).everywhere(vectors=n)
         certificate = measured(privacy, math.hypot(*radii) / math.sqrt(n), "all models", against="messages")

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fu_core.errors import InvalidRequest, MissingHistory, check_count, check_positive
+from fu_core.errors import InvalidRequest, MissingHistory, UnsupportedTask, check_count, check_positive
+from fu_core.federation.federation import Federation
 from fu_core.federation.meter import nbytes
 from fu_core.federation.server import aggregate
 
@@ -124,6 +125,12 @@ class Memory:
         deltas = torch.stack([self.last[k] for k in sorted(self.last)])
         before = w - aggregate(deltas, sizes / sizes.sum())  # w_{T-1} = w_T - sum_k n_k / n Delta_k
         return before + self.last[client]
+
+
+def check_averages(f: Federation, method: str) -> None:
+    """Raise UnsupportedTask unless the server is plain averaging: else `w` is no mean of the models that were sent."""
+    if f.server.kind != "sgd" or f.server.lr != 1 or f.server.momentum:
+        raise UnsupportedTask(f"exchange must be a server that averages, FedOpt(), for {method}, got {f.server}")
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -15,14 +15,14 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fu_core.errors import InvalidRequest, MissingHistory, UnsupportedTask, check_choice, check_count
+from fu_core.errors import InvalidRequest, MissingHistory, UnsupportedTask, check_choice, check_count, nearest
 from fu_core.federation.federation import Federation
 from fu_core.federation.meter import Meter
 from fu_core.federation.server import FedOpt
@@ -168,15 +168,49 @@ class Method:
     def configured(self, **changes: Any) -> Any:
         """The method's hyper-parameters: its defaults, the method's presets, and `changes`.
 
-        A preset that is a word (a mode, a form) is what gives the method its name, and cannot be changed.
+        A preset that is a word (a mode, a form) is what gives the method its name, and cannot be changed. Raises
+        InvalidRequest for that, for a parameter that there is not, and for one of another type than it is declared.
         """
         for name, value in self.preset.items():
             if isinstance(value, str) and changes.get(name, value) != value:
                 raise InvalidRequest(f"{name} of {self.name} must be {value!r}, got {changes[name]!r}")
+        given = {**self.preset, **changes}
+        self._check_names(given)
         try:
-            return self.parameters(**{**self.preset, **changes})
+            return self.parameters(**given)
         except TypeError as error:
-            raise InvalidRequest(f"{self.name} has no such parameter: {error}") from error
+            raise InvalidRequest(self._of_wrong_type(changes) or f"parameters of {self.name}: {error}") from error
+
+    def _check_names(self, given: Mapping[str, Any]) -> None:
+        """Raise InvalidRequest that names the first parameter that there is not."""
+        if not is_dataclass(self.parameters):
+            return
+        known = [f.name for f in fields(self.parameters) if f.init]
+        for name in given:
+            if name not in known:
+                there_are = ", ".join(known) or "none"
+                raise InvalidRequest(
+                    f"{self.name} has no such parameter: got {name!r}, there are {there_are}{nearest(name, known)}"
+                )
+
+    def _of_wrong_type(self, changes: Mapping[str, Any]) -> str:
+        """What is wrong with the first of the `changes` that even alone is refused for its type; empty if none is."""
+        declared = [f for f in fields(self.parameters) if f.init] if is_dataclass(self.parameters) else []
+        needed = {f.name for f in declared if f.default is MISSING and f.default_factory is MISSING}
+        given = {**self.preset, **changes}
+        if not needed <= given.keys():
+            return ""
+        for one in declared:
+            if one.name not in changes:
+                continue
+            try:
+                self.parameters(**{k: v for k, v in given.items() if k in needed or k in self.preset or k == one.name})
+            except TypeError:
+                kind = one.type if isinstance(one.type, str) else getattr(one.type, "__name__", str(one.type))
+                return f"{one.name} of {self.name} must be {kind}, got {changes[one.name]!r}"
+            except ValueError:  # of the right type, and wrong without the others
+                continue
+        return ""
 
 
 _REGISTERED: dict[str, Method] = {}

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fu_core.errors import InvalidRequest, check_choice, check_positive
+from fu_core.errors import InvalidRequest, NumericalFailure, check_choice, check_not_negative, check_positive
 from fu_core.federation.federation import Federation
 from fu_core.federation.local import Client
 from fu_core.federation.server import ServerState, aggregate, server_step
@@ -46,7 +46,7 @@ class PUF:
     eta_u: float = 2.0  # the paper: 2 (Special), 20 (Regular)
     eta_r: float = 1.0
     epochs_u: float = 1.0  # E_u
-    augment: bool = False  # the paper only normalises; its released code augments as in training
+    augment: bool = False  # at the targets: the paper only normalises, its released code augments as in training
     special_sample_norm: str = "forget"  # "full": divide by the target's full size, as the released code does
     form: str = "corrected"
     allow_adaptive_special: bool = False
@@ -56,6 +56,7 @@ class PUF:
         check_choice("form", self.form, FORMS)
         check_choice("special_sample_norm", self.special_sample_norm, ("forget", "full"))
         check_positive("eta_u", self.eta_u, InvalidRequest)
+        check_not_negative("eta_r", self.eta_r, InvalidRequest)
         check_positive("epochs_u", self.epochs_u)
 
 
@@ -97,9 +98,10 @@ def puf(
     w (d,): the global model; deltas (N, d): each participant's update, new minus old, *not* negated;
     sizes (N,): samples each trained on; targets (N,) bool: who leaves. Rows of non-targets are ignored
     in mode "special". Raises `InvalidRequest` if nobody is targeted, if a Regular round has nobody
-    else, or if eta_u <= 0.
+    else, or if eta_u <= 0 or eta_r < 0.
     """
     check_positive("eta_u", eta_u, InvalidRequest)
+    check_not_negative("eta_r", eta_r, InvalidRequest)
     step = pseudo_gradient(deltas, sizes, targets, mode=mode, eta_u=eta_u, eta_r=eta_r, form=form)
     return w + step  # w_u = w_t + eta_s Delta, with a server that averages: eta_s = 1
 
@@ -113,6 +115,9 @@ def effective_step(sizes: Tensor, targets: Tensor, *, mode: str, eta_u: float) -
 def puf_round(f: Federation, w: Tensor, deletion: Deletion, config: PUF, round: int) -> Tensor:
     """One PUF round on a real federation: train, negate, apply. Returns the unlearned model (d,).
 
+    Without `config.augment` targets train on their images as they are; those who stay augment as in training, though
+    the paper's sentence (Sec. V-A) may mean them, too.
+
     A target that leaves trains on all it has. One that forgets samples trains on those; in a Regular round it takes
     part twice, with what it keeps on the other side. Where only a share of the clients takes part in a round
     (`f.participation`), a Regular round has that share of those who stay, and every target: PUF does not need everybody
@@ -120,7 +125,8 @@ def puf_round(f: Federation, w: Tensor, deletion: Deletion, config: PUF, round: 
 
     The server's moments start afresh, since the old ones contain the targets' updates. Adam and Yogi
     normalise the step, so a Special round would hardly depend on eta_u: `InvalidRequest` unless
-    `config.allow_adaptive_special`. Warns if the step is longer than the model itself.
+    `config.allow_adaptive_special`. Warns if the step is longer than the model itself; `NumericalFailure` if it ends in
+    NaN or infinity.
     """
     if config.mode == "special" and f.server.kind != "sgd" and not config.allow_adaptive_special:
         raise InvalidRequest(
@@ -155,6 +161,11 @@ def puf_round(f: Federation, w: Tensor, deletion: Deletion, config: PUF, round: 
         n=n,
     )
     w_unlearned, _ = server_step(w, delta, f.server, ServerState())
+    if not bool(w_unlearned.isfinite().all()):
+        raise NumericalFailure(
+            f"round {round}: the unlearned model is not finite; lower eta_u (now {config.eta_u:g}) or eta_r "
+            f"(now {config.eta_r:g})"
+        )
     warn_if_far(w, w_unlearned)
     return w_unlearned
 

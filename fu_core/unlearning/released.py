@@ -86,13 +86,18 @@ def caveats(*reasons: str, noise: Noise | None) -> str:
 
 
 def least(suffices: Callable[[float], bool], start: float, *, rtol: float = 1e-12) -> float:
-    """The smallest number > 0 that suffices, up to rtol from above, if all larger ones do; searched from start on."""
+    """The smallest number that suffices, up to rtol from above, if all larger ones do; searched from start on.
+
+    0.0 where every number > 0 does, since then nothing is needed.
+    """
     enough = start
     while not suffices(enough):
         enough *= 2
     short = enough / 2
-    while suffices(short):
+    while short and suffices(short):
         enough, short = short, short / 2
+    if not short:  # halved so often that no float is left below
+        return 0.0
     while enough - short > rtol * enough:
         middle = short + (enough - short) / 2
         short, enough = (short, middle) if suffices(middle) else (middle, enough)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import skip_init
 
 from fu_core.errors import NumericalFailure, UnsupportedModel, check_not_negative, check_positive
 from fu_core.federation.federation import Federation
@@ -118,29 +119,38 @@ def as_linear(f: Federation) -> Federation:
     layer = f.model.only_layer()
     assert isinstance(layer, nn.Linear)  # by strong_convexity
     bias = layer.bias is not None
-    net: nn.Module = nn.Linear(layer.in_features, layer.out_features, bias=bias)
+    net: nn.Module = bare_linear(layer.in_features, layer.out_features, bias=bias)
     if f.model.task == "classification" and layer.out_features == 1:
         net = nn.Sequential(net, BesideZero())
     model = FlatModel(net, f.model.task, f.model.l2)
     clients = {i: (_layer_inputs(f.model, x), y) for i, (x, y) in f.clients.items()}
     at = torch.linspace(-1, 1, model.d, dtype=torch.float64)  # any point will do, the outputs being linear in it
     for i, (x, y) in f.clients.items():
-        if len(y) and not torch.allclose(f.model.logits(at, _as_float64(x)[:1]), model.logits(at, clients[i][0][:1])):
+        if len(y) and not torch.allclose(
+            f.model.logits(at.to(x.device), as_float64(x)[:1]), model.logits(at.to(x.device), clients[i][0][:1])
+        ):
             raise UnsupportedModel("model must return what its linear layer does, or (0, z) of its only output z")
     return f.having(model=model, clients=clients)
 
 
 def _layer_inputs(model: FlatModel, x: Tensor) -> Tensor:
     """What reaches the model's only layer (n, p), in float64."""
-    net = copy.deepcopy(model.module).double()
+    net = copy.deepcopy(model.module).to(x.device).double()
     (layer,) = (part for part in net.modules() if isinstance(part, nn.Linear))
     seen: list[Tensor] = []
     with torch.no_grad(), layer.register_forward_pre_hook(lambda _, given: seen.append(given[0])):
-        net(_as_float64(x))
+        net(as_float64(x))
     return seen[0]
 
 
-def _as_float64(x: Tensor) -> Tensor:
+def bare_linear(inputs: int, outputs: int, *, bias: bool) -> nn.Linear:
+    """The wiring of a layer for a `FlatModel`, which brings parameters of its own: nothing is drawn for these."""
+    layer: nn.Linear = skip_init(nn.Linear, inputs, outputs, bias=bias)
+    return layer
+
+
+def as_float64(x: Tensor) -> Tensor:
+    """Inputs as models in float64 take them; whole numbers, such as pixels or indices, stay what they are."""
     return x.double() if x.is_floating_point() else x
 
 

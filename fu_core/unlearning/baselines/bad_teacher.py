@@ -27,6 +27,7 @@ from fu_core.federation.server import ServerState, aggregate, server_step
 from fu_core.federation.together import train_round
 from fu_core.request import Deletion
 from fu_core.streams import stream, stream_seed
+from fu_core.unlearning.another_loss import with_loss
 from fu_core.unlearning.distillation import Student, lesson
 from fu_core.unlearning.method import Trained, register
 from fu_core.unlearning.needs import Needs
@@ -84,7 +85,7 @@ def taught_rounds(f: Federation, w: Tensor, deletion: Deletion, config: BadTeach
     """
     if f.model.task != "classification":
         raise UnsupportedTask(f"Bad teacher needs the probabilities of classes, got task {f.model.task!r}")
-    taught = f.having(local=config.local(f.local), model=Student(f.model, divergence=1.0))
+    taught = with_loss(f.having(local=config.local(f.local)), Student(f.model, divergence=1.0))
     f.meter.keep("global model and teacher", w, w)
     bad = bad_model(f, w)
     lessons: dict[int, Client] = {}

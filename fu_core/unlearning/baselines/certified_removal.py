@@ -32,7 +32,7 @@ from fu_core.unlearning.gaussian_mechanism import gaussian_sigma
 from fu_core.unlearning.krylov import solve
 from fu_core.unlearning.noise import Noise
 from fu_core.unlearning.released import Clock, Released, caveats, check_guarantee, draw_of
-from fu_core.unlearning.sums import BesideZero, Bounds, Sums, as_linear, loss_bounds, minimise
+from fu_core.unlearning.sums import BesideZero, Bounds, Sums, as_linear, bare_linear, loss_bounds, minimise
 
 BOUNDS = ("tight", "printed")
 HEADS = ("softmax", "one-vs-rest")
@@ -185,7 +185,7 @@ def _heads(f: Federation, config: Removal) -> list[Federation]:
         return [linear]
     if linear.model.task != "classification" or layer.out_features < 2:
         raise UnsupportedModel("heads='one-vs-rest' needs classification with an output per class")
-    one = FlatModel(nn.Sequential(nn.Linear(layer.in_features, 1, bias=False), BesideZero()), l2=linear.model.l2)
+    one = FlatModel(nn.Sequential(bare_linear(layer.in_features, 1, bias=False), BesideZero()), l2=linear.model.l2)
     return [
         linear.having(model=one, clients={i: (x, (y == c).long()) for i, (x, y) in linear.clients.items()})
         for c in range(layer.out_features)

@@ -49,6 +49,7 @@ from fu_core.models.flat import FlatModel
 from fu_core.request import Deletion
 from fu_core.unlearning.method import Trained, register
 from fu_core.unlearning.ranges import Choice, Range
+from fu_core.unlearning.sums import bare_linear
 
 RANGES = {  # ours
     "lr": Range(3e-4, 1e-1, "log"),  # up to training's, from where confidences of an epoch ago may diverge
@@ -256,7 +257,7 @@ def those_online(parties: Parties, online: Sequence[int]) -> Parties:
     """The parties `online`, and a top with their columns and the bias: its logits are z_O."""
     weight, *bias = parties.active.model.views(parties.active.w).values()
     block = weight[:, columns(parties, online)]
-    top = FlatModel(nn.Linear(block.shape[1], block.shape[0], bias=bool(bias)))
+    top = FlatModel(bare_linear(block.shape[1], block.shape[0], bias=bool(bias)))
     active = replace(parties.active, model=top, w=torch.cat([block.flatten(), *bias]))
     return Parties(tuple(parties.passive[k] for k in online), active)
 

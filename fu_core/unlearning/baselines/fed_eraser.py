@@ -26,7 +26,7 @@ from fu_core.federation.server import aggregate
 from fu_core.federation.together import train_round
 from fu_core.models.flat import FlatModel
 from fu_core.request import Deletion
-from fu_core.unlearning.memory import Memory, UpdateHistory
+from fu_core.unlearning.memory import Memory, UpdateHistory, check_averages
 from fu_core.unlearning.method import Trained, refuse, register
 from fu_core.unlearning.needs import Needs
 from fu_core.unlearning.ranges import Choice, Range
@@ -82,10 +82,12 @@ def fed_eraser(f: Federation, history: UpdateHistory, deletion: Deletion, config
 
     Random: batches and augmentation, from the streams of training round t, so that a full calibration
     (1.0) repeats a training in which those who leave took no part. Raises `MissingHistory` naming round and
-    client, `UnsupportedTask` unless whole clients leave: what was stored are whole clients' updates. Warns once
+    client, `UnsupportedTask` unless whole clients leave, since what was stored are whole clients' updates, and for
+    another server: it made other steps of them. Warns once
     if fresh updates had no direction and counted as zero.
     """
     refuse(deletion, REFUSES)
+    check_averages(f, "FedEraser")
     rest = f.having(clients=deletion.kept)
     ids = rest.ids
     rounds = _retained(history, ids)

@@ -36,6 +36,7 @@ from fu_core.federation.local import ClientOpt
 from fu_core.federation.together import train_round
 from fu_core.models.flat import FlatModel
 from fu_core.request import Deletion
+from fu_core.unlearning.another_loss import with_loss
 from fu_core.unlearning.method import Trained, refuse, register
 from fu_core.unlearning.needs import Needs
 from fu_core.unlearning.puf import participants
@@ -159,7 +160,7 @@ def fed_osd(f: Federation, w: Tensor, deletion: Deletion, config: FedOSD, round:
         rounds_before = f.meter.rounds
         G = train_round(now, here, t, staying)
         if r <= config.rounds:
-            delta_u = train_round(now.having(model=forgetting), here, t, leaving).double().mean(dim=0)
+            delta_u = train_round(with_loss(now, forgetting), here, t, leaving).double().mean(dim=0)
             step = orthogonal_step(delta_u, G)
             skipped += step is None
             if step is not None:

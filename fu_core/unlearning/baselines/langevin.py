@@ -131,14 +131,24 @@ class Walk:
 
 
 def calibrated(config: Langevin, G: float, L: float, l2: float, n: int) -> Walk:
-    """With config.sigma, or the least sigma for which config.steps suffice."""
+    """With config.sigma, or the least sigma for which config.steps suffice.
+
+    Raises CertificateViolation for an epsilon that no sigma proves: ln(1 / delta) / (10^4 - 1) is left of any.
+    """
     if config.sigma is not None:
         return Walk(config.sigma, G, L, l2, n)
 
-    def suffices(sigma: float) -> bool:
-        walk = Walk(sigma, G, L, l2, n)
-        return walk.epsilon([(config.samples, config.steps)], config.delta) <= config.epsilon
+    def proved(sigma: float) -> float:
+        return Walk(sigma, G, L, l2, n).epsilon([(config.samples, config.steps)], config.delta)
 
+    def suffices(sigma: float) -> bool:
+        return proved(sigma) <= config.epsilon
+
+    if not suffices(math.inf):
+        raise CertificateViolation(
+            f"epsilon must be at least {proved(math.inf):.3g} at delta {config.delta:g}, or no noise proves it, "
+            f"got {config.epsilon:g}"
+        )
     return Walk(least(suffices, G * config.samples / n), G, L, l2, n)
 
 

@@ -29,7 +29,7 @@ from fu_core.unlearning.method import Trained, register
 from fu_core.unlearning.needs import Needs
 from fu_core.unlearning.noise import Draw
 from fu_core.unlearning.ranges import Range
-from fu_core.unlearning.sums import Bounds
+from fu_core.unlearning.sums import Bounds, bare_linear
 
 AT_ONCE = 500  # samples whose features are looked at in one call
 ENOUGH = 1e12  # an epsilon that no removal exceeds: the release never refuses
@@ -62,17 +62,24 @@ class Head(NamedTuple):
 
 
 def last_layer(model: FlatModel, example: Tensor) -> Head:
-    """The nn.Linear whose outputs are the model's on `example` (1, ...). Raises UnsupportedModel if there is none."""
-    net, w = copy.deepcopy(model.module), model.init(0)
+    """The nn.Linear whose outputs are the model's on `example` (1, ...), on whatever device that is.
+
+    Raises UnsupportedModel if there is none.
+    """
+    w = model.init(0).to(example.device)
     seen: list[tuple[str, Tensor]] = []
-    for name, part in net.named_modules():
-        if isinstance(part, nn.Linear):
-            part.register_forward_hook(lambda _, given, out, name=name: seen.append((name, out)))
-    for parameter, value in zip(net.parameters(), model.views(w).values(), strict=True):
-        parameter.data = value
-    with torch.no_grad():
-        outputs = net(example.to(w.dtype) if example.is_floating_point() else example)
-    if not seen or not torch.equal(seen[-1][1], outputs):
+    hooks = [
+        part.register_forward_hook(lambda _, given, out, name=name: seen.append((name, out)))
+        for name, part in model.module.named_modules()
+        if isinstance(part, nn.Linear)
+    ]
+    try:
+        with torch.no_grad():
+            outputs = model.logits(w, example.to(w.dtype) if example.is_floating_point() else example)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not seen or not (seen[-1][1] is outputs or torch.equal(seen[-1][1], outputs)):
         raise UnsupportedModel(f"{type(model.module).__name__} must end with an nn.Linear, whose outputs are its own")
     name = seen[-1][0]
     inside = f"{name}." if name else ""
@@ -111,7 +118,8 @@ def removed(trained: Trained, deletion: Deletion, config: LastLayer) -> tuple[Te
     removal = Removal(
         sigma=config.sigma or 1.0, epsilon=ENOUGH, delta=config.delta, tol=config.tol, bounds=least_squares
     )
-    b = config.sigma * Draw(f.seed, 0).normal("objective", 0, torch.zeros(heads.model.d, dtype=torch.float64))
+    zero = torch.zeros(heads.model.d, dtype=torch.float64, device=w.device)
+    b = config.sigma * Draw(f.seed, 0).normal("objective", 0, zero)
     v, left, nominal = perturbed_minimum(heads, b, removal)
     released = release(heads, Perturbed(removal, v, b, left, "; ".join(nominal)), gone)
     f.meter.bytes_down += heads.meter.bytes_down
@@ -157,7 +165,7 @@ def _on_features(
     gone, kept = ({i: (phi / longest, y) for i, (phi, y) in of.items()} for of in (gone, kept))
     everybody = {i: joined(dict(enumerate(of[i] for of in (gone, kept) if i in of))) for i in deletion.holders}
     outputs, p = len(f.model.views(w)[head.weight]), next(iter(kept.values()))[0].shape[1]
-    model = FlatModel(nn.Linear(p, outputs, bias=False), f.model.task, l2)
+    model = FlatModel(bare_linear(p, outputs, bias=False), f.model.task, l2)
     return f.having(model=model, clients=everybody, meter=Meter()), Deletion(everybody, gone, kept), longest
 
 

@@ -7,7 +7,8 @@ Beside the global model w, the remaining clients train a degradation model v afr
     y_u = argmax f_v(x), x in D_u                      what v says about the target's data
     w <- w + sum_k n_k / n Delta_k(w)                  memory guidance: all clients, the target with y_u
 
-Zhao et al. published no code. PUF's trains the target's part of the guidance at 0.1, which its appendix does
+v starts afresh, from `Federation.seed` alone: PUF's code has it start where training did, w_0, which `mode` takes as
+v_0. Zhao et al. published no code. PUF's trains the target's part of the guidance at 0.1, which its appendix does
 not say (`lr_target`); neither rate follows the training's decay. Its guidance has the optimiser that its clients train
 with, SGD without momentum; where clients have some, it is theirs unless `guidance_momentum` says otherwise.
 The rounds of MoDe count: what follows goes on with the rate of round T + R_m + 1, in PUF's code as here.
@@ -134,5 +135,5 @@ def _guidance_round(f: Federation, w: Tensor, u: int, config: MoDe, round: int) 
     ranges=RANGES,
 )
 def serve(trained: Trained, deletion: Deletion, config: MoDe) -> Tensor:
-    """The rounds that follow training."""
+    """The rounds that follow training. v starts from the seed, also where `w_0` is at hand."""
     return mode(trained.horizontal, trained.model, deletion, config, trained.next_round)

@@ -32,7 +32,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fu_core.errors import NumericalFailure, check_choice, check_count, check_not_negative, check_positive
+from fu_core.errors import (
+    CertificateViolation,
+    NumericalFailure,
+    check_choice,
+    check_count,
+    check_not_negative,
+    check_positive,
+)
 from fu_core.federation.decentralised import start
 from fu_core.federation.federation import Federation
 from fu_core.federation.server import FedOpt, aggregate
@@ -57,8 +64,8 @@ class NoisyFineTuning:
     """lr: gamma; decay: lambda; start_clip, step_clip, model_clip: C0, C1 and C2.
 
     steps: T; None: what minimises the noise (clip="gradient"), or what sigma needs (clip="model"). sigma: None: what T
-    steps need. start_sigma: sigma_0. tuning: noiseless steps or rounds afterwards. training: full gradient steps of
-    `prepare`, where no model is given.
+    steps need, 0 where the start's noise is enough by itself. start_sigma: sigma_0. tuning: noiseless steps or rounds
+    afterwards. training: full gradient steps of `prepare`, where no model is given.
     """
 
     clip: str = "gradient"
@@ -101,17 +108,23 @@ class NoisyFineTuning:
 
     @property
     def rounds(self) -> int:
-        """T."""
+        """T. Raises CertificateViolation for a sigma that does not mix within MOST_STEPS."""
         if self.steps is not None:
             return self.steps
         if self.clip == "gradient":
             return least_noise_steps(self)
         assert self.sigma is not None  # one of both is given
-        return mixed_after(self, self.sigma)
+        steps = mixed_after(self, self.sigma)
+        if steps > MOST_STEPS:
+            raise CertificateViolation(
+                f"sigma {self.sigma:g} does not prove epsilon {self.epsilon:g} and delta {self.delta:g} within "
+                f"{MOST_STEPS} steps at model_clip {self.model_clip:g}: raise sigma, or lower model_clip"
+            )
+        return steps
 
     @property
     def noise_per_step(self) -> float:
-        """sigma."""
+        """sigma; 0 for models whose start_sigma covers the request already: what follows is post-processing."""
         if self.clip == "gradient":
             return step_sigma(self, self.rounds)
         if self.sigma is not None:

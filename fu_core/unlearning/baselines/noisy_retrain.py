@@ -8,11 +8,13 @@ perturbation needs as much noise as two trainings can differ: T steps contract b
 2 m G / (lambda n) apart, and come as near as gamma^T G / lambda; or, of any loss, 2 C after clipping the model to C:
 
     Delta = 2 m G / (lambda n) + 2 gamma^T G / lambda          or 2 C
+
+m counts all that was ever deleted: the model of the last request knows what earlier ones took away, too.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -59,12 +61,13 @@ class OutputPerturbation:
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """w (d,): after training on n samples."""
+    """w (d,): after training on n samples; gone: how many of them have been deleted so far, all of which w knows."""
 
     config: NoisyRetrain | OutputPerturbation
     w: Tensor
     bounds: Bounds
     n: int
+    gone: int = 0
 
 
 def prepare(f: Federation, config: NoisyRetrain | OutputPerturbation, noise: Noise | None = None) -> Fitted:
@@ -75,19 +78,23 @@ def prepare(f: Federation, config: NoisyRetrain | OutputPerturbation, noise: Noi
 
 
 def release(f: Federation, prepared: Fitted, deletion: Deletion, noise: Noise | None = None) -> Released:
-    """The retrained model, or the old one, with noise. f: the federation before the request."""
+    """The retrained model, or the old one, with noise. f: the federation before the request, without what earlier
+    requests have deleted, which the state counts."""
     config, clock, rest = prepared.config, Clock.start(f.meter), as_linear(f.after(deletion))
+    m = prepared.gone + deletion.m
     if isinstance(config, NoisyRetrain):
         w, sigma, radius, epsilon, delta = _trained(rest, prepared.bounds, config.training), config.sigma, 0.0, 0.0, 0.0
         reason = ""
     else:
-        w, radius, reason = _as_it_is(prepared, config, f.model.l2, deletion.m)
+        w, radius, reason = _as_it_is(prepared, config, f.model.l2, m)
         epsilon, delta = config.epsilon, config.delta
         sigma = gaussian_sigma(radius, epsilon=epsilon, delta=delta)
     model = w + sigma * draw_of(noise).normal("release", 0, w)
     passes, vectors = clock.spent(Sums(rest).n, w)
     nominal = caveats(reason, noise=noise)
-    return Released(model, w, sigma, epsilon, delta, radius, nominal, passes, vectors, prepared)
+    return Released(
+        model, w, sigma, epsilon, delta, radius, nominal, passes, vectors, replace(prepared, gone=m)
+    )  # fmt: skip
 
 
 def _as_it_is(prepared: Fitted, config: OutputPerturbation, l2: float, m: int) -> tuple[Tensor, float, str]:

@@ -30,6 +30,7 @@ from fu_core.federation.local import ClientOpt, batches
 from fu_core.models.flat import FlatModel
 from fu_core.request import Deletion
 from fu_core.streams import stream_seed
+from fu_core.unlearning.memory import check_averages
 from fu_core.unlearning.method import Trained, refuse, register
 from fu_core.unlearning.needs import Needs
 from fu_core.unlearning.ranges import Choice, Range
@@ -150,9 +151,11 @@ def pga(f: Federation, w: Tensor, w_u: Tensor, deletion: Deletion, config: PGA) 
 
     Random: see `radius` and `ascent`. The meter counts one model down and up, and every client's last local model
     kept, as nobody knows who will leave: (C + 1) P B, which is what PUF's Table III prints; its Table VIII
-    has C P B. Raises `UnsupportedTask` for several targets or single samples, `NumericalFailure` for NaN or infinity.
+    has C P B. Raises `UnsupportedTask` for several targets or single samples, and for a server that does not average,
+    `NumericalFailure` for NaN or infinity.
     """
     refuse(deletion, REFUSES)
+    check_averages(f, "PGA")
     (u,) = deletion.targets
     if w_u.shape != w.shape:
         raise ValueError(f"w_u must have the shape of w, {tuple(w.shape)}, got {tuple(w_u.shape)}")

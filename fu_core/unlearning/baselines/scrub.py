@@ -35,6 +35,7 @@ from fu_core.federation.local import Client, ClientOpt
 from fu_core.federation.server import FedOpt, ServerState, aggregate, server_step
 from fu_core.federation.together import train_round
 from fu_core.request import Deletion
+from fu_core.unlearning.another_loss import with_loss
 from fu_core.unlearning.distillation import Student, lesson
 from fu_core.unlearning.method import Trained, register
 from fu_core.unlearning.needs import Needs
@@ -102,11 +103,11 @@ def scrub(
         raise InvalidRequest("held_out must be samples (x, y) that nobody has trained on, for rewind, got none")
     f.meter.keep("global model and teacher", w, w)
     taught = f.having(local=config.local(f.local))
-    minimising = taught.having(
-        model=Student(f.model, divergence=config.alpha, cross_entropy=config.gamma, temperature=config.temperature)
+    minimising = with_loss(
+        taught, Student(f.model, divergence=config.alpha, cross_entropy=config.gamma, temperature=config.temperature)
     )
-    maximising = taught.having(
-        model=Student(f.model, divergence=-1.0, temperature=config.temperature), exchange=FedOpt()
+    maximising = with_loss(
+        taught.having(exchange=FedOpt()), Student(f.model, divergence=-1.0, temperature=config.temperature)
     )
     still = not f.local.weight_decay and not f.model.l2  # a first MAX pass would stay at w_o
     lessons: dict[int, Client] = {}

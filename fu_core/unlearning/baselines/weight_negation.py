@@ -26,6 +26,31 @@ class NoT:
 
     layers: Sequence[str] = ()
 
+    def __post_init__(self) -> None:
+        several = isinstance(self.layers, Sequence) and not isinstance(self.layers, str)
+        if not several or not all(isinstance(layer, str) for layer in self.layers):
+            raise ValueError(f"layers must be a sequence of module names, ('fc1',) say, got {self.layers!r}")
+
+
+def first_layer(model: FlatModel, w: Tensor, example: Tensor) -> str:
+    """Name of the module with parameters that a forward pass of `example` (1, ...) through the model `w` (d,) reaches
+    first. Raises `UnsupportedModel` if it reaches none."""
+    reached: list[str] = []
+    hooks = [
+        module.register_forward_pre_hook(lambda *_, name=name: reached.append(name))
+        for name, module in model.module.named_modules()
+        if any(True for _ in module.parameters(recurse=False))
+    ]
+    try:
+        with torch.no_grad():
+            model.logits(w, example)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not reached:
+        raise UnsupportedModel(f"{type(model.module).__name__} reaches no layer with parameters")
+    return reached[0]
+
 
 def negate_weights(model: FlatModel, w: Tensor, layers: Sequence[str]) -> Tensor:
     """`w` (d,) with the weights of `layers` negated. Deterministic; applying it twice gives `w` back.
@@ -45,9 +70,9 @@ def negate_weights(model: FlatModel, w: Tensor, layers: Sequence[str]) -> Tensor
 @register("NoT", paper="Khalil et al., CVPR 2025", colour="#d98cc0", parameters=NoT, needs=Needs(blind=True))
 def serve(trained: Trained, deletion: Deletion, config: NoT) -> Tensor:
     """The model (d,) with a layer negated; a sample of zeros, of the shape that clients hold, finds the first one."""
-    f = trained.horizontal
+    f, w = trained.horizontal, trained.model
     x, _ = next(iter(deletion.kept.values()))
-    sample = torch.zeros((1, *x.shape[1:]), dtype=x.dtype, device=trained.model.device)
-    layers = config.layers or [f.model.first_layer(sample)]
-    f.meter.keep("global model", trained.model)
-    return negate_weights(f.model, trained.model, layers)
+    sample = torch.zeros((1, *x.shape[1:]), dtype=w.dtype if x.is_floating_point() else x.dtype, device=w.device)
+    layers = config.layers or [first_layer(f.model, w, sample)]
+    f.meter.keep("global model", w)
+    return negate_weights(f.model, w, layers)

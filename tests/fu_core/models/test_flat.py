@@ -12,7 +12,6 @@ from fu_core.models.flat import FlatModel, Standardize, soft_dice_loss
 from fu_core.models.group_norm import GroupNorm
 from fu_core.models.linear import mlp, softmax_regression
 from fu_core.models.resnet import ResNet18, SmallResNet
-from tests.nets import Backwards
 
 
 @pytest.mark.parametrize(
@@ -147,10 +146,6 @@ def test_parameters_without_initialiser_are_refused():
 
     with pytest.raises(UnsupportedModel, match="'scale'"):
         FlatModel(Odd()).init(0)
-
-
-def test_first_layer_is_the_first_in_forward_order_not_in_name_order():
-    assert FlatModel(Backwards()).first_layer(torch.zeros(1, 4)) == "z_first"
 
 
 def test_segmentation_loss_by_hand():

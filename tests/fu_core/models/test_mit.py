@@ -14,6 +14,7 @@ from fu_core.federation.local import ClientOpt, train_client
 from fu_core.models import FlatModel, Standardize
 from fu_core.models.mit import load_pretrained, mit_b0
 from fu_core.models.resnet import SmallResNet
+from fu_core.unlearning.baselines.weight_negation import first_layer
 from fu_papers.look import published
 from tests.nets import check_hessian_products
 
@@ -127,7 +128,7 @@ def test_a_depthwise_convolution_starts_at_the_scale_of_one_channel(net):
 
 def test_the_first_layer_cuts_the_patches(net):
     model, _, x, _ = net
-    first = model.first_layer(x[:1].float())
+    first = first_layer(model, model.init(0), x[:1].float())
     assert model.views(model.init(0))[f"{first}.weight"].shape == (32, 3, 7, 7)
 
 

@@ -12,6 +12,7 @@ from fu_core.federation.local import ClientOpt, train_client
 from fu_core.federation.together import train_round
 from fu_core.models import FlatModel, build
 from fu_core.models.res_unet import ResUNet, small_res_unet
+from fu_core.unlearning.baselines.weight_negation import first_layer
 from fu_papers.look import published
 from tests.nets import check_hessian_products
 
@@ -92,7 +93,7 @@ def test_it_starts_like_pufs_other_nets():
 
 def test_the_first_layer_is_the_stem(small):
     model, _, x, _ = small
-    assert model.first_layer(x[:1].float()) == "stem.0"
+    assert first_layer(model, model.init(0), x[:1].float()) == "stem.0"
 
 
 def test_it_learns_a_handful_of_slices():

@@ -17,8 +17,9 @@ from fu_core.request import Deletion
 from fu_core.unlearning.baselines import retrain as references
 from fu_core.unlearning.baselines.natural import natural
 from fu_core.unlearning.baselines.retrain import original, retrain
-from fu_core.unlearning.baselines.weight_negation import NoT, negate_weights, serve
+from fu_core.unlearning.baselines.weight_negation import NoT, first_layer, negate_weights, serve
 from fu_core.unlearning.method import NoParameters, Trained
+from tests.nets import Backwards
 
 W_0 = torch.zeros(3, dtype=torch.float64)
 SMALL_BATCHES = ClientOpt(lr=0.05, batch_size=3)
@@ -142,3 +143,22 @@ def test_layers_without_weights_are_named():
     model = FlatModel(simple_cnn(3, 16, 10))
     with pytest.raises(UnsupportedModel, match="layer '1' has no weight"):
         negate_weights(model, model.init(0), layers=["1"])
+
+
+def test_the_first_layer_is_looked_for_where_the_model_is_and_in_its_precision():
+    """NoT in float64, and on a device where the net's own parameters are not; first as a forward pass comes to it."""
+    model = FlatModel(Backwards())
+    for like in (torch.zeros(1).double(), torch.zeros(1, device="meta")):
+        clients = [(torch.ones(3, 4).to(like), torch.zeros(3, dtype=torch.long, device=like.device)) for _ in range(2)]
+        w = model.init(0).to(like)
+        deletion = Deletion(dict(enumerate(clients)), {0: clients[0]}, {1: clients[1]})
+        negated = serve(Trained(Federation(model, clients), w), deletion, NoT())
+        assert (negated.dtype, negated.device) == (w.dtype, w.device)
+        assert first_layer(model, w, clients[0][0][:1]) == "z_first"
+    assert not any(part._forward_pre_hooks for part in model.module.modules())
+
+
+@pytest.mark.parametrize("layers", ["fc1", 3, (0,)])
+def test_layers_to_negate_are_names_in_a_sequence(layers):
+    with pytest.raises(ValueError, match=r"layers must be a sequence of module names, \('fc1',\) say, got "):
+        NoT(layers=layers)

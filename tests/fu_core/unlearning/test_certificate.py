@@ -57,6 +57,19 @@ def test_each_released_model_has_the_noise_it_claims(ridge, forget, noise):
     assert between > 0.5 if noise == "independent" else between == 0  # errata D1: shared noise cancels
 
 
+@pytest.mark.parametrize("noise", [None, "first"])
+def test_models_and_samples_in_float32_are_measured_in_float64(ridge, noise):
+    """A lone nn.Linear takes inputs of its own precision alone."""
+    clients = [(x.float(), y.float()) for x, y in ridge.clients]
+    f, deletion = among_peers(ridge.model, clients), Deletion.of(clients, ONE)
+    W = ridge.consensus(ridge.worlds(ONE)[0]).float()
+    found = du_release(f, W, deletion, DU(noise=noise), Privacy(epsilon=1.0, budget=1.0))
+    wide = Deletion.of([(x.double(), y) for x, y in clients], ONE)
+    at = W[0] if noise == "first" else found.noiseless[0]
+    assert found.certificate.radius == pytest.approx(residual_radius(ridge.model, at.double(), wide), rel=1e-9)
+    assert found.models.dtype == torch.float32
+
+
 def test_other_noise_needs_no_other_solve(ridge):
     """The release without noise, handed in, gives the very models of a release from scratch."""
     w, _ = ridge.worlds(ONE)

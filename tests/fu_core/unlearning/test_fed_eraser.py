@@ -9,6 +9,7 @@ from torch import nn
 from fu_core.errors import MissingHistory, UnsupportedTask
 from fu_core.federation.federation import Federation
 from fu_core.federation.local import ClientOpt
+from fu_core.federation.server import FedOpt
 from fu_core.federation.together import train_round
 from fu_core.models.flat import FlatModel
 from fu_core.request import Deletion
@@ -176,6 +177,15 @@ def test_single_samples_cannot_be_forgotten(quadratics):
     for forget in ({0: torch.arange(3)}, {0: torch.arange(3), 2: torch.arange(20)}):  # the second leaves altogether
         with pytest.raises(UnsupportedTask, match="whole clients"):
             fed_eraser(f, history, Deletion.of(quadratics.clients, forget), FedEraser())
+
+
+@pytest.mark.parametrize("exchange", [FedOpt(lr=0.5), FedOpt(momentum=0.9), FedOpt("adam", lr=0.01)])
+def test_a_server_that_does_not_average_is_not_replayed(quadratics, exchange):
+    f = quadratics.federation(exchange=exchange)
+    with pytest.raises(
+        UnsupportedTask, match=r"exchange must be a server that averages, FedOpt\(\), for FedEraser, got "
+    ):
+        fed_eraser(f, history_of(f, W_0, rounds=2), quadratics.without(2), FedEraser())
 
 
 def test_bad_options_are_named():

@@ -169,3 +169,14 @@ def test_more_than_the_noise_can_cover_is_refused():
         with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be"):
             Langevin(**wrong)
     assert prepare(f, Langevin(training=1, bounds=Bounds(9.0, 1.0))).walk.G == 9.0
+
+
+def test_an_epsilon_that_no_noise_proves_is_refused_with_the_least_that_can_be():
+    """ln(1 / delta) / (10^4 - 1) is left of any noise."""
+    assert math.log(1e5) / 9999 == pytest.approx(0.0011514, abs=1e-7)
+    says = r"epsilon must be at least 0\.00115 at delta 1e-05, or no noise proves it, got 0\.001$"
+    f = logistic(l2=0.3)
+    with pytest.raises(CertificateViolation, match=says):
+        prepare(f, Langevin(epsilon=0.001, training=5))
+    walk = calibrated(Langevin(epsilon=0.00116), 1.0, 1.0, 0.1, 100)
+    assert walk.epsilon([(1, 20)], 1e-5) <= 0.00116

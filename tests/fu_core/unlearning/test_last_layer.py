@@ -94,6 +94,16 @@ def test_the_last_layer_is_the_one_that_a_forward_pass_reaches_last():
         last_layer(FlatModel(nn.Sequential(nn.Linear(4, 2), nn.Tanh())), torch.zeros(1, 4))
 
 
+def test_the_last_layer_is_looked_for_where_the_samples_are():
+    """On a device where the net's own parameters are not."""
+    model, x = FlatModel(mlp(5, 3, (6,))), torch.zeros(4, 5, device="meta")
+    head = last_layer(model, x[:1])
+    assert head == last_layer(model, torch.zeros(1, 5))
+    phi = features(model, model.init(0).to("meta"), head, x)
+    assert (phi.device.type, phi.shape) == ("meta", (4, 7))
+    assert not any(part._forward_hooks for part in model.module.modules())
+
+
 def test_a_lone_layer_is_its_own_head():
     f = Federation(FlatModel(nn.Linear(5, 3)), dealt([20, 20, 20]), ClientOpt(lr=0.1))
     trained = Trained(f, f.model.init(0), 1)

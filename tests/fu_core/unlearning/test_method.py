@@ -180,6 +180,28 @@ def test_no_gradient_goes_uncounted(name, exchange, monkeypatch):
         assert not calls
 
 
+@pytest.mark.parametrize(("name", "exchange"), ANY)
+def test_it_draws_from_streams_of_its_own_alone(name, exchange):
+    """Whoever draws from the global generator beside it gets the same numbers."""
+    kind = next(kind for kind in REQUESTS[exchange] if kind not in METHODS[name].refuses)
+    trained = FEDERATIONS[exchange]()
+    before = torch.random.get_rng_state()
+    served(name, trained, REQUESTS[exchange][kind])
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(("name", "exchange"), [case for case in ANY if case.values[1] != "vertical"])
+def test_it_serves_those_who_trained_as_dense_layers(name, exchange):
+    """Also where it teaches another loss, which that way does not know; to rounding, which some steps magnify."""
+    kind = next(kind for kind in REQUESTS[exchange] if kind not in METHODS[name].refuses)
+    dense, loop = (
+        parameters(served(name, FEDERATIONS[exchange](how=how), REQUESTS[exchange][kind]).model)
+        for how in ("dense", "loop")
+    )
+    for ours, plain in zip(dense, loop, strict=True):
+        assert float((ours - plain).norm()) < 1e-3 * float(plain.norm())
+
+
 @pytest.mark.parametrize(("name", "exchange", "kind"), cases(refused=True))
 def test_it_refuses_in_its_own_words(name, exchange, kind):
     """By `unlearn`, and where its function is called directly."""
@@ -215,6 +237,60 @@ def test_wrong_parameters_and_requests_are_named(name, exchange):
     ):
         with pytest.raises(InvalidRequest, match=message):
             served(name, trained, wrong)
+
+
+def test_a_parameter_that_there_is_not_comes_with_those_that_there_are():
+    says = r"^NoT has no such parameter: got 'layer', there are layers; did you mean 'layers'\?$"
+    with pytest.raises(InvalidRequest, match=says):
+        METHODS["NoT"].configured(layer="fc1")
+    with pytest.raises(InvalidRequest, match=r"^Natural has no such parameter: got 'lr', there are none$"):
+        METHODS["Natural"].configured(lr=1.0)
+
+
+def refusal(name, **options) -> str:
+    """What is said of such options; nothing if they are taken."""
+    try:
+        METHODS[name].configured(**options)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_parameter_of_another_type_is_named_where_it_is_refused(name):
+    """Whether it is checked, or its type is what comparing it stumbles over."""
+    said = {one.name: refusal(name, **{one.name: "text"}) for one in fields(METHODS[name].parameters)}
+    assert all(parameter in says for parameter, says in said.items() if says)
+    assert not any("no such parameter" in says for says in said.values())
+
+
+@dataclass(frozen=True)
+class Picky:
+    """How to be picky: `much` has no default."""
+
+    much: float
+    often: int = 1
+    mode: str = "weak"
+
+    def __post_init__(self):
+        if self.mode == "strong" and self.often < 2:
+            raise ValueError("often must be at least 2")
+        if self.much < 0:
+            raise ValueError("much must be >= 0")
+
+
+def test_errors_of_types_name_the_option_and_what_it_should_be():
+    register("Picky", paper="nobody's", colour="#123456", parameters=Picky)(shrink)
+    picky = method.method("Picky")
+    for wrong, says in (
+        ({"much": "x"}, "^much of Picky must be float, got 'x'$"),
+        ({"much": 1.0, "mode": "strong", "often": None}, "^parameters of Picky: .*NoneType"),  # not by itself
+        ({"often": 2}, "^parameters of Picky: .*missing .*'much'"),
+        ({"much": 1.0, "mode": "strong"}, "^often must be at least 2$"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            picky.configured(**wrong)
+    assert picky.configured(much=1.0) == Picky(1.0)
 
 
 def relabelled(trained, request, *, forgotten) -> Trained:

@@ -14,6 +14,8 @@ from fu_core.models.flat import FlatModel
 from fu_core.models.linear import mlp
 from fu_core.request import Deletion
 from fu_core.unlearning.baselines.mode import MoDe, mode
+from fu_core.unlearning.method import unlearn
+from tests.federations import with_server
 
 LINEAR = FlatModel(nn.Linear(3, 2, bias=False))  # w is the weight matrix (2, 3), row by row
 LOCAL = ClientOpt(lr=0.4, batch_size=10**6)  # one full-batch step per epoch
@@ -222,3 +224,11 @@ def test_requests_that_cannot_be_served():
 def test_bad_options_are_named(option, message):
     with pytest.raises(ValueError, match=message):
         MoDe(**option)
+
+
+def test_served_it_starts_degradation_from_the_seed_wherever_training_began():
+    trained = with_server()
+    ours, moved = (unlearn("MoDe", one, "client-1").model for one in (trained, replace(trained, w_0=trained.w_0 + 1)))
+    assert torch.equal(ours, moved)
+    other = replace(trained, federation=trained.horizontal.having(seed=1))
+    assert not torch.equal(ours, unlearn("MoDe", other, "client-1").model)

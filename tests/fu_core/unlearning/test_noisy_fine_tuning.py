@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from fu_core.errors import CertificateViolation
 from fu_core.federation.federation import Federation
 from fu_core.federation.horizontal import fedavg
 from fu_core.federation.meter import Meter
@@ -27,6 +28,7 @@ from fu_core.unlearning.baselines.noisy_fine_tuning import (
 from fu_core.unlearning.gaussian_mechanism import gaussian_sigma
 from fu_core.unlearning.method import unlearn
 from fu_core.unlearning.noise import Draw, Noise, rehearsal
+from fu_core.unlearning.released import least
 from fu_core.unlearning.sums import Sums, as_linear
 from tests import federations
 from tests.certified_peers_lab import softmax, without
@@ -113,6 +115,36 @@ def test_noise_for_so_many_rounds_is_the_least_that_needs_no_more():
     assert sigma < 0.5
     assert mixed_after(config, sigma) == 6
     assert mixed_after(config, 0.9999 * sigma) > 6
+
+
+def test_noise_that_does_not_mix_in_time_is_refused_and_certifies_nothing():
+    """delta_t stays 1 to the last digit: theta of 20 standard deviations."""
+    f, config = softmax(l2=0.1), NoisyFineTuning(clip="model", sigma=0.1)
+    assert mixed_after(config, 0.1, most=50) == 51
+    says = r"sigma 0\.1 does not prove epsilon 1 and delta 1e-05 within 100000 steps at model_clip 1: "
+    with pytest.raises(CertificateViolation, match=says):
+        release(f, prepare(f, config), without(f, [1]))
+
+
+def test_a_start_with_noise_enough_needs_none_in_its_steps():
+    """theta(1, 2 / 8) is below 1e-5: the steps that follow, without noise, are post-processing."""
+    config = NoisyFineTuning(clip="model", steps=3, start_sigma=8.0)
+    assert theta(1.0, 2 / 8.0) <= config.delta < theta(1.0, 2 / 7.0)
+    assert (config.noise_per_step, config.rounds) == (0.0, 3)
+    assert replace(config, start_sigma=7.0).noise_per_step > 0
+    model, _, notes = unlearn("Model clipping", federations.with_server(), "client-1", steps=3, start_sigma=8.0)
+    assert (notes["sigma"], notes["steps"]) == (0.0, 3)
+    assert float(model.norm()) <= 1 + 1e-6  # clipped last, and nothing added
+
+
+def test_where_every_number_suffices_the_least_is_none_at_all():
+    asked = iter(range(2000))  # halving a double comes to zero after 1075
+
+    def suffices(number):
+        return next(asked) >= 0 < number
+
+    assert least(suffices, 1.0) == 0.0
+    assert least(lambda number: number >= 0.3, 1.0) == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize("clip", ["gradient", "model"])

@@ -50,6 +50,22 @@ def test_output_perturbation_does_nothing_but_add_noise():
     assert short.sigma > done.sigma
 
 
+def test_of_several_requests_the_old_model_knows_all_and_its_noise_covers_all():
+    f = softmax(l2=0.1)
+    state = prepare(f, OutputPerturbation(training=300))
+    assert state.gone == 0
+    for k, m in enumerate((2, 3, 5)):
+        deletion = without(f, {k % 2: torch.arange(m)})
+        done = release(f, state, deletion)
+        f, gone = f.after(deletion), state.gone + m
+        assert done.radius == sensitivity(state, 0.1, gone)  # of n samples, with which it was trained
+        assert done.sigma == gaussian_sigma(done.radius, epsilon=1.0, delta=1e-5)
+        assert float((done.noiseless - minimum(f)).norm()) <= done.radius
+        state = done.state
+        assert (state.gone, state.n) == (gone, 120)
+    assert state.gone == 10
+
+
 def test_clipped_models_need_no_loss_to_be_bounded():
     f = logistic(l2=0.1)
     deletion = without(f, [2])

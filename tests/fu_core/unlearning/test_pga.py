@@ -11,6 +11,7 @@ from fu_core.errors import InvalidRequest, MissingHistory, NumericalFailure, Uns
 from fu_core.federation.federation import Federation
 from fu_core.federation.horizontal import fedavg, fedavg_round
 from fu_core.federation.local import ClientOpt, batches
+from fu_core.federation.server import FedOpt
 from fu_core.models.flat import FlatModel
 from fu_core.models.linear import softmax_regression
 from fu_core.request import Deletion
@@ -273,6 +274,16 @@ def test_counters_equal_the_formulas():
     assert (meter.images, meter.products, meter.rounds) == (5 * 12, 0, 0)
     assert meter.storage == (10 + 1) * model_bytes
     assert meter.storage / model_bytes == pytest.approx(4.94e8 / 4.49e7, rel=5e-3)
+
+
+@pytest.mark.parametrize("exchange", [FedOpt(lr=0.5), FedOpt(momentum=0.9), FedOpt("adam", lr=0.01)])
+def test_a_server_that_does_not_average_tells_nothing_of_a_local_model(quadratics, exchange):
+    f, memory = quadratics.federation(exchange=exchange), Memory(last_round=1)
+    w = fedavg(f, torch.ones(3, dtype=torch.float64), 1, on_updates=memory.record)
+    with pytest.raises(
+        UnsupportedTask, match=r"exchange must be a server that averages, FedOpt\(\), for PGA, got FedOpt"
+    ):
+        serve(Trained(f, w, rounds=1, memory=memory), Deletion.of(f.clients, 2), PGA())
 
 
 def test_the_local_model_comes_from_the_last_round(quadratics):

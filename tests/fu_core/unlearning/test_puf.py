@@ -1,9 +1,11 @@
 """PUF against its closed forms on quadratics: methods 2.5 (a)-(f), and what it must refuse."""
 
+import math
+
 import pytest
 import torch
 
-from fu_core.errors import InvalidRequest
+from fu_core.errors import InvalidRequest, NumericalFailure
 from fu_core.federation.horizontal import fedavg_round
 from fu_core.federation.server import FedOpt, ServerState, server_step
 from fu_core.request import Deletion
@@ -198,6 +200,22 @@ def test_server_learning_rate_scales_the_step(quadratics):
     torch.testing.assert_close(half, full / 2, **EXACT)
 
 
+@pytest.mark.parametrize("mode", ["special", "regular"])
+def test_a_step_to_infinity_is_no_model(quadratics, mode):
+    f, w = quadratics.federation(), torch.ones(3, dtype=torch.float64)
+    says = r"round 4: the unlearned model is not finite; lower eta_u \(now 1e\+308\) or eta_r \(now 1e\+308\)"
+    far = PUF(mode=mode, eta_u=1e308, eta_r=1e308, epochs_u=4.0)
+    with pytest.raises(NumericalFailure, match=says):
+        puf_round(f, 1e3 * w, quadratics.without(0), far, round=4)
+
+
+@pytest.mark.parametrize("eta_r", ["x", -1.0, math.nan, math.inf])
+def test_what_those_who_stay_are_weighed_with_is_a_number(eta_r):
+    with pytest.raises(InvalidRequest, match=r"eta_r must be a finite number >= 0, got "):
+        PUF(mode="regular", eta_r=eta_r)
+    assert PUF(mode="regular", eta_r=0.0).eta_r == 0
+
+
 def test_a_step_longer_than_the_model_warns(quadratics):
     w = torch.full((3,), 1e-3, dtype=torch.float64)
     with pytest.warns(UserWarning, match="times as long as the model"):
@@ -212,6 +230,7 @@ def test_a_step_longer_than_the_model_warns(quadratics):
         ([True] * 3, {"eta_u": 1.0}, "one entry per participant"),
         ([True, False, False, False], {"eta_u": 0.0}, "eta_u must be a finite number > 0, got 0.0"),
         ([True, False, False, False], {"eta_u": -2.0}, "eta_u"),
+        ([True, False, False, False], {"eta_u": 1.0, "eta_r": -1.0}, "eta_r must be a finite number >= 0, got -1.0"),
         ([True, False, False, False], {"eta_u": 1.0, "mode": "spezial"}, "did you mean 'special'"),
         ([True, False, False, False], {"eta_u": 1.0, "form": "print"}, "form must be one of"),
     ],

@@ -12,9 +12,11 @@ from fu_core.federation.federation import Federation
 from fu_core.federation.meter import Meter
 from fu_core.models.flat import FlatModel, Standardize
 from fu_core.models.linear import mlp, softmax_regression, unit_softmax
+from fu_core.unlearning.baselines import certified_removal
+from fu_core.unlearning.baselines.certified_removal import Removal
 from fu_core.unlearning.certificate import residual_radius
 from fu_core.unlearning.curvature import dense_curvature, mean_gradient
-from fu_core.unlearning.sums import Bounds, Sums, as_linear, descend, loss_bounds, minimise, sum_cost
+from fu_core.unlearning.sums import Bounds, Sums, as_linear, bare_linear, descend, loss_bounds, minimise, sum_cost
 from tests.certified_peers_lab import federation, logistic, minimum, softmax, without
 from tests.ridge import L2, Ridge
 
@@ -80,6 +82,26 @@ def test_the_linear_federation_has_the_same_loss():
         for i, (x, y) in f.clients.items():
             ours, theirs = linear.model.loss(w, *linear.clients[i]), f.model.loss(w, x, y)
             torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+def test_the_linear_federation_is_on_the_device_of_its_samples(monkeypatch):
+    clients = [(torch.zeros(4, 5, device="meta"), torch.zeros(4, dtype=torch.long, device="meta"))]
+    f = Federation(FlatModel(nn.Linear(5, 3), l2=0.1), clients)
+    compared = []
+    monkeypatch.setattr(torch, "allclose", lambda a, b: compared.append((a.device.type, b.device.type)) or True)
+    x, _ = as_linear(f).clients[0]
+    assert (x.device.type, x.dtype) == ("meta", torch.float64)
+    assert compared == [("meta", "meta")]
+
+
+def test_a_layer_for_its_wiring_alone_draws_nothing():
+    """Neither by itself, nor for a linear federation, nor for one against the rest."""
+    f, before = softmax(), torch.random.get_rng_state()
+    layer = bare_linear(4, 3, bias=True)
+    assert (layer.weight.shape, layer.bias.shape) == ((3, 4), (3,))
+    as_linear(f)
+    certified_removal.prepare(f, Removal(heads="one-vs-rest"))
+    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_what_is_not_convex_or_not_linear_is_refused():
