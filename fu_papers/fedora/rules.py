@@ -12,6 +12,8 @@ from fu_papers.fedora.grid import Task
 from fu_papers.fedora.results import kept_model, rows_of
 from fu_papers.over_seeds import FAILS, HOLDS, OPEN, Part, all_of, at_most, exact, unknown
 
+POINT = 1.0  # of accuracy
+
 
 def forgot(runs: pd.DataFrame, group: str, task: Task, method: str, label: str = "") -> Part:
     """Has a method forgotten comparably to Retrain? What is not forgotten costs no accuracy, and no time.
@@ -54,6 +56,19 @@ def unless_diverged(cell: pd.DataFrame, rule: Callable[[pd.DataFrame], Part]) ->
         return exact(False)
     part, lost = rule(kept), len(cell) - len(kept)
     return unknown(f"diverged for {lost} of {len(cell)} seeds") if lost and part.verdict == HOLDS else part
+
+
+def compared(ours: pd.DataFrame, other: pd.DataFrame, rule: Callable[[pd.DataFrame, pd.DataFrame], Part]) -> Part:
+    """`rule` on two cells' runs that did not diverge, as `unless_diverged` has it: what either of them has lost is
+    missing from a difference, which would else hold by the seeds that are left."""
+    return unless_diverged(ours, lambda mine: unless_diverged(other, lambda theirs: rule(mine, theirs)))
+
+
+def with_losses(cell: pd.DataFrame, told: Callable[[pd.DataFrame], str]) -> str:
+    """What is told of the runs that did not diverge, and how many did: `"test 31.4, diverged (2 of 3)"`."""
+    kept = kept_model(cell)
+    lost = f"diverged ({len(cell) - len(kept)} of {len(cell)})" * (len(kept) < len(cell))
+    return ", ".join(sentence for sentence in (told(kept) if len(kept) else "", lost) if sentence)
 
 
 def useful(cell: pd.DataFrame) -> Part:

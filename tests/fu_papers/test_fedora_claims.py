@@ -51,14 +51,23 @@ RULES = {
         "below Retrain: at most half of Retrain's, and fewer than ICO and CVFU; where doing nothing is not within a "
         "point of Retrain's accuracy on what is forgotten and at most a point of test acc. below it"
     ),
-    "F6": "each effect has the printed direction, 95% intervals over seeds of the paired differences",
+    "F6": (
+        "each effect has the printed direction, 95% intervals over seeds of the paired differences, where neither side "
+        "diverged for any seed"
+    ),
     "F7": (
-        "95% intervals over seeds of paired differences: to 100% within 1 point, where 0% is more than 1 point lower"
+        "95% intervals over seeds of paired differences: to 100% within 1 point, where 0% is more than 1 point lower, "
+        "and neither side diverged for any seed"
     ),
     "F8": (
-        "both fall: 95% interval of the seeds' Spearman correlations < -0.8, over weights at which runs did not diverge"
+        "both fall: 95% interval of the seeds' Spearman correlations < -0.8, and so by an exact test of ranks at the "
+        "same level (orders of the weights in every seed, their mean correlation -0.8), over weights at which runs did "
+        "not diverge"
     ),
-    "F9": f"as printed, {USE}, 95% intervals over seeds, where doing nothing's are not",
+    "F9": (
+        "as printed: recognised in at most 5% of trainings (exact binomial interval), attack within 5 points of 50%, "
+        f"{USE}, 95% intervals over seeds, where doing nothing's are not"
+    ),
     "F10": (
         f"95% intervals over seeds: unlearning acc below Retrain + 5 points, {USE}, at every noise level, where doing "
         "nothing's are not"
@@ -87,11 +96,11 @@ def record(metrics, name="r", **config):
     return Record("f", name, config, "", "0", metrics, [], None, {})
 
 
-def frame(planted=None, where=None, *, tasks=SAMPLES, group="main", labels=None):
-    """Both seeds of tasks: `planted` is {method: {column: value}}, `where` the same at HERE alone.
+def frame(planted=None, where=None, *, tasks=SAMPLES, group="main", labels=None, seeds=(0, 1)):
+    """All seeds of tasks: `planted` is {method: {column: value}}, `where` the same at HERE alone.
 
-    A value that is a pair has one per seed; else the seeds agree. labels: {label: {column: value}} of FedORA instead,
-    of one task.
+    A value that is a pair has one per seed, in turn; else the seeds agree. labels: {label: {column: value}} of FedORA
+    instead, of one task.
     """
     rows = []
     choices = [(SCALAR, label, values) for label, values in (labels or {}).items()] or [
@@ -101,8 +110,8 @@ def frame(planted=None, where=None, *, tasks=SAMPLES, group="main", labels=None)
     for task in tasks:
         for method, label, values in choices:
             found = {**FINE, **values, **((where or {}).get(method, {}) if task == HERE else {})}
-            for seed in (0, 1):
-                of_seed = {k: value[seed] if isinstance(value, tuple) else value for k, value in found.items()}
+            for seed in seeds:
+                of_seed = {k: v[seed % len(v)] if isinstance(v, tuple) else v for k, v in found.items()}
                 place = task.cell(group, seed, method, label)
                 rows.append({**place._asdict(), **of_seed, "record": " ".join(map(str, place))})
     return pd.DataFrame(rows)
@@ -369,6 +378,11 @@ def test_f5_asks_for_half_of_retrains_samples_and_for_fewer_than_ico_and_cvfu(ch
     assert verdict_on("F5", main=everywhere(where=change)).verdict == (HOLDS if verdict == HOLDS else PART)
 
 
+def test_f5_compares_with_none_of_the_two_where_neither_has_forgotten():
+    lazy = {m: {"images": 1, "delta_forget": 31.0} for m in ("ICO", "CVFU")}
+    assert verdict_on("F5", main=everywhere(lazy)).verdict == HOLDS
+
+
 @pytest.mark.parametrize(
     "change", [{SCALAR: MAYBE}, {"CVFU": {"images": 490, **MAYBE}}, {"ICO": {"images": 490, **MAYBE}}]
 )
@@ -395,10 +409,20 @@ PARTS = {
 }
 
 
-def parts(**change):
+def parts(seeds=(0, 1), **change):
     named = {label if label == "with AS" else f"w/o {label}": values for label, values in change.items()}
     labels = {label: {**values, **named.get(label, {})} for label, values in PARTS.items()}
-    return frame(tasks=[E.main], group="ablation", labels=labels)
+    return frame(tasks=[E.main], group="ablation", labels=labels, seeds=seeds)
+
+
+def losing(runs, label, *seeds):
+    """The same, where a label's runs diverged for these seeds: they have no numbers."""
+    runs = runs.copy()
+    lost = (runs.label == label) & runs.seed.isin(seeds)
+    assert lost.sum() == len(seeds)
+    runs.loc[lost, ["test", "forget", "images", "mia", "delta_test", "delta_forget"]] = math.nan
+    runs.loc[lost, "diverged"] = True
+    return runs
 
 
 @pytest.mark.parametrize(
@@ -425,6 +449,28 @@ def test_f6_asks_for_the_printed_effect_of_every_part(change, verdict):
     assert list(PARTS) == [*ABLATIONS, *STEPS]
 
 
+@pytest.mark.parametrize("label", PARTS)
+def test_f6_has_no_effect_of_a_part_by_the_seeds_that_a_diverged_run_has_left(label):
+    runs = parts(seeds=(0, 1, 2))
+    affected = {"FedORA": 2, "with AS": 1}.get(label, 1)  # how many of the three parts are compared with it
+    once = verdict_on("F6", ablation=losing(runs, label, 2))
+    assert once.verdict == OPEN
+    assert "diverged for 1 of 3 seeds" in once.reason
+    assert f"{affected} of 3 are undetermined" in once.reason
+    assert re.search(rf"(^|; ){label}: test [^;]*, diverged \(1 of 3\)", once.ours)
+    assert once.ours.count("diverged") == 1
+    always = verdict_on("F6", ablation=losing(runs, label, 0, 1, 2))
+    assert always.verdict == (NOT if affected == 2 else PART)
+    assert f"{affected} of 3 do not hold" in always.reason
+    assert f"{label}: diverged (3 of 3)" in always.ours
+    assert ("whole: diverged (3 of 3)" in always.spread) == (label == "FedORA")
+
+
+def test_f6_fails_by_the_seeds_that_are_left_as_before():
+    wrong = parts(seeds=(0, 1, 2), UL={"forget": 20.0})
+    assert "1 of 3 do not hold (w/o UL)" in verdict_on("F6", ablation=losing(wrong, "w/o UL", 2)).reason
+
+
 @pytest.mark.parametrize(
     ("none", "five", "verdict"),
     [
@@ -445,40 +491,76 @@ def test_f7_asks_for_one_point_between_5_and_100_percent_where_it_falls_without_
     assert verdict_on("F7", ratios=runs[runs.label != "0"]).verdict == "not run"
 
 
+RATIOS = {"0": {"test": 10.0}, "0.05": {"test": 79.5}, "1": {}}
+
+
+@pytest.mark.parametrize("label", RATIOS)
+def test_f7_does_not_hold_by_the_seeds_that_a_diverged_run_has_left(label):
+    runs = frame(tasks=[E.main], group="ratios", labels=RATIOS, seeds=(0, 1, 2))
+    once = verdict_on("F7", ratios=losing(runs, label, 2))
+    assert once.verdict == OPEN
+    assert "diverged for 1 of 3 seeds" in once.reason
+    assert once.ours.count("diverged (1 of 3)") == 1
+    always = verdict_on("F7", ratios=losing(runs, label, 0, 1, 2))
+    assert always.verdict == (OPEN if label == "0" else NOT)
+    assert ("without retained data every run diverged" in always.reason) == (label == "0")
+    assert always.ours.count("diverged (3 of 3)") == 1
+    assert "nan" not in always.ours + always.spread
+
+
 FALLING = (5.0, 4.0, 3.0, 2.0, 1.0)
 ALMOST = (4.0, 5.0, 3.0, 2.0, 1.0)  # Spearman -0.9
 TOO_FEW = (4.0, 5.0, 3.0, 1.0, 2.0)  # Spearman -0.8, which is not below
 CONSTANT = (1.0,) * 5
 
 
-@pytest.mark.filterwarnings("ignore:An input array is constant")
+def swept(forget, test, seeds=(0, 1, 2), weights=E.weights):
+    """Fig. 8a: the same accuracies for every seed."""
+    labels = {f"{w:g}": {"forget": f, "test": t} for w, f, t in zip(weights, forget, test, strict=True)}
+    return frame(tasks=[E.main], group="weights", labels=labels, seeds=seeds)
+
+
 @pytest.mark.parametrize(
-    ("forget", "test", "verdict"),
+    ("forget", "test", "seeds", "verdict"),
     [
-        (FALLING, FALLING, HOLDS),
-        (ALMOST, FALLING, HOLDS),
-        (TOO_FEW, FALLING, PART),
-        (FALLING, CONSTANT, PART),
-        (FALLING[::-1], FALLING, PART),
-        (CONSTANT, FALLING[::-1], NOT),
+        (FALLING, FALLING, 3, HOLDS),
+        (FALLING, FALLING, 2, OPEN),  # as probable as 3 %
+        (ALMOST, FALLING, 3, OPEN),
+        (ALMOST, FALLING, 20, HOLDS),
+        (TOO_FEW, FALLING, 3, OPEN),
+        (FALLING, CONSTANT, 3, PART),
+        (FALLING[::-1], FALLING, 3, PART),
+        (CONSTANT, FALLING[::-1], 3, NOT),
     ],
 )
-def test_f8_asks_that_both_accuracies_fall_with_the_weight(forget, test, verdict):
-    labels = {f"{w:g}": {"forget": f, "test": t} for w, f, t in zip(E.weights, forget, test, strict=True)}
-    result = verdict_on("F8", weights=frame(tasks=[E.main], group="weights", labels=labels))
+def test_f8_asks_that_both_accuracies_fall_with_the_weight(forget, test, seeds, verdict):
+    result = verdict_on("F8", weights=swept(forget, test, range(seeds)))
     assert result.verdict == verdict
+
+
+def test_f8_is_open_where_four_weights_fall_in_perfect_order_in_three_seeds():
+    """Their t interval is -1 without width, and so it is by chance in 1 of 20 such sweeps with a mean of -0.8."""
+    four = E.changed(weights=E.weights[:4])
+    runs = swept(FALLING[:4], FALLING[:4], weights=four.weights)
+    result = claims.judges(four, runs, {}, {})["F8"]()
+    assert result.verdict == OPEN
+    assert "unlearning acc. -1.00 [-1.00, -1.00] (3 seeds), as low by chance at a mean of -0.8: 0.051" in result.spread
+    assert re.search(r"about \d+ seeds would tell \(3 now\)", result.reason)
+    longer = swept(FALLING[:4], FALLING[:4], range(4), four.weights)
+    assert claims.judges(four, longer, {}, {})["F8"]().verdict == HOLDS
 
 
 def test_f8_leaves_out_what_diverged():
     rising = (5.0, 4.0, 3.0, 90.0, 95.0)
     planted = {f"{w:g}": {"forget": v, "test": v, "diverged": v > 50} for w, v in zip(E.weights, rising, strict=True)}
-    result = verdict_on("F8", weights=frame(tasks=[E.main], group="weights", labels=planted))
+    sweep = {"tasks": [E.main], "group": "weights", "labels": planted, "seeds": range(10)}
+    result = verdict_on("F8", weights=frame(**sweep))
     assert result.verdict == HOLDS
     assert "5.0 -> 3.0" in result.ours
-    assert "4 of 10 runs diverged" in result.ours
+    assert "20 of 50 runs diverged" in result.ours
     for values in planted.values():
         values["diverged"] = values["forget"] != 5.0
-    assert verdict_on("F8", weights=frame(tasks=[E.main], group="weights", labels=planted)).verdict == OPEN
+    assert verdict_on("F8", weights=frame(**sweep)).verdict == OPEN
 
 
 # --- F9, F10: one sample, noise --------------------------------------------------------------------------------------
@@ -486,31 +568,52 @@ def test_f8_leaves_out_what_diverged():
 ONE = E.main._replace(request="samples-1")
 
 
-def one_sample(without, little, retrained=50.0, nothing=(100.0, 100.0)):
-    """Table VIII: (unlearning accuracy of the two seeds, MIA) without and with 1 % of the retained data."""
+MANY = 72  # seeds: never in so many says that it is in at most 5 % of trainings
+
+
+def one_sample(without, little, retrained=50.0, nothing=(100.0, 100.0), seeds=MANY):
+    """Table VIII: (unlearning accuracy of the seeds, in turn, MIA) without and with 1 % of the retained data."""
     found = {"0": without, "0.01": little, RETRAIN: ((retrained, retrained), 0.9), NOTHING: (nothing, 0.5)}
-    runs = frame(tasks=[ONE], group="small", labels={label: {"mia": mia} for label, (_, mia) in found.items()})
-    runs["forget"] = [forget for forgets, _ in found.values() for forget in forgets]
+    labels = {label: {"forget": forgets, "mia": mia} for label, (forgets, mia) in found.items()}
+    runs = frame(tasks=[ONE], group="small", labels=labels, seeds=range(seeds))
     for method in REFERENCES:
         runs.loc[runs.label == method, ["method", "label"]] = method, ""
     return runs
 
 
 @pytest.mark.parametrize(
-    ("without", "little", "verdict"),
+    ("without", "little", "seeds", "verdict"),
     [
-        (((0.0, 0.0), 0.549), ((0.0, 0.0), 0.451), HOLDS),
-        (((0.0, 100.0), 0.5), ((0.0, 0.0), 0.5), OPEN),
-        (((100.0, 100.0), 0.5), ((0.0, 0.0), 0.5), PART),
-        (((0.0, 0.0), 0.5), ((0.0, 0.0), 0.551), PART),
-        (((0.0, 0.0), 0.449), ((100.0, 100.0), 0.5), NOT),
+        (((0.0, 0.0), 0.549), ((0.0, 0.0), 0.451), MANY, HOLDS),
+        (((0.0, 0.0), 0.5), ((0.0, 0.0), 0.5), MANY - 1, OPEN),
+        (((0.0, 100.0), 0.5), ((0.0, 0.0), 0.5), 2, OPEN),
+        (((0.0, 100.0), 0.5), ((0.0, 0.0), 0.5), MANY, PART),
+        (((0.0,) * (MANY - 1) + (100.0,), 0.5), ((0.0, 0.0), 0.5), MANY, OPEN),  # once in 72 may be in 7 %
+        (((100.0, 100.0), 0.5), ((0.0, 0.0), 0.5), MANY, PART),
+        (((0.0, 0.0), 0.5), ((0.0, 0.0), 0.551), MANY, PART),
+        (((0.0, 0.0), 0.449), ((100.0, 100.0), 0.5), 2, NOT),
     ],
 )
-def test_f9_asks_that_the_sample_is_always_wrong_and_the_attack_at_chance(without, little, verdict):
-    result = verdict_on("F9", small=one_sample(without, little))
+def test_f9_asks_that_the_sample_is_hardly_ever_recognised_and_the_attack_at_chance(without, little, seeds, verdict):
+    result = verdict_on("F9", small=one_sample(without, little, seeds=seeds))
     assert result.verdict == verdict
     assert result.ours.endswith("Retrain 50, 0.90, 80.0")  # what was never seen can still be recognised
-    assert len(result.records) == 8
+    assert len(result.records) == 4 * seeds
+
+
+def test_f9_is_open_where_the_sample_was_wrong_in_all_of_three_trainings():
+    """It may be recognised in 71 % of trainings."""
+    result = verdict_on("F9", small=one_sample(((0.0, 0.0), 0.5), ((0.0, 0.0), 0.5), seeds=3))
+    assert result.verdict == OPEN
+    assert f"about {MANY} seeds would tell (3 now)" in result.reason
+    assert result.spread.startswith("ratio 0 %: recognised in 0 of 3 [0 %, 71 %], MIA-ASR 0.50 [0.50, 0.50] (3 seeds)")
+
+
+def test_f9_counts_the_runs_that_diverged():
+    sample = losing(one_sample(((0.0, 0.0), 0.5), ((0.0, 0.0), 0.5), seeds=MANY + 1), "0.01", MANY)
+    result = verdict_on("F9", small=sample)
+    assert result.verdict == OPEN
+    assert result.spread.endswith(f"diverged (1 of {MANY + 1})")
 
 
 def test_f9_does_not_hold_if_the_sample_was_wrong_before():
@@ -602,13 +705,12 @@ def test_f13_leaves_out_the_setting_without_batches_whose_step_the_theorem_does_
 
 def holding():
     """Blocks on which every claim holds, and doing nothing meets no rule."""
-    weights = {f"{w:g}": {"forget": f, "test": f} for w, f in zip(E.weights, FALLING, strict=True)}
     return {
         "main": everywhere(),
         "noisy": frame(tasks=[E.main._replace(noise=E.party_noise)], group="noisy"),
         "ablation": parts(),
         "ratios": frame(tasks=[E.main], group="ratios", labels={"0": {"test": 10.0}, "0.05": {}, "1": {}}),
-        "weights": frame(tasks=[E.main], group="weights", labels=weights),
+        "weights": swept(FALLING, FALLING),
         "small": one_sample(((0.0, 0.0), 0.5), ((0.0, 0.0), 0.5)),
         "private": private((90, 30, 30), (90, 30, 30)),
         "speeds": timed(),

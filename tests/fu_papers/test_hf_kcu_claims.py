@@ -33,16 +33,17 @@ PLANTED = {
     "Retrain": {"delta_test": 0.0, "mia": 0.5, "gap": 0.0, "kl": 0.0, "asr": 10.0},
     "NaiveGA": {"delta_test": 60.0, "mia": 0.5, "gap": 9.0, "kl": 9.0, "asr": 0.0, "test": 10.0},
     SAME_START: {"delta_test": 0.5, "mia": 0.5, "gap": 0.05, "kl": 0.1, "asr": 10.0},
+    AGAIN: {"delta_test": 0.3, "mia": 0.5, "gap": 0.09, "asr": 10.0},
     PRINTED: {"delta_test": 0.5, "mia": 0.51, "gap": 0.09, "kl": 0.1, "asr": 60.0},
     CORRECTED: {"delta_test": 0.5, "mia": 0.49, "gap": 0.05, "kl": 0.1, "asr": 60.0},
 }
 CLIPPED = "with adaptive scaling"
 BROADCAST, UNSCALED, AS_PRINTED = "w/o causal weighting", "w/o adaptive scaling", "w/o influence decay (= Algorithm 1)"
 ROWS = [
-    *(("methods", MAIN, method, "", {}) for method in PLANTED if method != SAME_START),
-    *(("methods", OTHER, method, "", {}) for method in (NOTHING, *FORMS)),
+    *(("methods", MAIN, method, "", {}) for method in PLANTED if method not in (SAME_START, AGAIN)),
+    *(("methods", OTHER, method, "", {}) for method in (NOTHING, AGAIN, *FORMS)),
     *(("backdoor", MAIN, method, "", {"passes": 2.0}) for method in FORMS),
-    *(("alpha", MAIN, method, label, {}) for method in (NOTHING, *FORMS) for label in ("0.1", "1")),
+    *(("alpha", MAIN, method, label, {}) for method in (NOTHING, AGAIN, *FORMS) for label in ("0.1", "1")),
     ("ablation", MAIN, PRINTED, AS_PRINTED, {}),
     ("ablation", MAIN, PRINTED, BROADCAST, {"gap": 0.25}),
     ("ablation", MAIN, PRINTED, UNSCALED, {"test": 60.0, "residual": 0.75}),
@@ -112,7 +113,7 @@ def judged(
         other = (seed + 1) % len(SEEDS)
         kl = apart.get((min(seed, other), max(seed, other)))
         place = {"group": "methods", "setting": e.main, "method": AGAIN, "label": "", "seed": seed, "other_seed": other}
-        rows.append({**place, **BASE, "kl": kl, "record": f"again {seed}", **again})
+        rows.append({**place, **BASE, "delta_test": 0.3, "kl": kl, "record": f"again {seed}", **again})
     found = claims.verdicts(e, pd.DataFrame(rows), speeds, pairs, checks(**theory), prices)
     return {result.id: result for result in found}
 
@@ -499,6 +500,39 @@ def test_h15_asks_for_speed_and_accuracy_wherever_it_was_run(gap, gain, verdict)
     result = judged(changes, passes)["H15"]
     assert both(result) == (verdict, HOLDS)
     assert result.records[:2] == [f"time of {OTHER}", f"prices of {OTHER}"]
+
+
+@pytest.mark.parametrize(("floor", "verdict"), [(0.6, HOLDS), (0.61, OPEN), (None, OPEN)])
+@pytest.mark.parametrize("gap", [0.5, 0.7])
+def test_h15_is_undetermined_where_two_retrainings_differ_by_more_or_there_are_none(gap, floor, verdict):
+    """As H2 is: whoever is off by less than they are may be so by chance, and whoever is off by more, too."""
+    changes = of_forms("delta_test", gap, gap, setting=OTHER)
+    changes |= {("methods", OTHER, AGAIN, None): {"delta_test": floor}}
+    result = judged(changes)["H15"]
+    assert both(result) == ((NOT, NOT) if (gap, verdict) == (0.7, HOLDS) else (verdict, verdict))
+    assert ("two retrainings differ by 0.61 points, more than 0.6" in result.reason) == (floor == 0.61)
+    assert ("a second retraining would tell" in result.reason) == (floor is None)
+    mine = judged({**of_forms("delta_test", gap, gap), ("methods", MAIN, None, None): {}}, again={"delta_test": floor})
+    assert mine["H2"].verdict == (verdict if gap == 0.5 or verdict == OPEN else NOT)
+
+
+def test_h15_is_too_slow_whatever_two_retrainings_differ_by():
+    changes = {("methods", OTHER, AGAIN, None): {"delta_test": 9.0}}
+    slow = {OTHER: {PRINTED: 20, CORRECTED: 20}}
+    assert both(judged(changes, passes=slow, e=LARGE)["H15"]) == (NOT, NOT)
+
+
+def test_h15_names_the_records_of_doing_nothing_and_of_the_second_retrainings():
+    of = {(place[1], place[2]): f"k{i} " for i, place in enumerate(ROWS)}
+    wanted = {of[OTHER, method] + str(seed) for method in (NOTHING, AGAIN, *FORMS) for seed in SEEDS}
+    assert set(judged()["H15"].records) == wanted | {f"time of {OTHER}", f"prices of {OTHER}"}
+
+
+@pytest.mark.parametrize("floor", [0.3, 9.0, None])
+def test_h15_of_a_net_with_one_seed_is_undetermined(floor):
+    as_a_net = E.changed(settings=[MAIN], nets=[OTHER], n_train=400, nets_n_train=400)
+    result = judged({("nets", OTHER, AGAIN, None): {"delta_test": floor}}, e=as_a_net, seeds=SEEDS[:1])["H15"]
+    assert both(result) == (OPEN, OPEN)
 
 
 @pytest.mark.parametrize(

@@ -59,12 +59,14 @@ def test_an_open_part_says_how_many_seeds_would_tell():
     assert over_seeds.at_most(grown, 0.85).verdict == HOLDS
     assert over_seeds.at_most(VALUES, 0.55 + 1e-6).needed == np.inf
     assert over_seeds.at_most([0.1], 5) == Part(OPEN, now=1, tells="several seeds would tell (1 now)")
+    assert over_seeds.at_most([], 5) == Part(OPEN, now=0, tells="several seeds would tell (0 now)")
 
 
 def test_all_of_fails_with_one_and_is_open_with_one():
     assert over_seeds.all_of(exact(True), exact(True)) == exact(True)
     assert over_seeds.all_of(exact(True), unknown("this"), exact(False)) == exact(False)
     assert over_seeds.all_of(exact(True), unknown("this"), unknown("that")) == unknown("this; that")
+    assert over_seeds.all_of() == exact(True)  # no rival, none to be ahead of
 
 
 @pytest.mark.parametrize(
