@@ -69,7 +69,7 @@ def prepared(f: Federation, w: Tensor) -> Federation:
     Other models, and data that would take too much memory as features, come back as they are. The
     parameters are the same ones in either case.
     """
-    if callable(f.how) or _way(f, f.how, w.device, len(f.clients)) != "dense":
+    if callable(f.how) or _way(f, f.how, w.device, f.ids) != "dense":
         return f
     if not f.model.keeps_features(sum(len(y) for _, y in f.clients.values())):
         return f
@@ -126,7 +126,7 @@ def train_rows(f: Federation, w: Tensor, round: int, ids: list[int], seeds: Sequ
             raise UnsupportedTask("how must be a way of training for many seeds at once: clients elsewhere have one")
         return f.how(f, w, round, ids)
     model, seeds = f.model, [f.seed] * len(ids) if seeds is None else seeds
-    way = _way(f, f.how, w.device, len(ids))
+    way = _way(f, f.how, w.device, ids)
     deltas = torch.empty((len(ids), model.d), dtype=w.dtype, device=w.device)
     for part in _blocks(f, ids, rows_at_once(w, len(ids)), way):
         start, own, of = w if w.dim() == 1 else w[part], [ids[k] for k in part], [seeds[k] for k in part]
@@ -147,7 +147,8 @@ def train_rows(f: Federation, w: Tensor, round: int, ids: list[int], seeds: Sequ
 def _blocks(f: Federation, ids: list[int], together: int, way: str) -> Iterator[list[int]]:
     """Positions in `ids` of those trained as one matrix: `together` in a row, or fewer where small clients would be
     padded to a large one's size until memory ran out; then those of like size come together."""
-    sizes = [len(f.clients[i][1]) for i in ids]
+    held = {i: len(f.clients[i][1]) for i in {*ids}}  # a client may have many rows, one per seed
+    sizes = [held[i] for i in ids]
     width = f.clients[ids[0]][0][:1].numel() if ids else 0
 
     def split(block: list[int]) -> Iterator[list[int]]:
@@ -170,43 +171,43 @@ def rows_at_once(w: Tensor, rows: int) -> int:
     return max(1, min(TOGETHER, CACHED // w.shape[-1])) if w.device.type == "cpu" else rows
 
 
-def _way(f: Federation, how: str, device: torch.device, clients: int) -> str:
+def _way(f: Federation, how: str, device: torch.device, ids: Sequence[int]) -> str:
     dense = f.model.dense_tail is not None and f.local.augmentation == "none"  # which changes what features are made of
     if how == "dense" and not dense:
         raise UnsupportedModel(
             "how='dense' needs classification, or regression of one number, by nn.Linear and ReLU in turn, "
             "after layers without parameters, and no augmentation"
         )
-    if how == "vmap" and (why := _only_alone(f)):
+    if how == "vmap" and (why := _only_alone(f, ids)):
         raise UnsupportedModel(f"how must be 'loop' or 'auto' for this federation, got 'vmap': {why}")
     if how != "auto":
         return how
-    if dense and _of_one_shape(f):
+    if dense and _of_one_shape(f, ids):
         return "dense"
     convolutional = any(isinstance(part, nn.Conv2d) for part in f.model.module.modules())
-    alone = clients == 1 or (convolutional and device.type == "cpu") or _only_alone(f)
+    alone = len(ids) == 1 or (convolutional and device.type == "cpu") or _only_alone(f, ids)
     return "loop" if alone else "vmap"
 
 
-def _only_alone(f: Federation) -> str:
-    """Why the models of several clients cannot be stepped together; empty where they can.
+def _only_alone(f: Federation, ids: Sequence[int]) -> str:
+    """Why the models of these clients cannot be stepped together; empty where they can.
 
     torch has no rule for some layers (nn.GRU), refuses what depends on values, and has wrong ones: of an embedding it
     forgets for all models but the first which row is padding.
     """
-    if not _of_one_shape(f):
+    if not _of_one_shape(f, ids):
         return "its clients' samples differ in shape"
     for name, part in f.model.module.named_modules():
         if isinstance(part, nn.Embedding) and (part.padding_idx is not None or part.scale_grad_by_freq):
             return f"layer {name!r} is an nn.Embedding with padding_idx or scale_grad_by_freq"
-    x, y = next((x, y) for x, y in f.clients.values() if len(y))
-    return f.model.alone_for(x, y)
+    some = next((f.clients[i] for i in ids if len(f.clients[i][1])), None)
+    return f.model.alone_for(*some) if some else ""  # who holds nothing is refused when it is to train
 
 
-def _of_one_shape(f: Federation) -> bool:
+def _of_one_shape(f: Federation, ids: Sequence[int]) -> bool:
     if isinstance(f.clients, Pool):
         return True
-    return len({(x.shape[1:], y.shape[1:]) for x, y in f.clients.values()}) <= 1
+    return len({(x.shape[1:], y.shape[1:]) for x, y in (f.clients[i] for i in {*ids})}) <= 1
 
 
 def _tail(model: FlatModel) -> FlatModel:
@@ -307,9 +308,8 @@ def _schedule(
     sizes = [own for _, own in plans]
     steps, longest = len(sizes[0]), max(n for own in sizes for n in own)
     held = torch.arange(longest) < torch.tensor([own + [0] * (steps - len(own)) for own in sizes])[..., None]
-    table = torch.tensor(firsts)[:, None, None].repeat(
-        1, *held.shape[1:]
-    )  # (K, steps, B), padded with samples of one's own
+    padding = torch.tensor(firsts)[:, None, None]  # a sample of one's own, whatever others hold
+    table = padding.repeat(1, *held.shape[1:])  # (K, steps, B)
     table[held] = torch.cat([order + first for (order, _), first in zip(plans, firsts, strict=True)])
     table = table.transpose(0, 1).contiguous().to(like.device)  # once a round, not per step
     held = held.transpose(0, 1).to(like.device, like.dtype)

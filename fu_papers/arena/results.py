@@ -61,9 +61,6 @@ def of_runs(unlearned: Found, judged: Found, relearned: Found | None = None) -> 
     Retrain's validation accuracy within the cap of recovery.
     backdoor, backdoor_retrain: success in percent, where the leaving client carried one.
 
-    excess: the mean per-example epsilon beyond that of a second retraining in the same place, both less what a perfect
-    method shows with so many models: how much that is also depends on how far margins are spread.
-
     excess: mean per-example epsilon, less what a perfect method shows with so many models, and less what is left of a
     second retraining's in the same place, since both depend on how far margins are spread.
 

@@ -92,9 +92,8 @@ def release(f: Federation, prepared: Fitted, deletion: Deletion, noise: Noise | 
     model = w + sigma * draw_of(noise).normal("release", 0, w)
     passes, vectors = clock.spent(Sums(rest).n, w)
     nominal = caveats(reason, noise=noise)
-    return Released(
-        model, w, sigma, epsilon, delta, radius, nominal, passes, vectors, replace(prepared, gone=m)
-    )  # fmt: skip
+    state = replace(prepared, gone=m)
+    return Released(model, w, sigma, epsilon, delta, radius, nominal, passes, vectors, state)
 
 
 def _as_it_is(prepared: Fitted, config: OutputPerturbation, l2: float, m: int) -> tuple[Tensor, float, str]:
