@@ -15,6 +15,7 @@ is neither nn.Linear nor nn.Conv2d (norms, attention's own weights) has the mean
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from torch.nn import functional as F
 
 from fu_core.errors import UnsupportedModel, UnsupportedTask, check_count, check_positive
 from fu_core.federation.local import Client
+from fu_core.models.calls import calls
 from fu_core.models.flat import FlatModel
 
 
@@ -95,32 +97,25 @@ def kfac_inverse(model: FlatModel, factors: dict[str, Factors], *, damping: floa
 
 def _of_batch(model: FlatModel, w: Tensor, x: Tensor, count: Callable[[int], None] | None) -> dict[str, Factors]:
     """The factors of one batch's mean."""
-    leaf, met = w.detach().requires_grad_(), dict[str, list[tuple[Tensor, Tensor]]]()
-    layers = {name: part for name, part in model.module.named_modules() if isinstance(part, nn.Linear | nn.Conv2d)}
-
-    def remember(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-        return lambda _, given, out: met.setdefault(name, []).append((given[0].detach(), out))
-
-    hooks = [part.register_forward_hook(remember(name)) for name, part in layers.items()]
-    try:
-        outputs = model.logits(leaf, model.arrange(x))
-    finally:
-        for hook in hooks:
-            hook.remove()
-    once = {name: calls[0] for name, calls in met.items() if len(calls) == 1}
+    outputs, made = calls(model, w.detach().requires_grad_(), model.arrange(x), nn.Linear, nn.Conv2d)
+    times = Counter(call.name for call in made)
+    once = {call.name: call for call in made if times[call.name] == 1}
     if not once:
         raise UnsupportedModel(f"{type(model.module).__name__} must have an nn.Linear or nn.Conv2d that is used once")
-    returned = [out for _, out in once.values()]
+    returned = [call.returned for call in once.values()]
     pulled = {name: torch.zeros(0) for name in once}
     for S in _roots(model, outputs.detach()):
         back = torch.autograd.grad(outputs, returned, S, retain_graph=True)
         if count is not None:
             count(len(x))
         for name, b in zip(once, back, strict=True):
-            rows = _places(layers[name], b).double()  # (n, T, q)
+            rows = _places(once[name].layer, b).double()  # (n, T, q)
             outer = torch.einsum("ntq,ntr->qr", rows, rows) / (len(x) * rows.shape[1])
             pulled[name] = outer if not len(pulled[name]) else pulled[name] + outer
-    return {name: Factors(_seen(layers[name], once[name][0]), pulled[name], _biased(layers[name])) for name in once}
+    return {
+        name: Factors(_seen(call.layer, call.given.detach()), pulled[name], _biased(call.layer))
+        for name, call in once.items()
+    }
 
 
 def _roots(model: FlatModel, z: Tensor) -> list[Tensor]:

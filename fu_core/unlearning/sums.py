@@ -8,7 +8,6 @@ client: a server adds them up, or peers along a tree of their network, from the 
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from fu_core.errors import NumericalFailure, UnsupportedModel, check_not_negativ
 from fu_core.federation.federation import Federation
 from fu_core.federation.local import Client
 from fu_core.federation.server import FedOpt
+from fu_core.models.calls import seen_by
 from fu_core.models.flat import FlatModel
 from fu_core.models.linear import UnitLength
 from fu_core.unlearning.certificate import softmax_constants, strong_convexity
@@ -135,12 +135,9 @@ def as_linear(f: Federation) -> Federation:
 
 def _layer_inputs(model: FlatModel, x: Tensor) -> Tensor:
     """What reaches the model's only layer (n, p), in float64."""
-    net = copy.deepcopy(model.module).to(x.device).double()
-    (layer,) = (part for part in net.modules() if isinstance(part, nn.Linear))
-    seen: list[Tensor] = []
-    with torch.no_grad(), layer.register_forward_pre_hook(lambda _, given: seen.append(given[0])):
-        net(as_float64(x))
-    return seen[0]
+    (layer,) = (name for name, part in model.module.named_modules() if isinstance(part, nn.Linear))
+    w = torch.zeros(model.d, dtype=torch.float64, device=x.device)  # any will do: no parameter lies before it
+    return seen_by(model, w, layer, as_float64(x))
 
 
 def bare_linear(inputs: int, outputs: int, *, bias: bool) -> nn.Linear:

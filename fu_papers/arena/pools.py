@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+from fu_core.evaluation.accuracy import outputs_accuracy
 from fu_core.evaluation.margins import margins
 from fu_core.federation import Federation, Meter
 from fu_core.federation.many import fedavg_many
@@ -270,8 +271,7 @@ def outputs_of(model: Net, models: Tensor | list[Any], x: Tensor) -> Tensor:
 
 def accuracies(outputs: Tensor, y: Tensor) -> list[float]:
     """Accuracy of each of N models in percent, from outputs (N, n, C)."""
-    right: list[float] = (100 * (outputs.argmax(dim=2) == y).double().mean(dim=1)).tolist()
-    return right
+    return [outputs_accuracy("classification", of_one, y) for of_one in outputs]
 
 
 Sides = Mapping[str, tuple[Tensor, Tensor]]  # "forget", "retain", "test" -> samples (x, y)

@@ -20,6 +20,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fu_core.errors import ConfigError, NumericalFailure
+from fu_core.evaluation.accuracy import predicted_classes
+from fu_core.evaluation.equivalence import prediction_agreement
 from fu_core.evaluation.membership import Attack, fit_attack, half_of_each_class, shadow
 from fu_core.federation.meter import Meter
 from fu_core.federation.vertical import Boundary, Parties, Vectors, VerticalFederation, outputs, predict, split_features
@@ -81,8 +83,8 @@ def train(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
 
     remaining = config["epochs"] - done
     trained = train_parties(f, p.retain, optimisers, remaining, first_epoch=done + 1, after_epoch=after_epoch)
-    test = _percent(predict(trained, p.test).argmax(dim=1) == p.y_test)
-    fit = _percent(outputs(trained, p.retain).argmax(dim=1) == trained.active.y[p.retain])
+    test = _percent(predicted_classes(predict(trained, p.test)) == p.y_test)
+    fit = _percent(predicted_classes(outputs(trained, p.retain)) == trained.active.y[p.retain])
     return {"test": test, "train": fit, "bytes": f.meter.bytes}, _named(trained.w)
 
 
@@ -142,13 +144,13 @@ def _gap_and_shortfall(p: VerticalProblem, parties: Parties, retrained: Parties)
 
 def _recognised(parties: Parties, rows: Tensor) -> float:
     """Percent of the training samples `rows` that get their label."""
-    return _percent(outputs(parties, rows).argmax(dim=1) == parties.active.y[rows])
+    return _percent(predicted_classes(outputs(parties, rows)) == parties.active.y[rows])
 
 
 def _validated(p: VerticalProblem, parties: Parties) -> float:
     """Percent of the samples held out that are right, of classes of which something is left."""
     left = ~torch.isin(p.y_validation, torch.tensor(p.removed, device=p.y_validation.device))
-    right = predict(parties, p.validation).argmax(dim=1) == p.y_validation
+    right = predicted_classes(predict(parties, p.validation)) == p.y_validation
     return _percent(right[left])
 
 
@@ -251,7 +253,7 @@ def evaluate(
     for the backdoor's target. Where the retrained parties are given, `distances` to them, too.
     """
     logits, y = predict(parties, p.test), p.y_test
-    right = logits.argmax(dim=1) == y
+    right = predicted_classes(logits) == y
     left = ~torch.isin(y, torch.tensor(p.removed, device=y.device))
     forgotten = outputs(parties, p.forget)
     y_forget = parties.active.y[p.forget]
@@ -260,7 +262,7 @@ def evaluate(
         "test_all": _percent(right),
         "test_affected": _percent(right[torch.isin(y, p.labels_to_forget)]),
         "by_class": {str(c): _percent(right[y == c]) for c in p.labels_to_forget.unique().tolist() if (y == c).any()},
-        "forget": _percent(forgotten.argmax(dim=1) == y_forget),
+        "forget": _percent(predicted_classes(forgotten) == y_forget),
         "loss": float(F.cross_entropy(forgotten, y_forget)),
         "entropy": entropy_share(forgotten),
     }
@@ -269,7 +271,7 @@ def evaluate(
     others = y != p.target
     x = triggered(p.clean, p.clean.x_test)[others.cpu()]
     stamped = predict(parties, [x_k.to(device()) for x_k in split_features(x, p.blocks)])
-    metrics["asr"] = _percent(stamped.argmax(dim=1) == p.target)
+    metrics["asr"] = _percent(predicted_classes(stamped) == p.target)
     return metrics | _attacked(p, parties, attack, logits, forgotten)
 
 
@@ -317,7 +319,7 @@ def distances(p: VerticalProblem, parties: Parties, original: Parties, retrained
     return {
         "gap": relative_gap(parties, original, retrained),
         "kl": float((log_q.exp() * (log_q - log_p)).sum(dim=1).mean()),
-        "agree": _percent(log_q.argmax(dim=1) == log_p.argmax(dim=1)),
+        "agree": 100 * prediction_agreement(log_p, log_q),
     }
 
 

@@ -225,10 +225,12 @@ class Seen(NamedTuple):
 
     @classmethod
     def by(cls, outputs: Outputs, case: Case) -> Seen:
-        """Run the model once over all. Where an exploded net has no finite output, it counts as zero."""
-        images = (case.p.test[0], case.clean.forget[0], case.clean.retain[0])
-        test, forget, retain = (outputs(x).nan_to_num() for x in images)
-        return cls(test, forget, retain)
+        """Run the model once over all."""
+        return cls(*(outputs(x) for x in (case.p.test[0], case.clean.forget[0], case.clean.retain[0])))
+
+    def finite(self) -> Seen:
+        """With zero for NaN: by this an exploded net is compared; that it is right nowhere, `evaluate` sees."""
+        return Seen(*(outputs.nan_to_num() for outputs in self))
 
 
 def evaluate(case: Case, seen: Seen) -> dict[str, float]:
@@ -246,6 +248,7 @@ def compared(case: Case, model: Any, seen: Seen) -> dict[str, float]:
     """How near the outputs on test and forgotten data, and the parameters, are to those of the references that the case
     has."""
     found: dict[str, float] = {}
+    seen = seen.finite()
     if case.retrained is not None:
         retrained = case.p.model.predict(case.retrained, case.p.test[0])
         found = {
@@ -267,6 +270,7 @@ def compared(case: Case, model: Any, seen: Seen) -> dict[str, float]:
 
 def attacked(attack: Attack, case: Case, seen: Seen) -> dict[str, float]:
     """The shadow attack on client 0's data, against test images that neither side has trained on."""
+    seen = seen.finite()
     found = shadow(attack, (seen.forget, case.clean.forget[1]), (seen.test, case.p.test[1]))
     return {"mia": found.balanced_accuracy, "mia_fraction": found.fraction, "mia_auc": found.auc}
 

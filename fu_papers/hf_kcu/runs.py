@@ -187,8 +187,8 @@ def trial(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
     def standing(outputs: Outputs) -> tuple[float, float]:
         asked, labels = case.clean.forget
         return (
-            outputs_accuracy(p.model.task, outputs(asked).nan_to_num(), labels),
-            outputs_accuracy(p.model.task, outputs(x).nan_to_num(), y),
+            outputs_accuracy(p.model.task, outputs(asked), labels),
+            outputs_accuracy(p.model.task, outputs(x), y),
         )
 
     assert case.original is not None  # as `needs` has it for every method with trials

@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from torch import Tensor
 
 from fu_core import ClientOpt, Federation, Request, build, fedavg, load, partition
+from fu_core.evaluation.accuracy import accuracy
 from fu_core.federation.together import train_round
 from fu_core.unlearning.puf import puf
 from fu_papers.explorable import Choice, Drawn, Slider
@@ -78,8 +79,7 @@ def curves() -> Curves:
     sides = {"forgotten": deletion.forget, "test": (digits.x_test, digits.y_test)}
 
     def right(w: Tensor, side: str) -> float:
-        x, y = sides[side]
-        return 100 * float((model.predict(w, x).argmax(dim=1) == y).double().mean())
+        return accuracy(model, w, *sides[side])
 
     found: dict[str, dict[str, np.ndarray]] = {side: {} for side in sides}
     for mode in MODES.values():

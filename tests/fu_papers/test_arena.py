@@ -24,7 +24,7 @@ from fu_papers import problem_figures
 from fu_papers.arena import figures, names, results, runs, short_map, show, tables
 from fu_papers.arena.crowds import agreement, beside, crowds_figure, crowds_table
 from fu_papers.arena.grid import CONTROLS, YARDSTICK, Experiment
-from fu_papers.arena.pools import ENSEMBLES, LONGER, ORDINARY, Pool, Recovery, ensembles, recovered, serve
+from fu_papers.arena.pools import ENSEMBLES, LONGER, ORDINARY, Pool, Recovery, accuracies, ensembles, recovered, serve
 from fu_papers.controls import AGAIN
 from fu_papers.lab import paths
 from fu_papers.lab.paths import ROOT
@@ -832,6 +832,13 @@ def test_cells_can_be_read_on_their_colours_and_no_zero_is_negative():
         "0", "-3", "> 999", "∞", "refuses",
     ]  # fmt: skip
     assert figures._left_text(np.nan, "diverged") == "diverged"
+
+
+def test_a_model_of_a_crowd_that_is_no_longer_numbers_is_right_nowhere():
+    outputs = torch.zeros(2, 3, 4)
+    outputs[:, :, 0] = 1
+    outputs[1] = torch.nan
+    assert accuracies(outputs, torch.zeros(3, dtype=torch.long)) == [100, 0]
 
 
 def test_who_diverged_somewhere_is_not_nearer_everywhere(frame):

@@ -412,6 +412,17 @@ def test_forgetting_is_measured_on_the_samples_as_they_were_in_training(store):
     assert found == pytest.approx(100 * float((answers == TARGET).double().mean()))
 
 
+def test_parties_that_are_no_longer_numbers_are_right_nowhere(store, monkeypatch):
+    """The largest of NaN is the first class, which would have been recognised."""
+    p, original = models(store, TINY.unlearning(MAIN, 0, "Original"))
+    monkeypatch.setattr(fedora, "_attacked", lambda *_: {})
+    broken = original.having([torch.full_like(w_k, torch.nan) for w_k in original.w])
+    found = fedora.evaluate(p, broken, original, original, None)
+    for name in ("test", "test_all", "test_affected", "forget", "agree"):
+        assert found[name] == 0, name
+    assert set(found["by_class"].values()) == {0}
+
+
 def test_backdoor_success_is_over_triggered_test_images_of_other_classes(store):
     config = TINY.unlearning(MAIN, 0, "Original", backdoor=True)
     p, original = models(store, config)

@@ -401,6 +401,16 @@ def test_an_exploded_net_still_gives_a_row(tiny):
     assert metrics["step"] > 1e3
 
 
+def test_what_is_no_number_is_right_nowhere():
+    """The largest of NaN is the first class: a client of that class would have looked remembered."""
+    x, y = torch.zeros(4, 2), torch.zeros(4, dtype=torch.long)
+    p = SimpleNamespace(test=(x, y), model=SimpleNamespace(task="classification"))
+    of = SimpleNamespace(p=p, clean=SimpleNamespace(forget=(x, y), retain=(x, y)), retrained=None, original=None)
+    seen = case.Seen.by(lambda x: torch.full((len(x), 3), torch.nan), of)
+    assert case.evaluate(of, seen) == {"n_test": 4, "test": 0, "forget": 0, "retain": 0}
+    assert all(outputs.isfinite().all() for outputs in seen.finite())
+
+
 # --- timings and floors ---
 
 

@@ -29,6 +29,7 @@ from fu_core.errors import NumericalFailure, UnsupportedModel, UnsupportedTask, 
 from fu_core.federation.federation import Federation
 from fu_core.federation.local import batches
 from fu_core.federation.server import aggregate
+from fu_core.models.calls import calls, seen_by
 from fu_core.models.flat import FlatModel
 from fu_core.request import Deletion
 from fu_core.streams import stream
@@ -84,24 +85,12 @@ def find_head(model: FlatModel, w: Tensor, example: Tensor) -> Head:
     """
     if model.task != "classification":
         raise UnsupportedTask(f"FedAU needs classes and a linear head: classification only, got {model.task!r}")
-    reached: list[tuple[str, nn.Module, Tensor]] = []
-    hooks = [
-        module.register_forward_pre_hook(lambda module, args, name=name: reached.append((name, module, args[0])))
-        for name, module in model.module.named_modules()
-        if any(True for _ in module.parameters(recurse=False))
-    ]
-    try:
-        with torch.no_grad():
-            logits = model.logits(w, example)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    if not reached:
-        raise UnsupportedModel(f"{type(model.module).__name__} reaches no layer with parameters")
-    name, layer, z = reached[-1]
+    with torch.no_grad():
+        logits, made = calls(model, w, example)
+    name, layer, z = made[-1].name, made[-1].layer, made[-1].given
     if not isinstance(layer, nn.Linear):
         raise UnsupportedModel(f"the last layer must be nn.Linear, but {name!r} is {type(layer).__name__}")
-    if sum(module is layer for _, module, _ in reached) > 1:
+    if sum(call.layer is layer for call in made) > 1:
         raise UnsupportedModel(f"layer {name!r} is used more than once: it is no head of its own")
     start = sum(model.sizes[: model.names.index(f"{name}.weight".lstrip("."))])
     head = Head(name, layer, slice(start, start + sum(p.numel() for p in layer.parameters())))
@@ -112,13 +101,7 @@ def find_head(model: FlatModel, w: Tensor, example: Tensor) -> Head:
 
 def features(model: FlatModel, w: Tensor, head: Head, x: Tensor) -> Tensor:
     """phi(x) (n, F): what reaches the head for raw inputs `x` (n, ...). No gradients."""
-    seen: list[Tensor] = []
-    hook = head.layer.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-    try:
-        model.predict(w, x)
-    finally:
-        hook.remove()
-    return torch.cat(seen)
+    return seen_by(model, w, head.name, x)
 
 
 def fresh_head(head: Head, like: Tensor, *, seed: int, client_id: int) -> Tensor:

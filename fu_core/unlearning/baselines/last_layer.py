@@ -11,7 +11,6 @@ nominal; what it would be at the requested delta is told, not enforced.
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 from fu_core.errors import UnsupportedModel, UnsupportedTask, check_not_negative, check_positive
 from fu_core.federation.federation import Federation
 from fu_core.federation.meter import Meter
+from fu_core.models.calls import calls, seen_by
 from fu_core.models.flat import FlatModel
 from fu_core.request import Deletion, joined
 from fu_core.unlearning.baselines.certified_removal import Perturbed, Removal, perturbed_minimum, release
@@ -31,7 +31,6 @@ from fu_core.unlearning.noise import Draw
 from fu_core.unlearning.ranges import Range
 from fu_core.unlearning.sums import Bounds, bare_linear
 
-AT_ONCE = 500  # samples whose features are looked at in one call
 ENOUGH = 1e12  # an epsilon that no removal exceeds: the release never refuses
 RANGES = {"l2": Range(1e-5, 1e-2, "log")}  # around the paper's, 2e-4 and 1e-3
 
@@ -67,21 +66,12 @@ def last_layer(model: FlatModel, example: Tensor) -> Head:
     Raises UnsupportedModel if there is none.
     """
     w = model.init(0).to(example.device)
-    seen: list[tuple[str, Tensor]] = []
-    hooks = [
-        part.register_forward_hook(lambda _, given, out, name=name: seen.append((name, out)))
-        for name, part in model.module.named_modules()
-        if isinstance(part, nn.Linear)
-    ]
-    try:
-        with torch.no_grad():
-            outputs = model.logits(w, example.to(w.dtype) if example.is_floating_point() else example)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    if not seen or not (seen[-1][1] is outputs or torch.equal(seen[-1][1], outputs)):
+    with torch.no_grad():
+        x = example.to(w.dtype) if example.is_floating_point() else example
+        outputs, made = calls(model, w, x, nn.Linear)
+    name, returned = made[-1].name, made[-1].returned
+    if not (returned is outputs or torch.equal(returned, outputs)):
         raise UnsupportedModel(f"{type(model.module).__name__} must end with an nn.Linear, whose outputs are its own")
-    name = seen[-1][0]
     inside = f"{name}." if name else ""
     bias = f"{inside}bias" if f"{inside}bias" in model.names else None
     return Head(f"{inside}weight", bias, name)
@@ -89,15 +79,7 @@ def last_layer(model: FlatModel, example: Tensor) -> Head:
 
 def features(model: FlatModel, w: Tensor, head: Head, x: Tensor) -> Tensor:
     """phi (n, p), what reaches the head of the model `w` (d,), with a 1 at the end where it has a bias; float64."""
-    net = copy.deepcopy(model.module).to(w.device, w.dtype)
-    for parameter, value in zip(net.parameters(), model.views(w).values(), strict=True):
-        parameter.data = value
-    seen: list[Tensor] = []
-    net.get_submodule(head.module).register_forward_pre_hook(lambda _, given: seen.append(given[0]))
-    with torch.no_grad():
-        for part in x.split(AT_ONCE):
-            net(part)
-    phi = torch.cat(seen).double()
+    phi = seen_by(model, w, head.module, x).double()
     return torch.cat([phi, torch.ones_like(phi[:, :1])], dim=1) if head.bias else phi
 
 

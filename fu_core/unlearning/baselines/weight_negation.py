@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fu_core.errors import UnsupportedModel, nearest
+from fu_core.models.calls import calls
 from fu_core.models.flat import FlatModel
 from fu_core.request import Deletion
 from fu_core.unlearning.method import Trained, register
@@ -35,21 +36,9 @@ class NoT:
 def first_layer(model: FlatModel, w: Tensor, example: Tensor) -> str:
     """Name of the module with parameters that a forward pass of `example` (1, ...) through the model `w` (d,) reaches
     first. Raises `UnsupportedModel` if it reaches none."""
-    reached: list[str] = []
-    hooks = [
-        module.register_forward_pre_hook(lambda *_, name=name: reached.append(name))
-        for name, module in model.module.named_modules()
-        if any(True for _ in module.parameters(recurse=False))
-    ]
-    try:
-        with torch.no_grad():
-            model.logits(w, example)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    if not reached:
-        raise UnsupportedModel(f"{type(model.module).__name__} reaches no layer with parameters")
-    return reached[0]
+    with torch.no_grad():
+        _, made = calls(model, w, example)
+    return made[0].name
 
 
 def negate_weights(model: FlatModel, w: Tensor, layers: Sequence[str]) -> Tensor:

@@ -255,7 +255,7 @@ class Unused(nn.Module):
         (nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3)), "must be nn.Linear, but '1' is LayerNorm"),
         (nn.Sequential(nn.Linear(4, 3), nn.Softmax(dim=1)), "'0', are not the logits: something follows it"),
         (nn.Sequential(SHARED, nn.Tanh(), SHARED), "layer '0' is used more than once"),
-        (Unused(), "Unused reaches no layer with parameters"),
+        (Unused(), "Unused must have a layer with parameters that a forward pass reaches"),
     ],
 )
 def test_models_without_a_linear_head_are_refused(module, message):
