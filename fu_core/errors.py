@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from numbers import Integral, Real
 from typing import Any
 
 
@@ -83,13 +84,13 @@ def check_choice(parameter: str, given: Any, allowed: Iterable[Any], error: type
 
 def check_positive(parameter: str, given: float, error: type[Exception] = ValueError) -> None:
     """Raise unless `given` is a finite number above zero."""
-    if not (isinstance(given, (int, float)) and 0 < given < float("inf")):
+    if not (isinstance(given, Real) and 0 < given < float("inf")):
         raise error(f"{parameter} must be a finite number > 0, got {given!r}")
 
 
 def check_not_negative(parameter: str, given: float, error: type[Exception] = ValueError) -> None:
     """Raise unless `given` is a finite number of at least zero."""
-    if not (isinstance(given, (int, float)) and 0 <= given < float("inf")):
+    if not (isinstance(given, Real) and 0 <= given < float("inf")):
         raise error(f"{parameter} must be a finite number >= 0, got {given!r}")
 
 
@@ -101,5 +102,5 @@ def check_share(parameter: str, given: float, error: type[Exception] = ValueErro
 
 def check_count(parameter: str, given: int, least: int = 1, error: type[Exception] = ValueError) -> None:
     """Raise unless `given` is a whole number of at least `least`."""
-    if isinstance(given, bool) or not isinstance(given, int) or given < least:
+    if isinstance(given, bool) or not isinstance(given, Integral) or given < least:
         raise error(f"{parameter} must be a whole number >= {least}, got {given!r}")

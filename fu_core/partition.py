@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def dirichlet(
     samples by them without putting any back; where a class has run out, by the others' proportions. Clients choose in
     random order, as those who come late find less of what they would have. min_size and max_tries are of no account.
     """
-    if not (isinstance(alpha, (int, float)) and 0 < alpha < math.inf):
+    if not (isinstance(alpha, Real) and 0 < alpha < math.inf):
         raise ValueError(f"alpha must be > 0, got {alpha!r}")
     check_count("min_size", min_size, least=0)
     check_count("max_tries", max_tries)

@@ -9,6 +9,7 @@ McMahan et al. and Reddi et al. (PUF, Eqs. 2-3, weighted by client size as in Al
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import NamedTuple
 
 import torch
@@ -33,7 +34,7 @@ class FedOpt:
         check_positive("server lr", self.lr)
         check_not_negative("server momentum", self.momentum)
         for name, beta in (("beta1", self.beta1), ("beta2", self.beta2)):
-            if not (isinstance(beta, (int, float)) and 0 <= beta < 1):
+            if not (isinstance(beta, Real) and 0 <= beta < 1):
                 raise ValueError(f"{name} must be in [0, 1), got {beta!r}")
         check_positive("tau", self.tau)
 

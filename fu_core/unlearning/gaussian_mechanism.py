@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from numbers import Real
 
 from scipy.special import erfcx, ndtr
 
-from fu_core.errors import check_choice, check_positive
+from fu_core.errors import check_choice, check_not_negative, check_positive
 
 MECHANISMS = ("analytic", "classical")
 
@@ -34,9 +35,9 @@ def gaussian_delta(sensitivity: float, sigma: float, *, epsilon: float) -> float
 
     Raises ValueError for a negative or infinite `sensitivity`, `sigma` or `epsilon`.
     """
-    _check_not_negative("sensitivity", sensitivity)
-    _check_not_negative("sigma", sigma)
-    _check_not_negative("epsilon", epsilon)
+    check_not_negative("sensitivity", sensitivity)
+    check_not_negative("sigma", sigma)
+    check_not_negative("epsilon", epsilon)
     return _delta(sensitivity, sigma, epsilon)
 
 
@@ -47,8 +48,8 @@ def gaussian_epsilon(sensitivity: float, sigma: float, *, delta: float) -> float
 
     Raises ValueError for a negative `sensitivity` or `sigma`, or a `delta` outside (0, 1).
     """
-    _check_not_negative("sensitivity", sensitivity)
-    _check_not_negative("sigma", sigma)
+    check_not_negative("sensitivity", sensitivity)
+    check_not_negative("sigma", sigma)
     check_probability("delta", delta)
     if _delta(sensitivity, sigma, 0.0) <= delta:
         return 0.0
@@ -72,7 +73,7 @@ def gaussian_sigma(sensitivity: float, *, epsilon: float, delta: float, mechanis
 
     Raises ValueError for a negative `sensitivity`, an `epsilon` not above 0, or a `delta` outside (0, 1).
     """
-    _check_not_negative("sensitivity", sensitivity)
+    check_not_negative("sensitivity", sensitivity)
     check_positive("epsilon", epsilon)
     check_probability("delta", delta)
     check_choice("mechanism", mechanism, MECHANISMS)
@@ -95,8 +96,8 @@ def gaussian_mu(sensitivity: float, sigma: float) -> float:
 
     Raises ValueError for a negative or infinite `sensitivity` or `sigma`.
     """
-    _check_not_negative("sensitivity", sensitivity)
-    _check_not_negative("sigma", sigma)
+    check_not_negative("sensitivity", sensitivity)
+    check_not_negative("sigma", sigma)
     if sensitivity == 0:
         return 0.0
     return sensitivity / sigma if sigma else math.inf
@@ -108,7 +109,7 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     Deterministic, as exact as `gaussian_epsilon`. Raises ValueError for a negative or infinite `mu`, or a `delta`
     outside (0, 1).
     """
-    _check_not_negative("mu", mu)
+    check_not_negative("mu", mu)
     return gaussian_epsilon(mu, 1.0, delta=delta)
 
 
@@ -127,7 +128,7 @@ def composed_mu(each: Iterable[float]) -> float:
     """
     mus = list(each)
     for mu in mus:
-        _check_not_negative("mu", mu)
+        check_not_negative("mu", mu)
     return math.hypot(*mus)
 
 
@@ -162,12 +163,7 @@ def _smallest(suffices: Callable[[float], bool], enough: float) -> float:
     return enough
 
 
-def _check_not_negative(parameter: str, given: float) -> None:
-    if not (isinstance(given, (int, float)) and 0 <= given < math.inf):
-        raise ValueError(f"{parameter} must be a finite number >= 0, got {given!r}")
-
-
 def check_probability(parameter: str, given: float) -> None:
     """Raise ValueError unless `given` lies strictly between 0 and 1."""
-    if not (isinstance(given, (int, float)) and 0 < given < 1):
+    if not (isinstance(given, Real) and 0 < given < 1):
         raise ValueError(f"{parameter} must lie in (0, 1), got {given!r}")

@@ -19,6 +19,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 import torch
@@ -55,7 +56,7 @@ class Noise:
     """
 
     def __init__(self, rehearsed: int | None = None) -> None:
-        if rehearsed is not None and (not isinstance(rehearsed, int) or isinstance(rehearsed, bool)):
+        if rehearsed is not None and (not isinstance(rehearsed, Integral) or isinstance(rehearsed, bool)):
             raise ValueError(f"rehearsed must be a whole number, or None for fresh noise, got {rehearsed!r}")
         self.rehearsed = rehearsed
         self._releases = 0

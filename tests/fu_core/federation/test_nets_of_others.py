@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.nn.utils.parametrizations import weight_norm
 
+from fu_core import partition
 from fu_core.errors import InvalidRequest, UnsupportedModel, UnsupportedTask
 from fu_core.federation import ClientOpt, Federation, fedavg, fedavg_many
 from fu_core.federation import together as ways
@@ -314,3 +315,21 @@ def test_a_client_named_twice_takes_part_once():
     assert f.meter.bytes == 2 * 2 * 4 * f.model.d
     once, _ = fedavg_round(f, f.model.init(0), 1, ids=[0, 1])
     assert torch.equal(w, once)
+
+
+def test_numbers_of_numpy_are_numbers():
+    """A sweep over np.arange or over float32 was refused: "must be a finite number > 0, got np.float32(0.25)"."""
+    x, y = torch.randn(40, 3, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 2
+    model = FlatModel(nn.Linear(3, 2))
+
+    def trained(lr, count):
+        held = partition.dirichlet(y, count(4), alpha=lr, seed=count(1))
+        f = Federation(
+            model, [(x[rows], y[rows]) for rows in held], ClientOpt(lr=lr, epochs=count(2), batch_size=count(5)), seed=1
+        )
+        return fedavg(f, model.init(count(1)), count(3))
+
+    assert torch.equal(trained(np.float32(0.25), np.int64), trained(0.25, int))
+    for refused in (np.float32("nan"), np.bool_(True), "0.1"):
+        with pytest.raises(ValueError, match="lr must be a finite number > 0"):
+            ClientOpt(lr=refused)
