@@ -7,14 +7,14 @@ says of exact retraining is put on trial here, where retraining is a few lines o
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import grad, hessian
+from torch.autograd.functional import hessian
 
 from fu_core import partition
 from fu_core.errors import NumericalFailure, check_choice
@@ -94,7 +94,13 @@ def total_loss(model: FlatModel, parts: Weighted) -> Any:
 
 def dense_hessian(model: FlatModel, w: Tensor, parts: Weighted) -> Tensor:
     """(d, d), written down in full: these problems have a few dozen parameters."""
-    return hessian(total_loss(model, parts))(w)
+    return _hessian(total_loss(model, parts), w)
+
+
+def _hessian(loss: Callable[[Tensor], Tensor], w: Tensor) -> Tensor:
+    # not torch.func's, whose first gradient imports a compiler: seconds for what takes milliseconds here
+    found: Tensor = hessian(loss, w, vectorize=True)
+    return found
 
 
 def optimum(model: FlatModel, parts: Weighted, start: Tensor | None = None) -> Tensor:
@@ -102,10 +108,11 @@ def optimum(model: FlatModel, parts: Weighted, start: Tensor | None = None) -> T
     loss = total_loss(model, parts)
     w = torch.zeros(model.d, dtype=torch.float64) if start is None else start
     for _ in range(50):
-        g = grad(loss)(w)
+        leaf = w.detach().requires_grad_()
+        (g,) = torch.autograd.grad(loss(leaf), leaf)
         if float(g.norm()) < 1e-12:
             return w
-        w = w - torch.linalg.solve(hessian(loss)(w), g)
+        w = w - torch.linalg.solve(_hessian(loss, w), g)
     raise NumericalFailure(f"Newton's method stopped at a gradient of {float(g.norm()):.2g}")
 
 

@@ -19,13 +19,14 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad, jvp, vjp, vmap
+from torch.func import vmap
 from torch.nn.functional import linear, one_hot
 
 from fu_core.errors import InvalidRequest, check_choice, check_count
 from fu_core.federation.local import Client
 from fu_core.models.flat import FlatModel
 from fu_core.streams import stream
+from fu_core.unlearning.products import TRANSFORMS, on_batches
 
 MATRICES = ("hessian", "ggn", "fisher")
 Product = Callable[[Tensor], Tensor]  # v (d,) -> A v (d,), and those of this module rows V (k, d) -> V A (k, d)
@@ -91,18 +92,18 @@ Adds = Callable[[Tensor, Tensor], Iterator[int]]
 def _by_autograd(
     model: FlatModel, w: Tensor, parts: Sequence[tuple[float, Client]], matrix: str, batch_size: int
 ) -> Adds:
-    on_batch, arrange = _ON_BATCH[matrix], _layout(model)
+    of_one, of_several, arrange = on_batches(matrix, model, w), TRANSFORMS[matrix], _layout(model)
     fewer = max(1, NUMBERS_AT_ONCE // parts[0][1][0][0].numel())
 
     def add(V: Tensor, total: Tensor) -> Iterator[int]:
         if len(V) == 1:
             for x, y, share in _batches(parts, batch_size):
-                total[0].add_(on_batch(model, w, V[0], arrange(x), y, share.to(w.device, w.dtype)))
+                total[0].add_(of_one(V[0], arrange(x), y, share.to(w.device, w.dtype)))
                 yield len(y)
             return
         for x, y, share in _batches(parts, min(batch_size, fewer)):
             batch = (x.contiguous(), y, share.to(w.device, w.dtype))  # vmap undoes any other memory order
-            total.add_(vmap(lambda v: on_batch(model, w, v, *batch))(V))  # noqa: B023
+            total.add_(vmap(lambda v: of_several(model, w, v, *batch))(V))  # noqa: B023
             yield len(y)
 
     return add
@@ -288,37 +289,6 @@ def fisher_diagonal(
             if count is not None:
                 count(len(y_b))
     return total.to(w.dtype) + (0.0 if of_loss else sum(weight for weight, _ in parts) * model.l2)
-
-
-def _hessian(model: FlatModel, w: Tensor, v: Tensor, x: Tensor, y: Tensor, share: Tensor) -> Tensor:
-    data_loss = _data_loss(model, x, y)
-    gradient: Product = grad(lambda p: share.dot(data_loss(p)))
-    return jvp(gradient, (w,), (v,))[1]  # forward over reverse
-
-
-def _gauss_newton(model: FlatModel, w: Tensor, v: Tensor, x: Tensor, y: Tensor, share: Tensor) -> Tensor:
-    def outputs_at(p: Tensor) -> Tensor:
-        return model.logits(p, x)
-
-    outputs, pull_back = vjp(outputs_at, w)[:2]
-    moved = jvp(outputs_at, (w,), (v,))[1]  # J v
-    by_outputs = grad(lambda z: share.dot(model.sample_losses(z, y)))
-    return pull_back(jvp(by_outputs, (outputs,), (moved,))[1])[0]  # J' [d2 l / dz2] J v
-
-
-def _fisher(model: FlatModel, w: Tensor, v: Tensor, x: Tensor, y: Tensor, share: Tensor) -> Tensor:
-    data_loss = _data_loss(model, x, y)
-    pull_back = vjp(data_loss, w)[1]
-    slopes = jvp(data_loss, (w,), (v,))[1]  # g_i' v  (n,)
-    return pull_back(share * slopes)[0]  # sum_i share_i g_i (g_i' v)
-
-
-_ON_BATCH = {"hessian": _hessian, "ggn": _gauss_newton, "fisher": _fisher}
-
-
-def _data_loss(model: FlatModel, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
-    """Loss of each sample (n,) as a function of the parameters, without the l2 term."""
-    return lambda p: model.sample_losses(model.logits(p, x), y)
 
 
 def _with_weight(parts: Sequence[tuple[float, Client]]) -> list[tuple[float, Client]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import grad, hessian, vmap
+from torch.func import vmap
 
 from fu_core.errors import NumericalFailure
 from fu_core.federation.decentralised import dpsgd_round, start
@@ -23,6 +23,7 @@ from fu_papers.certified_dfl.theory_problems import (
     ridge_model,
     ridge_optimum,
 )
+from fu_papers.convex import dense_hessian
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.record import run_function
 
@@ -57,10 +58,13 @@ def at_rest(f: Federation, near: Tensor) -> Tensor:
     apart = torch.kron(torch.eye(N, dtype=Q.dtype) - Q, torch.eye(d, dtype=Q.dtype))
     X = start(near, N)
     for _ in range(50):
-        residual = X - Q @ X + gamma * vmap(grad(model.loss))(X, x, y)
+        own = X.detach().requires_grad_()
+        (g,) = torch.autograd.grad(vmap(model.loss)(own, x, y).sum(), own)  # row i: of client i's loss at its model
+        residual = X - Q @ X + gamma * g
         if float(residual.norm()) < 1e-12:
             return X
-        A = torch.block_diag(*vmap(hessian(model.loss))(X, x, y))
+        of_each = zip(X, zip(x, y, strict=True), strict=True)
+        A = torch.block_diag(*(dense_hessian(model, w_i, [(1.0, client)]) for w_i, client in of_each))
         X = X - torch.linalg.solve(apart + gamma * A, residual.flatten()).view(N, d)
     raise NumericalFailure(f"no fixed point of D-PSGD found: a residual of {float(residual.norm()):.2g} is left")
 

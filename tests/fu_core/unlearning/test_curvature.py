@@ -12,7 +12,7 @@ from fu_core.models.cnn import simple_cnn
 from fu_core.models.flat import FlatModel, Standardize
 from fu_core.models.linear import UnitLength, softmax_regression
 from fu_core.models.resnet import SmallResNet
-from fu_core.unlearning import curvature
+from fu_core.unlearning import curvature, products
 from fu_core.unlearning.curvature import (
     MATRICES,
     curvature_product,
@@ -60,6 +60,17 @@ def dense(model, w, parts, matrix):
         for x_1, y_1 in zip(x.split(1), y.split(1), strict=True):
             total += weight / len(y) * of_one_sample(model, w, x_1, y_1, matrix)
     return total + sum(weight for weight, _ in parts) * model.l2 * torch.eye(model.d, dtype=w.dtype)
+
+
+class Constant(nn.Module):
+    """Outputs that no parameter moves."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 3)
+
+    def forward(self, x):
+        return 0 * self.layer.weight.sum() + x.flatten(1)[:, :3]
 
 
 def of_one_sample(model, w, x, y, matrix):
@@ -143,8 +154,8 @@ def test_layers_with_relu_between_have_the_same_products_written_out(matrix, bia
     model = FlatModel(nn.Sequential(*features, *tail), task, l2=0.3)
     w, parts = model.init(0, torch.float64), list(zip(WEIGHTS, drawn(task), strict=True))
     v = torch.linspace(-1, 2, model.d, dtype=torch.float64)
-    seen, by_autograd, plain = [], [], curvature._ON_BATCH[matrix]
-    monkeypatch.setitem(curvature._ON_BATCH, matrix, lambda *args: by_autograd.append(1) or plain(*args))
+    seen, by_autograd, plain = [], [], products.DUALS[matrix]
+    monkeypatch.setitem(products.DUALS, matrix, lambda *args: by_autograd.append(1) or plain(*args))
     product = curvature_product(model, w, parts, matrix=matrix, batch_size=4, count=seen.append)
     for _ in range(2):
         torch.testing.assert_close(product(v), dense(model, w, parts, matrix) @ v, **EXACT)
@@ -247,6 +258,42 @@ def test_products_pass_through_group_norm_in_any_memory_layout(matrix, layout):
     double = curvature_product(model, w.double(), [(1.0, (x.double(), y))], matrix=matrix)(v.double())
     assert ours.dtype == torch.float32
     torch.testing.assert_close(ours, double.float(), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("matrix", MATRICES)
+@pytest.mark.parametrize("net", ["tanh", "convolutions", "group norm", "dead", "constant"])
+def test_both_ways_of_a_product_agree(net, matrix):
+    """By duals and by transforms; a gradient has no forward mode in a group norm, and a dead net's are zero."""
+    dead = nn.Sequential(nn.Flatten(), nn.Linear(192, 4), nn.ReLU(), nn.Linear(4, 3))
+    nets = {
+        "tanh": nn.Sequential(nn.Flatten(), nn.Linear(192, 4), nn.Tanh(), nn.Linear(4, 3)),
+        "convolutions": simple_cnn(3, 8, 3),
+        "group norm": SmallResNet(3, 3, (2, 4)),
+        "dead": dead,
+        "constant": Constant(),
+    }
+    model, g = FlatModel(nets[net]), torch.Generator().manual_seed(0)
+    x, y = torch.rand(5, 3, 8, 8, generator=g, dtype=torch.float64), torch.tensor([0, 1, 2, 1, 0])
+    w, share = model.init(0, torch.float64), torch.rand(5, generator=g, dtype=torch.float64)
+    if net == "dead":
+        model.views(w)["1.bias"].fill_(-1e3)
+    v = torch.randn(model.d, generator=g, dtype=torch.float64)
+    expected = products.TRANSFORMS[matrix](model, w, v, x, y, share)
+    product = products.on_batches(matrix, model, w)
+    for _ in range(2):  # the way found out with the first batch is that of the second
+        with torch.no_grad():
+            ours = product(v, x, y, share)
+        torch.testing.assert_close(ours, expected, **EXACT)
+    assert bool(expected.any()) is (net != "constant")
+    assert not ours.requires_grad
+
+
+def test_what_no_way_can_differentiate_is_an_error_of_its_own(monkeypatch):
+    """Only what has no forward mode goes the other way: any other error is not tried twice."""
+    model, w, parts = problem("classification")
+    monkeypatch.setitem(products.TRANSFORMS, "ggn", lambda *_: pytest.fail("was tried again"))
+    with pytest.raises(RuntimeError):
+        curvature_product(model, w, [(1.0, (parts[0][1][0][:, :3], parts[0][1][1]))], matrix="ggn")(w)
 
 
 @pytest.mark.parametrize("matrix", MATRICES)
