@@ -44,6 +44,7 @@ WATCH = 5  # rounds from one look at the disagreement to the next: a look reads 
 GROWTH = (
     2.0  # how many times as far apart as before models may drift: nets pass through gains of -1 and calm down again
 )
+RESOLUTION = 100  # roundings of a model's length: whole rounds of "atc" on a complete graph leave 3 of them at most
 BLOCK = 2**17  # numbers of a round's models that are looked at at once: they stay in a CPU's cache
 
 OnPeerUpdates = Callable[[int, list[int], Tensor, Tensor], None]  # round, ids, models W (K, d), deltas (K, d)
@@ -52,6 +53,12 @@ OnPeerUpdates = Callable[[int, list[int], Tensor, Tensor], None]  # round, ids, 
 def start(w: Tensor, n: int) -> Tensor:
     """`w` (d,) as the model of each of n clients: (n, d), sharing no storage."""
     return w.detach().repeat(n, 1)
+
+
+def check_nodes(f: Federation) -> None:
+    """Raise `TopologyError` unless the nodes of the peers' graph are the clients: rows of Q are matched by rank."""
+    if set(f.peers.graph) != set(f.ids):
+        raise TopologyError(f"graph must link clients {listed(f.ids)}, but its nodes are {listed(f.peers.graph)}")
 
 
 def consensus_distance(W: Tensor) -> float:
@@ -112,8 +119,7 @@ def dpsgd(
     check_count("rounds", rounds, least=0)
     if not growth >= 1:
         raise ValueError(f"growth must be at least 1, or math.inf to watch nothing, got {growth!r}")
-    if set(f.peers.graph) != set(f.ids):
-        raise TopologyError(f"graph must link clients {listed(f.ids)}, but its nodes are {listed(f.peers.graph)}")
+    check_nodes(f)
     check_mixing(f.peers.Q)
     if W.dim() == 1:
         W = start(W, len(f.ids))
@@ -122,7 +128,7 @@ def dpsgd(
     for t in range(first_round, first_round + rounds):
         after = dpsgd_round(f, W, t, on_updates=on_updates)
         if t % WATCH == 0 and t > first_round and growth < math.inf:
-            watched.look(t, disagreement(earlier, W, after))
+            watched.look(t, disagreement(earlier, W, after), after)
         earlier = W if t % WATCH == WATCH - 1 else after  # kept for the next look alone
         W = after
         if after_round is not None:
@@ -160,22 +166,33 @@ def disagreement(first: Tensor, second: Tensor, third: Tensor) -> Disagreement:
     return Disagreement(product / square if square else 0.0, (math.sqrt(at_second / K), math.sqrt(at_third / K)))
 
 
+def resolution(W: Tensor) -> float:
+    """The consensus distance of models W (K, d) below which it may be rounding alone."""
+    return (
+        RESOLUTION
+        * torch.finfo(W.dtype).eps
+        * float(torch.linalg.vector_norm(W, dtype=torch.float64))
+        / math.sqrt(len(W))
+    )
+
+
 class Watch:
     """Raises `ConsensusFailure` when the consensus distance has grown by the factor `growth` while gain <= -1.
 
     It is compared with what it was when last gain > -1. Disagreement that changes sign can be far and near in turn:
-    of two rounds in a row, the geometric mean now is compared with the larger one then.
+    of two rounds in a row, the geometric mean now is compared with the larger one then. Where everybody agrees, what is
+    left is rounding, which doubles and changes sign as it likes: no distance counts as less than `resolution`.
     """
 
     def __init__(self, f: Federation, growth: float) -> None:
         self.f, self.growth = f, growth
         self.since, self.distance = 0, math.inf  # of the last look that found nothing
 
-    def look(self, t: int, seen: Disagreement) -> None:
-        """After round t."""
+    def look(self, t: int, seen: Disagreement, W: Tensor) -> None:
+        """After round t, which has led to the models W (K, d)."""
         if seen.gain > -1 or self.distance == math.inf:
             self.since, self.distance = t, max(seen.distances)
-        elif (distance := math.sqrt(math.prod(seen.distances))) > self.growth * self.distance:
+        elif (distance := math.sqrt(math.prod(seen.distances))) > self.growth * max(self.distance, resolution(W)):
             self._fail(t, distance, seen.gain)
 
     def _fail(self, t: int, distance: float, gain: float) -> None:

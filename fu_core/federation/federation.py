@@ -36,7 +36,8 @@ Trainer = Callable[["Federation", Tensor, int, list[int]], Tensor]  # f, w, roun
 class Federation:
     """Everything a round needs beside the model's parameters.
 
-    model: the net; clients: (x, y) each, by id, a sequence counts from 0; local: what a client does in a round; seed:
+    model: the net; clients: (x, y) each, by id, a sequence counts from 0, class labels as int64 whatever they come as;
+    local: what a client does in a round; seed:
     of all random streams; exchange: a server's optimiser, or `Peers` who mix their models by themselves; meter: counts
     what is sent, computed and kept, shared by all federations derived from this one; how: the way all clients of a
     round are trained, see `together`, or a `Trainer` that asks them where they are, see `elsewhere`; participation: the
@@ -67,7 +68,7 @@ class Federation:
     ) -> None:
         values = {
             "model": model,
-            "clients": _by_id(clients),
+            "clients": _by_id(clients, isinstance(model, FlatModel) and model.task == "classification"),
             "local": ClientOpt() if local is None else local,
             "seed": seed,
             "exchange": FedOpt() if exchange is None else exchange,
@@ -149,17 +150,26 @@ class Federation:
         return replace(self, clients=deletion.kept, exchange=self.exchange.without(gone))
 
 
-def _by_id(clients: Clients | Sequence[Client]) -> Clients:
+def _by_id(clients: Clients | Sequence[Client], classes: bool) -> Clients:
     if isinstance(clients, Sequence):
         clients = dict(enumerate(clients))
     if not isinstance(clients, Mapping):
         raise InvalidRequest(f"clients must be (x, y) by id, or a list of them, got {type(clients).__name__}")
     if not clients:
         raise InvalidRequest("clients must name at least one client, got none")
+    narrow = []  # whose labels are of another type than losses take
     for i, client in clients.items():
-        if not isinstance(client, Sequence) or len(client) != 2 or not all(isinstance(part, Tensor) for part in client):
+        pair = isinstance(client, Sequence) and len(client) == 2
+        if not (pair and isinstance(client[0], Tensor) and isinstance(client[1], Tensor)):
             raise InvalidRequest(f"client {i} must be a pair of tensors (x, y), got {type(client).__name__}")
         x, y = client
         if len(x) != len(y):
             raise InvalidRequest(f"client {i} must hold as many samples in x as in y, got {len(x)} and {len(y)}")
-    return clients
+        if y.dtype is not torch.int64 and classes and _are_labels(y):
+            narrow.append(i)
+    return {**clients, **{i: (clients[i][0], clients[i][1].long()) for i in narrow}} if narrow else clients
+
+
+def _are_labels(y: Tensor) -> bool:
+    """Whether y is one whole number per sample, and at hand: what is elsewhere is the business of who has it."""
+    return y.dim() == 1 and not y.is_floating_point() and y.device.type != "meta"

@@ -378,6 +378,10 @@ def _lanczos(matrix: csr_array | LinearOperator, k: int = 1, **how: object) -> n
 def _check_connected(graph: nx.Graph) -> None:
     if graph.is_directed() or not len(graph):
         raise TopologyError("the graph must be undirected and have at least one client")
+    if graph.is_multigraph():  # a second link between two clients would count in no weight
+        raise TopologyError(
+            "the graph must have one link at most between two clients, nx.Graph(graph), got a multigraph"
+        )
     if not nx.is_connected(graph):
         parts = sorted(nx.connected_components(graph), key=min)
         raise TopologyError(

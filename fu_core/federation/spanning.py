@@ -161,7 +161,7 @@ def masked_tree_sum(
                 on_link(client, parent, partial)
             sums[parent] = sums[parent] + partial if parent in sums else partial
     total = sums[tree.root].view(np.int64).astype(np.float64) * 2.0**-bits
-    return torch.from_numpy(total).to(parts[clients[0]])
+    return torch.from_numpy(total).to(parts[clients[0]]).view(parts[clients[0]].shape)
 
 
 # --- helpers ---------------------------------------------------------------------------------------------------------
@@ -201,8 +201,11 @@ def _check_parts(tree: Tree, parts: Mapping[int, Tensor]) -> None:
 
 
 def _as_integers(part: Tensor, client: int, bits: int, clients: int) -> np.ndarray:
-    """round(2^bits part), modulo 2^64 as uint64; small enough for a sum of as many `clients`."""
-    scaled = np.rint(part.detach().cpu().double().numpy() * 2.0**bits)
+    """round(2^bits part), modulo 2^64 as uint64; small enough for a sum of as many `clients`.
+
+    A single number is a vector of one: NumPy computes with it as a number otherwise, which must not overflow.
+    """
+    scaled = np.rint(np.atleast_1d(part.detach().cpu().double().numpy()) * 2.0**bits)
     largest = float(np.abs(scaled).max(initial=0.0))
     if not largest < 2.0 ** (WORD - 1) / clients:  # also for NaN
         reach = f"{largest * 2.0**-bits:.3g}" if math.isfinite(largest) else "NaN or infinity"

@@ -36,13 +36,14 @@ def to_vector(arrays: ArrayRecord, names: Sequence[str]) -> Tensor:
     return torch.cat([torch.from_numpy(arrays[name].numpy()).flatten() for name in names])
 
 
-def like(arrays: ArrayRecord, w: Tensor) -> ArrayRecord:
-    """`w` (d,) cut into the names, shapes and types of `arrays`."""
-    pieces = w.split([math.prod(array.shape) for array in arrays.values()])
+def like(arrays: ArrayRecord, w: Tensor, names: Sequence[str]) -> ArrayRecord:
+    """`w` (d,), whose parts are `names` in that order, in the shapes and types of `arrays`, and in their order."""
+    sizes = [math.prod(arrays[name].shape) for name in names]
+    pieces = dict(zip(names, w.split(sizes), strict=True))
     return ArrayRecord(
         {
-            name: Array(piece.reshape(tuple(array.shape)).numpy().astype(array.dtype))
-            for (name, array), piece in zip(arrays.items(), pieces, strict=True)
+            name: Array(pieces[name].reshape(tuple(array.shape)).numpy().astype(array.dtype))
+            for name, array in arrays.items()
         }
     )
 

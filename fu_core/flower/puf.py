@@ -85,7 +85,7 @@ class PufStrategy(Departure):
         if not bool(unlearned.isfinite().all()):
             raise NumericalFailure(f"round {server_round}: the unlearned model is not finite")
         warn_if_far(w, unlearned)
-        return like(self._sent, unlearned), self.train_metrics_aggr_fn(contents, self.weighted_by_key)
+        return like(self._sent, unlearned, names), self.train_metrics_aggr_fn(contents, self.weighted_by_key)
 
     def _check_all_targets_replied(self, valid: list[Message], failed: list[Message]) -> None:
         answered = {reply.metadata.src_node_id for reply in valid}

@@ -137,7 +137,7 @@ class UnlearningStrategy(Departure):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """FedAvg's mean; in the unlearning round the method's model, which comes without metrics."""
         if self._unlearns_in(server_round) and self.unlearned is not None:
-            return like(self._sent, self.unlearned.model), None
+            return like(self._sent, self.unlearned.model, self.f.model.names), None
         answered = list(replies)
         if server_round < self.unlearning_round:
             self._record(server_round, [reply for reply in answered if not reply.has_error()])

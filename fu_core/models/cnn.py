@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from torch import nn
 
+from fu_core.errors import UnsupportedModel, check_count
 from fu_core.models.group_norm import two_groups
 
 
@@ -18,8 +19,9 @@ def simple_cnn(
     """Three 3x3 convolutions, each with 2x2 pooling and ReLU, then one hidden layer.
 
     The default widths have 188,810 parameters on 32x32x3 with ten classes. `side`: height and width of
-    the (square) input, at least 8.
+    the (square) input, at least 8; `UnsupportedModel` below, where pooling would leave nothing.
     """
+    check_count("side of simple_cnn's images", side, least=8, error=UnsupportedModel)
     blocks: list[nn.Module] = []
     for fan_in, fan_out in pairwise((channels, *widths)):
         blocks += [nn.Conv2d(fan_in, fan_out, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()]
@@ -39,8 +41,9 @@ def strided_cnn(
 
     Strides in place of pooling leave a fourth of the arithmetic of convolutions as wide, and the norm learns in
     fewer rounds: what CPU cores can train on tens of thousands of images. The default widths have 358,570
-    parameters on 32x32x3 with ten classes. `side`: height and width of the (square) input.
+    parameters on 32x32x3 with ten classes. `side`: height and width of the (square) input, any: halves are rounded up.
     """
+    check_count("side of strided_cnn's images", side, error=UnsupportedModel)
     blocks: list[nn.Module] = []
     for fan_in, fan_out in pairwise((channels, *widths)):
         kernel = 3 if blocks else 5
@@ -52,7 +55,11 @@ def strided_cnn(
 
 
 def lenet(channels: int, side: int, classes: int) -> nn.Module:
-    """LeNet-5 with ReLU and max-pooling: 61,706 parameters on 28x28x1. `side` of at least 12."""
+    """LeNet-5 with ReLU and max-pooling: 61,706 parameters on 28x28x1.
+
+    `side` of at least 12; `UnsupportedModel` below, where convolutions would leave nothing.
+    """
+    check_count("side of lenet's images", side, least=12, error=UnsupportedModel)
     after = ((side // 2) - 4) // 2  # 5x5 convolutions, the first padded
     return nn.Sequential(
         nn.Conv2d(channels, 6, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),

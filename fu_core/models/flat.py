@@ -152,7 +152,7 @@ class FlatModel:
 
     def loss(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Mean loss over the samples, a scalar."""
-        data_term = self.data_loss(self.views(w), x, y)
+        data_term = self.data_loss(self.views(w), x, self.labels(y))
         return data_term + 0.5 * self.l2 * w.dot(w) if self.l2 else data_term
 
     def data_loss(self, layers: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
@@ -196,6 +196,10 @@ class FlatModel:
                 self._alone = ""
         return self._alone
 
+    def labels(self, y: Tensor) -> Tensor:
+        """`y` as `sample_losses` takes it, which casts nothing in a training's every step: classes (n,) as int64."""
+        return y.long() if self.task == "classification" and not y.is_floating_point() else y
+
     def sample_losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Loss of each sample (n,), without the l2 term."""
         if self.task == "classification":
@@ -236,7 +240,7 @@ class FlatModel:
     def predict_losses(self, w: Tensor, x: Tensor, y: Tensor, batch_size: int | None = None) -> Tensor:
         """`sample_losses` (n,) over a whole data set, in batches; `batch_size` as in `predict`."""
         size = batch_size or _at_once(x)
-        parts = zip(x.split(size), y.split(size), strict=True)
+        parts = zip(x.split(size), self.labels(y).split(size), strict=True)
         return torch.cat([self.sample_losses(self.logits(w, self.arrange(xb)), yb) for xb, yb in parts])
 
     def only_layer(self) -> nn.Module | None:
@@ -276,7 +280,7 @@ class FlatModel:
     @cached_property
     def _parts(self) -> tuple[list[nn.Module], list[nn.Module]]:
         """The layers before the first nn.Linear, and from it on."""
-        layers = _in_a_row(self.module)
+        layers = in_a_row(self.module)
         first = next((k for k, layer in enumerate(layers) if isinstance(layer, nn.Linear)), len(layers))
         return layers[:first], layers[first:]
 
@@ -365,11 +369,11 @@ def _at_once(x: Tensor) -> int:
     return EVALUATED_AT_ONCE.get(x.device.type, 1000)
 
 
-def _in_a_row(module: nn.Module) -> list[nn.Module]:
+def in_a_row(module: nn.Module) -> list[nn.Module]:
     """The layers of nested nn.Sequential, in order."""
     if type(module) is not nn.Sequential:
         return [module]
-    return [layer for part in module for layer in _in_a_row(part)]
+    return [layer for part in module for layer in in_a_row(part)]
 
 
 def soft_dice_loss(outputs: Tensor, masks: Tensor) -> Tensor:

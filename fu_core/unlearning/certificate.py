@@ -17,12 +17,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from fu_core.errors import CertificateViolation, NumericalFailure, UnsupportedModel, check_positive
 from fu_core.federation.local import Client
 from fu_core.federation.meter import Meter
-from fu_core.models.flat import FlatModel
+from fu_core.models.flat import FlatModel, in_a_row
 from fu_core.request import Deletion
 from fu_core.unlearning.curvature import weighted_gradient
 from fu_core.unlearning.gaussian_mechanism import check_probability, composed_mu, gaussian_sigma, gdp_epsilon
@@ -214,19 +215,40 @@ def claimed(privacy: Privacy, deletion: Deletion, weight: float) -> Certificate:
 
 
 def is_convex(model: FlatModel) -> bool:
-    """Is the loss convex in w: one linear layer, and nothing after it that does not say that it keeps it so?"""
-    linear, modules = model.only_layer(), [one for one in model.module.modules() if not list(one.children())]
-    return (
-        isinstance(linear, nn.Linear)
-        and model.task in ("classification", "regression")
-        and all(getattr(one, "affine", False) is True for one in modules[modules.index(linear) + 1 :])
-    )
+    """Is the loss convex in w: one linear layer, called once, and nothing that does not keep its outputs affine in w?
+
+    A module behind the layer must say so of itself (`affine = True`). What a container of somebody else's does is
+    looked at: on random features, outputs at points on a line of models must lie on a line, too.
+    """
+    linear, modules = model.only_layer(), list(model.module.modules())
+    leaves = [one for one in modules if not list(one.children())]
+    if not isinstance(linear, nn.Linear) or model.task not in ("classification", "regression"):
+        return False
+    if not all(getattr(one, "affine", False) is True for one in leaves[leaves.index(linear) + 1 :]):
+        return False
+    plain = all(type(one) is nn.Sequential for one in modules if list(one.children()))
+    return sum(layer is linear for layer in in_a_row(model.module)) == 1 if plain else _is_affine(model, linear)
+
+
+def _is_affine(model: FlatModel, linear: nn.Linear) -> bool:
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(16, linear.in_features, generator=g, dtype=torch.float64)
+    a, b = torch.randn(2, model.d, generator=g, dtype=torch.float64)
+    try:
+        with torch.no_grad():
+            start, end, beyond = (model.logits(a + t * (b - a), x) for t in (0.0, 1.0, -3.0))
+    except (RuntimeError, ValueError, TypeError, IndexError):  # it does not take features
+        return False
+    return torch.allclose(beyond, start - 3 * (end - start), rtol=1e-9, atol=1e-9)
 
 
 def strong_convexity(model: FlatModel) -> float:
     """lambda: the model's l2, if its loss is convex. Raises UnsupportedModel where there is nothing to certify."""
     if not is_convex(model):
-        raise UnsupportedModel("a certificate needs a convex loss: one linear layer, classification or regression")
+        raise UnsupportedModel(
+            "a certificate needs a convex loss: classification or regression by one linear layer, called once, whose "
+            "outputs nothing bends; a module behind it that keeps them affine in w must say `affine = True`"
+        )
     if model.l2 <= 0:
         raise UnsupportedModel(f"a certificate needs strong convexity: l2 must be > 0, got {model.l2}")
     return model.l2

@@ -53,7 +53,8 @@ def curvature_product(
     """
     check_choice("matrix", matrix, MATRICES)
     check_count("batch_size", batch_size)
-    parts = _with_weight(parts)
+    w = w.detach()
+    parts = [(weight, (x, model.labels(y))) for weight, (x, y) in _with_weight(parts)]
     add = (_written_out if _is_written_out(model, parts, matrix) else _by_autograd)(model, w, parts, matrix, batch_size)
     mass = sum(weight for weight, _ in parts)
 
@@ -137,7 +138,7 @@ def _written_out(
             if k < len(layers):
                 inputs.append(z.relu())
         p = None if model.task == "regression" else z.softmax(dim=1)
-        missed = z - y.reshape(z.shape) if p is None else p - one_hot(y, p.shape[1])
+        missed = (z - y.reshape(z.shape)).to(z.dtype) if p is None else p - one_hot(y, p.shape[1])
         back = [share[:, None] * missed]
         for (weight, _), h in zip(reversed(layers[1:]), reversed(inputs[1:]), strict=True):
             back.append((back[-1] @ at_w[weight]) * (h > 0))
@@ -248,12 +249,12 @@ def weighted_gradient(
     parts: (weight, (x, y)) per client. Where w is float64 and clients hold less than a batch each, batches span
     clients: the same sum in another order, which shows in the last digits alone, and several times faster.
     """
-    total = torch.zeros(model.d, dtype=torch.float64, device=w.device)
+    w, total = w.detach(), torch.zeros(model.d, dtype=torch.float64, device=w.device)
     few = len(parts) > 1 and sum(len(y) for _, (_, y) in parts) < batch_size * len(parts)
     if few and w.dtype == torch.float64:
         leaf = w.detach().requires_grad_()
         for x, y, share in _batches(parts, batch_size):
-            losses = model.sample_losses(model.logits(leaf, model.arrange(x)), y)
+            losses = model.sample_losses(model.logits(leaf, model.arrange(x)), model.labels(y))
             each = losses.view(len(y), -1).mean(dim=1)  # targets of a regression may be a column, or several
             total += torch.autograd.grad(each.dot(share.to(w.device)), leaf)[0]
             if count is not None:
@@ -278,7 +279,7 @@ def fisher_diagonal(
     `of_loss`: of the regularised loss's gradients, and no l2 added. `count` as above, but what it counts
     costs one gradient per sample. Holds a batch of gradients (n, d).
     """
-    total = torch.zeros(model.d, dtype=torch.float64, device=w.device)
+    w, total = w.detach(), torch.zeros(model.d, dtype=torch.float64, device=w.device)
     parts = _with_weight(parts)
     for weight, (x, y) in parts:
         for x_b, y_b in zip(x.split(batch_size), y.split(batch_size), strict=True):

@@ -44,7 +44,7 @@ from fu_core.errors import (
     check_not_negative,
     check_positive,
 )
-from fu_core.federation.decentralised import start
+from fu_core.federation.decentralised import check_nodes, start
 from fu_core.federation.federation import Federation
 from fu_core.federation.flood import flood
 from fu_core.request import Deletion
@@ -93,7 +93,7 @@ class DU:
     iters: int = 200  # of conjugate gradient, at most
     tol: float = 1e-10  # and its relative residual
     sums: str = "tree"  # over clients: up and down a spanning tree, or everybody floods its part
-    capacity: int | None = None  # zeta: how many samples may be deleted in all (Remark 2)
+    capacity: int | None = None  # zeta (Remark 2): how many samples may be deleted in one request
 
     def __post_init__(self) -> None:
         check_choice("form", self.form, FORMS)
@@ -192,15 +192,17 @@ def du_release(
 
     Random: noise, fresh for every release that has a certificate (see `Privacy`).
 
-    Raises ValueError for shapes that do not fit, InvalidRequest beyond `config.capacity`, NumericalFailure where
-    damping is missing, CertificateViolation where the measured radius exceeds the budget: nothing may be released then.
+    Raises ValueError for shapes that do not fit, TopologyError for a graph of others, InvalidRequest beyond
+    `config.capacity`, NumericalFailure where damping is missing, CertificateViolation where the measured radius exceeds
+    the budget: nothing may be released then.
     """
-    privacy, Q = privacy or Privacy(), f.peers.Q
+    privacy, Q, W = privacy or Privacy(), f.peers.Q, W.detach()
     if W.shape != (len(f.ids), f.model.d) or len(Q) != len(f.ids):
         raise ValueError(
             f"W must be ({len(f.ids)}, {f.model.d}) and Q square with as many rows, one per client, "
             f"got {tuple(W.shape)} and {tuple(Q.shape)}"
         )
+    check_nodes(f)
     if config.capacity is not None and deletion.m > config.capacity:
         raise InvalidRequest(f"capacity: {deletion.m} samples are to be deleted, but zeta allows {config.capacity}")
     privacy.check(f.model, config.form)

@@ -71,7 +71,7 @@ def hf_kcu(
     streams (f.seed, "curvature" or "gain", client), and in rounds of recovery. Raises NumericalFailure as `solve`,
     ValueError as `HFKCU.settled`. Warns where the step is not to be trusted; `hf_kcu_step` tells everything.
     """
-    config = replace(config or HFKCU(), **options)
+    config, w = replace(config or HFKCU(), **options), w.detach()
     if config.recovery and round is None:
         raise ValueError(f"round must number the first of {config.recovery} rounds of recovery, got None")
     found = hf_kcu_step(f, w, deletion, config)
@@ -85,7 +85,7 @@ def hf_kcu(
 
 def hf_kcu_step(f: Federation, w: Tensor, deletion: Deletion, config: HFKCU) -> Step:
     """`hf_kcu` with everything it knows, before recovery: the step itself, the CG solutions and the scaling."""
-    settled = config.settled(f.model)
+    settled, w = config.settled(f.model), w.detach()
     make = _printed_step if config.form == "printed" else _corrected_step
     found = make(f, w, deletion, settled)
     if not bool(found.step.isfinite().all()):

@@ -116,7 +116,8 @@ class HFKCU:
     def settled(self, model: FlatModel) -> HFKCU:
         """The same with everything decided that `model` decides; damping stays None where it is to be chosen.
 
-        Raises ValueError for what chosen damping cannot do: a Krylov space knows no decay and no preconditioner.
+        Raises ValueError for what chosen damping cannot do: a Krylov space knows no decay and no preconditioner, and
+        no damping that is finite solves its system to the last digit.
         """
         kind = "printed" if self.form == "printed" else "convex" if has_minimiser(model) else "net"
         values = dict(DEFAULTS[kind])
@@ -132,6 +133,8 @@ class HFKCU:
                 object.__setattr__(found, name, value)
         if found.damping is None and (found.decay != 1 or found.preconditioner != "none"):
             raise ValueError("damping must be given with decay or a preconditioner, got None, which chooses it")
+        if found.damping is None and found.tol == 0:
+            raise ValueError(f"tol must be > 0 where damping is None, which chooses what reaches it, got {found.tol}")
         return found
 
 

@@ -61,15 +61,17 @@ class Trained:
 
     def __post_init__(self) -> None:
         check_count("rounds", self.rounds, least=0)
+        if self.w_0 is not None and self.w_0.requires_grad:
+            object.__setattr__(self, "w_0", self.w_0.detach())  # it is frozen otherwise
 
     @property
     def model(self) -> Tensor:
-        """`w`, where there is one."""
+        """`w`, where there is one, without the graph that a module's own parameters bring along."""
         if self.exchange == "vertical":
             raise UnsupportedTask("w: this method needs one model as a vector, but vertical parties hold parts of one")
         if self.w is None:
             raise InvalidRequest("w must be the trained model (d,), or (N, d) of peers, got None")
-        return self.w
+        return self.w.detach()
 
     @property
     def horizontal(self) -> Federation:

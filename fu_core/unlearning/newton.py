@@ -11,6 +11,7 @@ and a step that is halved until it helps: both are here, too.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -61,8 +62,11 @@ def newton_solver(
     """A function that solves `(sum_k weight_k A_k(w_k) + damping I) v = g`, with A_k and damping as `how` says.
 
     `on_product(vectors)` hears how many vectors (d,) each client has to share for the others to know A: one per
-    product of CG, d for a matrix, its gradients, or one diagonal. Deterministic. The solver raises NumericalFailure
-    for a singular system or negative curvature, and names damping.
+    product of CG, d for a matrix, its gradients, or one diagonal. Deterministic.
+
+    The solver raises NumericalFailure for a singular matrix, and names damping; CG, which never sees a matrix, ends at
+    the residual that the numbers of g can tell from 0, with the shortest solution if there are several. Of negative
+    curvature it warns: then v leads to a saddle, or CG has ended before it met more of it.
     """
     meter = meter or Meter()
     share = on_product or (lambda vectors: None)
@@ -85,7 +89,11 @@ def newton_solver(
         return torch.stack([one(v) for one in products]).sum(dim=0)
 
     def by_cg(g: Tensor) -> Tensor:
-        return solve(product, g, iters=how.iters, damping=how.damping, tol=how.tol).v
+        least = 10 * torch.finfo(g.dtype).eps  # below it a singular system's rounding is all that is left to solve
+        found = solve(product, g, iters=how.iters, damping=how.damping, tol=max(how.tol, least))
+        if found.negative_steps:
+            _warn_of_negative(f"after {len(found.curvatures) - 1} steps of conjugate gradient", how.damping)
+        return found.v
 
     return by_cg
 
@@ -127,11 +135,7 @@ def _dense(model: FlatModel, groups: Sequence[Group], curvature: str, damping: f
     total.diagonal().add_(damping)
     meter.keep("curvature", total)
 
-    def by_factors(g: Tensor) -> Tensor:
-        v, info = torch.linalg.solve_ex(total, g)
-        return _finite(v if not int(info) else v * torch.nan, damping)
-
-    return by_factors
+    return _by_factors(total, damping)
 
 
 def _woodbury(model: FlatModel, groups: Sequence[Group], damping: float, loss_fisher: bool, meter: Meter) -> Solve:
@@ -151,8 +155,9 @@ def _woodbury(model: FlatModel, groups: Sequence[Group], damping: float, loss_fi
                 f"the Fisher matrix of {len(G)} samples has rank {len(G)} at most and {model.d} rows, so it has no "
                 f"inverse: damping must be > 0, got {damping:g}"
             )
-        matrix = G.T @ G
-        return lambda g: _finite(torch.linalg.solve_ex(matrix, g.double())[0], damping).to(g.dtype)
+        rounded = torch.finfo(weighted[0][0].dtype).eps  # of what G is made of; of its square that is the square
+        exact = _by_factors(G.T @ G, damping, noise=model.d * rounded**2)
+        return lambda g: exact(g.double()).to(g.dtype)
     gram = G @ G.T
     gram.diagonal().add_(kappa)
 
@@ -172,6 +177,28 @@ def _diagonal(model: FlatModel, groups: Sequence[Group], damping: float, loss_fi
             f"a diagonal Fisher entry is 0 (no sample moves that parameter): damping must be > 0, got {damping:g}"
         )
     return lambda g: g / diagonal
+
+
+def _by_factors(matrix: Tensor, damping: float, noise: float = 0.0) -> Solve:
+    """A^-1 by factors of the symmetric A (d, d), which serve every g. noise: of A, relative to its largest pivot."""
+    noise = max(noise, len(matrix) ** 0.5 * torch.finfo(matrix.dtype).eps)
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    pivots = factor.diagonal() ** 2
+    if not int(failed) and float(pivots.min()) > noise * float(pivots.max()):
+        return lambda g: _finite(torch.cholesky_solve(g[:, None], factor)[:, 0], damping)
+    values = torch.linalg.eigvalsh(_finite(matrix, damping))
+    if float(values.abs().min()) <= noise * float(values.abs().max()):
+        raise NumericalFailure(f"the curvature matrix is singular: raise damping (now {damping:g})")
+    _warn_of_negative(f"along {int((values < 0).sum())} of {len(values)} eigenvectors", damping)
+    return lambda g: _finite(torch.linalg.solve_ex(matrix, g)[0], damping)
+
+
+def _warn_of_negative(where: str, damping: float) -> None:
+    warnings.warn(
+        f"the curvature is negative {where}: a Newton step then leads to a saddle, or is none; "
+        f"use curvature='ggn', or raise damping (now {damping:g})",
+        stacklevel=2,
+    )
 
 
 def _finite(v: Tensor, damping: float) -> Tensor:

@@ -50,8 +50,8 @@ def on_batches(matrix: str, model: FlatModel, w: Tensor) -> Callable[[Tensor, Te
 def hessian_by_duals(model: FlatModel, w: Tensor, v: Tensor, x: Tensor, y: Tensor, share: Tensor, /) -> Tensor:
     """grad L(w + e v) = g + e H v."""
     with forward_ad.dual_level():
-        losses = _sample_losses(model, forward_ad.make_dual(w, v), x, y)
-        (g,) = torch.autograd.grad(share.dot(losses), w)
+        losses = _sample_losses(model, model.logits(forward_ad.make_dual(w, v), x), y)
+        (g,) = torch.autograd.grad(_weighted(share, losses), w)
         return _unpacked(g)[1]
 
 
@@ -59,8 +59,8 @@ def gauss_newton_by_duals(model: FlatModel, w: Tensor, v: Tensor, x: Tensor, y: 
     """z(w + e v) = z + e J v, and grad l there is r + e [d2 l / dz2] J v, which is pulled back by J'."""
     with forward_ad.dual_level():
         along = model.logits(forward_ad.make_dual(w, v), x)
-        losses = model.sample_losses(along, y)
-        (r,) = torch.autograd.grad(share.dot(losses), along, retain_graph=True)
+        losses = _sample_losses(model, along, y)
+        (r,) = torch.autograd.grad(_weighted(share, losses), along, retain_graph=True)
         z, moved = _unpacked(along)[0], _unpacked(r)[1]
     (product,) = torch.autograd.grad(z, w, moved)
     return product
@@ -69,7 +69,7 @@ def gauss_newton_by_duals(model: FlatModel, w: Tensor, v: Tensor, x: Tensor, y: 
 def fisher_by_duals(model: FlatModel, w: Tensor, v: Tensor, x: Tensor, y: Tensor, share: Tensor, /) -> Tensor:
     """l_i(w + e v) = l_i + e g_i' v, and sum_i share_i (g_i' v) g_i."""
     with forward_ad.dual_level():
-        losses, slopes = _unpacked(_sample_losses(model, forward_ad.make_dual(w, v), x, y))
+        losses, slopes = _unpacked(_sample_losses(model, model.logits(forward_ad.make_dual(w, v), x), y))
     (product,) = torch.autograd.grad(losses, w, share * slopes)
     return product
 
@@ -82,7 +82,7 @@ DUALS: dict[str, OnBatch] = {"hessian": hessian_by_duals, "ggn": gauss_newton_by
 
 def hessian(model: FlatModel, w: Tensor, v: Tensor, x: Tensor, y: Tensor, share: Tensor, /) -> Tensor:
     """Forward over reverse."""
-    gradient = grad(lambda p: share.dot(_sample_losses(model, p, x, y)))
+    gradient = grad(lambda p: _weighted(share, _sample_losses(model, model.logits(p, x), y)))
     return jvp(gradient, (w,), (v,))[1]
 
 
@@ -94,7 +94,7 @@ def gauss_newton(model: FlatModel, w: Tensor, v: Tensor, x: Tensor, y: Tensor, s
 
     outputs, pull_back = vjp(outputs_at, w)[:2]
     moved = jvp(outputs_at, (w,), (v,))[1]  # J v
-    by_outputs = grad(lambda z: share.dot(model.sample_losses(z, y)))
+    by_outputs = grad(lambda z: _weighted(share, _sample_losses(model, z, y)))
     return pull_back(jvp(by_outputs, (outputs,), (moved,))[1])[0]
 
 
@@ -102,7 +102,7 @@ def fisher(model: FlatModel, w: Tensor, v: Tensor, x: Tensor, y: Tensor, share: 
     """sum_i share_i g_i (g_i' v)."""
 
     def losses_at(p: Tensor) -> Tensor:
-        return _sample_losses(model, p, x, y)
+        return _sample_losses(model, model.logits(p, x), y)
 
     pull_back = vjp(losses_at, w)[1]
     slopes = jvp(losses_at, (w,), (v,))[1]  # g_i' v  (n,)
@@ -118,5 +118,12 @@ def _unpacked(dual: Tensor) -> tuple[Tensor, Tensor]:
     return primal, torch.zeros_like(primal) if tangent is None else tangent
 
 
-def _sample_losses(model: FlatModel, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    return model.sample_losses(model.logits(w, x), y)
+def _weighted(share: Tensor, losses: Tensor) -> Tensor:
+    """The sum of share_i l_i, in the type of the losses: that of a regression's targets, if theirs is the wider one."""
+    return share.to(losses.dtype).dot(losses)
+
+
+def _sample_losses(model: FlatModel, outputs: Tensor, y: Tensor) -> Tensor:
+    """(n,), also where a regression's targets are a column; several outputs of a sample have no loss that fits."""
+    losses = model.sample_losses(outputs, y)
+    return losses if losses.dim() == 1 else losses.view(len(y))

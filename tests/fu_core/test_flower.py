@@ -30,6 +30,7 @@ from fu_core.federation import ClientOpt, Federation
 from fu_core.federation.horizontal import fedavg
 from fu_core.federation.local import train_client
 from fu_core.flower import PufStrategy, client_app, client_nodes, simulate, simulation, to_arrays, to_vector
+from fu_core.flower.messages import like
 from fu_core.models import build
 from fu_core.request import Deletion
 from fu_core.unlearning.puf import PUF, puf, puf_round
@@ -303,6 +304,14 @@ def test_a_step_that_is_longer_than_the_model_warns_as_ours_does():
 def test_a_vector_has_the_order_of_its_names_not_of_the_arrays():
     assert to_vector(arrays_of(1.0, 2.0), ["b", "A"]).tolist() == [1.0, 2.0]
     assert to_vector(arrays_of(1.0, 2.0), ["A", "b"]).tolist() == [2.0, 1.0]
+
+
+def test_a_vector_goes_into_the_arrays_of_its_names_in_whatever_order_they_are():
+    for arrays in (arrays_of(0.0, 0.0), ArrayRecord(dict(reversed(arrays_of(0.0, 0.0).items())))):
+        filled = like(arrays, torch.tensor([1.0, 2.0]), ["A", "b"])
+        assert {name: array.numpy().tolist() for name, array in filled.items()} == {"A": [[1.0]], "b": [2.0]}
+        assert list(filled) == list(arrays)
+        assert {str(array.dtype) for array in filled.values()} == {"float32"}
 
 
 def test_arrays_of_another_model_are_refused():

@@ -11,7 +11,7 @@ import torch
 os.environ["FLWR_TELEMETRY_ENABLED"] = "0"  # before the imports
 pytest.importorskip("flwr", reason='Flower is an extra: pip install "fu_core[flower]"')
 
-from flwr.app import ConfigRecord
+from flwr.app import ArrayRecord, ConfigRecord
 
 from fu_core.errors import ConfigError, InvalidRequest, UnsupportedTask
 from fu_core.federation import FedOpt, fedavg
@@ -150,6 +150,23 @@ def test_clients_with_other_numbers_live_on_nodes_in_their_order(trained):
     nodes = client_nodes(grid, 5)
     theirs = in_flower(strategy("PUF-Regular", f, request="client-7", nodes=nodes), grid, trained)
     torch.testing.assert_close(theirs[T + 1], unlearn("PUF-Regular", trained, "client-7").model, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["PUF-Special", "Fine-tune"])
+def test_clients_may_name_their_arrays_in_another_order(name, trained):
+    """A client of somebody else's: the record that Flower averages has the order of the first reply."""
+
+    class Reversing(Grid):
+        def reply(self, message):
+            reply = super().reply(message)
+            for key, arrays in reply.content.array_records.items():
+                reply.content[key] = ArrayRecord(dict(reversed(arrays.items())))
+            return reply
+
+    f = trained.federation
+    theirs = in_flower(strategy(name, f), Reversing(client_app(f), NODES, range(5)), trained)
+    torch.testing.assert_close(theirs[T], trained.model, rtol=0, atol=1e-6)
+    torch.testing.assert_close(theirs[T + 1], unlearn(name, trained, "client-1").model, rtol=0, atol=1e-6)
 
 
 def test_who_has_left_is_asked_no_more(trained):

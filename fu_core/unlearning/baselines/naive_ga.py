@@ -48,7 +48,7 @@ def naive_ga(f: Federation, w: Tensor, deletion: Deletion, config: NaiveGA) -> T
     at the last model that still had a finite gradient. Random: batch order, from the streams of
     (f.seed, round 0, the first target), which no round of training uses.
     """
-    x, y = deletion.forget
+    (x, y), w = deletion.forget, w.detach()
     local = config.local(f.local)
     theta, before = w.clone(), w.clone()
     for b in batches(len(y), local, seed=f.seed, round=0, client=deletion.targets[0]):

@@ -33,6 +33,7 @@ from fu_core.errors import (
     TopologyError,
     UnsupportedTask,
     check_choice,
+    listed,
 )
 from fu_core.federation.federation import Federation
 from fu_core.federation.graphs import Peers, check_mixing, links
@@ -74,8 +75,9 @@ def pdudt(f: Federation, history: PeerHistory, deletion: Deletion, config: PDUDT
     """The models (K', d) of the clients that stay, in the order of their ids, replayed without those who leave.
 
     f: the federation that was trained, with the Q that its models were mixed with; history: of all its clients and
-    rounds. Deterministic but for the noise, from streams of (seed, id). Nothing is trained; every replayed round sends
-    the models of the clients that stay, which the paper's abstract does not count.
+    rounds; where its `first_round` is a later one, the models keep what everybody has left in them before, those who
+    leave as well. Deterministic but for the noise, from streams of (seed, id). Nothing is trained; every replayed round
+    sends the models of the clients that stay, which the paper's abstract does not count.
 
     Raises `UnsupportedTask` for samples or classes, and for a history that does not follow from Q in f's order,
     `MissingHistory` naming the round, `InvalidRequest` for a history of other clients, `TopologyError` if those who
@@ -115,10 +117,16 @@ def pdudt(f: Federation, history: PeerHistory, deletion: Deletion, config: PDUDT
 @register("PDUDT", paper="Qiao et al., ICML 2025", colour="#5aa9dc", dash="-.", parameters=PDUDT,
           needs=Needs(history=True, full_participation=True), refuses=REFUSES, exchanges=("peers",))  # fmt: skip
 def serve(trained: Trained, deletion: Deletion, config: PDUDT) -> Tensor:
-    """The replay of what `trained.memory` holds. Notes: published, the bytes that Wu et al. count as stored."""
+    """The replay of what `trained.memory` holds, which must be all rounds that the models were trained for. Notes:
+    published, the bytes that Wu et al. count as stored."""
     f, history = trained.horizontal, trained.memory
     if not isinstance(history, PeerHistory):
         raise MissingHistory("memory: PDUDT needs a PeerHistory, recorded while the federation was trained")
+    if history.first_round != 1 or history.rounds != list(range(1, trained.rounds + 1)):
+        raise MissingHistory(
+            f"memory: PDUDT replays all rounds of training, of which `rounds` counts {trained.rounds}, but this "
+            f"history begins with round {history.first_round} and holds {listed(history.rounds)}"
+        )
     neighbours = sum(f.peers.graph.degree[c] for c in deletion.leaving)
     trained.notes["published"] = history.published_nbytes(neighbours)
     return pdudt(f, history, deletion, config)

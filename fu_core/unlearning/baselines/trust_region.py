@@ -104,6 +104,7 @@ def trust_region(f: Federation, w: Tensor, deletion: Deletion, config: TrustRegi
     Random only with `curvature_samples`, from the streams (f.seed, "curvature", client). Raises NumericalFailure where
     loss or gradient is not finite at `w`.
     """
+    w = w.detach()
     sizes = {i: len(y) for i, (_, y) in deletion.kept.items()}
     shares = {i: size / sum(sizes.values()) for i, size in sizes.items()}
     parts = [(shares[i], i, client) for i, client in deletion.kept.items()]

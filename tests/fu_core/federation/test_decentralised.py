@@ -1,6 +1,7 @@
 """D-PSGD against closed forms (methods 4.2, T6; Wu et al., Sec. IV-A)."""
 
 import math
+from contextlib import nullcontext
 
 import networkx as nx
 import pytest
@@ -10,7 +11,7 @@ from fu_core import load, partition
 from fu_core.errors import ConsensusFailure, NumericalFailure, TopologyError, UnsupportedTask
 from fu_core.evaluation.accuracy import accuracy
 from fu_core.federation import decentralised
-from fu_core.federation.decentralised import consensus_distance, disagreement, dpsgd, dpsgd_round, start
+from fu_core.federation.decentralised import Disagreement, consensus_distance, disagreement, dpsgd, dpsgd_round, start
 from fu_core.federation.federation import Federation
 from fu_core.federation.graphs import TOPOLOGIES, Peers, complete, metropolis, ring, star, topology
 from fu_core.federation.horizontal import fedavg
@@ -300,6 +301,28 @@ def test_the_disagreement_is_looked_at_every_fifth_round(quadratics, monkeypatch
     dpsgd(f, W_0, 10, growth=math.inf)
     dpsgd(f, W_0, 1, first_round=5)  # two models are too few
     assert len(looked) == 2
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rounding_does_not_drift_apart(seed):
+    """On a complete graph "atc" leaves everybody the same model but for rounding, whose gain is anything."""
+    g = torch.Generator().manual_seed(seed)
+    clients = [(torch.randn(20, 6, generator=g), torch.randint(0, 3, (20,), generator=g)) for _ in range(5)]
+    f = Federation(FlatModel(torch.nn.Linear(6, 3), l2=0.01), clients, ClientOpt(lr=0.1), seed, Peers(complete(5)))
+    W = dpsgd(f, f.model.init(seed), 100)
+    assert consensus_distance(W) < decentralised.resolution(W) / 10
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_is_farther_apart_than_rounding_is_a_drift(quadratics, dtype):
+    """Four models of length 5: from no distance at all to a bit less, or more, than twice what rounding may be."""
+    W = start(torch.tensor([3.0, 4.0], dtype=dtype), 4)
+    assert decentralised.resolution(W) == pytest.approx(500 * torch.finfo(dtype).eps)
+    for nearness, raised in [(0.9, False), (1.1, True)]:
+        watch, far = decentralised.Watch(peers_of(quadratics, ring(4)), 2.0), 2 * nearness * decentralised.resolution(W)
+        watch.look(5, Disagreement(0.0, (0.0, 0.0)), W)
+        with pytest.raises(ConsensusFailure) if raised else nullcontext():
+            watch.look(10, Disagreement(-1.5, (far, far)), W)
 
 
 @pytest.mark.parametrize("growth", [0.5, 0, -1, math.nan])

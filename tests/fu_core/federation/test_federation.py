@@ -4,13 +4,17 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 import torch
+from torch import nn
 
 from fu_core.errors import InvalidRequest, UnsupportedTask
 from fu_core.federation.decentralised import dpsgd
+from fu_core.federation.elsewhere import absent
 from fu_core.federation.federation import Federation
 from fu_core.federation.graphs import Peers, ring
+from fu_core.federation.horizontal import fedavg
 from fu_core.federation.server import FedOpt
 from fu_core.federation.together import Pool
+from fu_core.models.flat import FlatModel
 from fu_core.request import Deletion
 
 
@@ -111,6 +115,28 @@ def test_clients_that_hold_no_samples_with_labels_are_named(quadratics, clients,
 def test_other_fields_are_refused_by_name_where_the_federation_is_made(quadratics, field, given, message):
     with pytest.raises(ValueError, match=f"^{message}$"):
         quadratics.federation().having(**{field: given})
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.bool])
+def test_class_labels_of_any_type_are_int64_and_other_targets_what_they_were(quadratics, dtype):
+    g, model = torch.Generator().manual_seed(0), FlatModel(nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)))
+    long = [(torch.randn(6, 4, generator=g), torch.randint(0, 2, (6,), generator=g)) for _ in range(3)]
+    clients = {i: (x, y.to(dtype)) for i, (x, y) in enumerate(long)}
+    for how in ("loop", "vmap"):
+        f = Federation(model, clients, how=how)
+        assert torch.equal(fedavg(f, model.init(0), 2), fedavg(f.having(clients=long), model.init(0), 2))
+        assert f.having(seed=1).clients is f.clients  # converted once
+    assert [y.dtype for _, y in f.clients.values()] == [torch.int64] * 3
+    assert all(f.clients[i][0] is x for i, (x, _) in clients.items())
+    assert clients[0][1].dtype == dtype  # a copy
+    one = Federation(model, {0: clients[0], 1: long[1]})
+    assert one.clients[1] is long[1]
+    kept = {0: long[0], 1: long[1]}
+    assert Federation(model, kept).clients is kept
+    for other in (FlatModel(nn.Linear(4, 1), "regression"), FlatModel(nn.Conv2d(1, 2, 1), "segmentation")):
+        assert Federation(other, clients).clients is clients
+    elsewhere = {0: absent(6, (4,), labels=dtype)}
+    assert Federation(model, elsewhere).clients is elsewhere
 
 
 def test_federations_can_be_compared_and_shown_though_they_hold_tensors(quadratics):

@@ -369,6 +369,9 @@ def test_graphs_that_cannot_mix_are_refused():
         metropolis(nx.DiGraph([(0, 1)]))
     with pytest.raises(TopologyError, match="at least one client"):
         metropolis(nx.Graph())
+    for refused in (lambda graph: Peers(graph).Q, lambda graph: Peers(graph).without([0])):
+        with pytest.raises(TopologyError, match=r"one link at most between two clients, .* got a multigraph"):
+            refused(nx.MultiGraph(ring(4)))
     with pytest.raises(TopologyError, match="in 2 parts"):
         without(nx.Graph([(0, 1), (2, 3)]), [0])
 

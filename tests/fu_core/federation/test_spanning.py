@@ -149,6 +149,13 @@ def test_a_masked_sum_is_exactly_that_of_the_rounded_parts():
     assert torch.equal(total, rounded.double() / 2**24)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_single_numbers_have_a_sum_too(dtype):
+    parts = {i: torch.tensor(1.5 * i, dtype=dtype) for i in range(5)}
+    for total in (tree_sum(spanning_tree(ring(5)), parts), carried(parts, seed=0)[0]):
+        assert torch.equal(total, torch.tensor(15.0, dtype=dtype))
+
+
 def carried(parts, seed, number=0, partners=None, graph=None):
     """Total and, by sender and receiver, what each link carried."""
     links = {}

@@ -63,6 +63,15 @@ def test_evaluation_in_batches_equals_evaluation_at_once(monkeypatch):
     assert seen[-2:] == [5, 2]
 
 
+@pytest.mark.parametrize(("net", "least"), [(simple_cnn, 8), (tiny_cnn, 8), (lenet, 12), (strided_cnn, 1)])
+def test_images_that_pooling_leaves_nothing_of_are_refused(net, least):
+    model = FlatModel(net(1, least, 3))
+    assert model.logits(model.init(0), torch.zeros(2, 1, least, least)).shape == (2, 3)
+    for side in (least - 1, 0, -8, least + 0.5):
+        with pytest.raises(UnsupportedModel, match=rf"side of \w+'s images must be a whole .* >= {least}, got {side}"):
+            net(1, side, 3)
+
+
 @pytest.mark.parametrize("side", [7, 8])
 def test_strided_cnn_halves_the_side_rounding_up_and_has_gradients_everywhere(side):
     model = FlatModel(strided_cnn(3, side, 4, widths=(4, 6), hidden=5))

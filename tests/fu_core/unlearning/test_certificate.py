@@ -149,6 +149,45 @@ def test_a_layer_after_the_linear_one_is_not_convex(after):
     assert strong_convexity(FlatModel(nn.Sequential(nn.Flatten(), nn.Linear(3, 2)), l2=0.1)) == 0.1
 
 
+class Own(nn.Module):
+    """A linear layer in a container of somebody's own, whose `forward` is `of(layer, x)`."""
+
+    def __init__(self, of, inputs=3, outputs=3):
+        super().__init__()
+        self.layer, self.of = nn.Linear(inputs, outputs), of
+
+    def forward(self, x):
+        return self.of(self.layer, x)
+
+
+BENT = {
+    "squared": lambda layer, x: layer(x).pow(2),
+    "relu": lambda layer, x: layer(x).relu(),
+    "twice": lambda layer, x: layer(layer(x)),
+    "with itself": lambda layer, x: layer(x) * layer.weight.sum(),
+}
+
+
+@pytest.mark.parametrize("bent", BENT)
+def test_what_a_container_does_to_the_linear_layer_is_looked_at(bent):
+    """Two stationary points of a squared layer, 4.5 apart, were certified to be 2e-9 from the only one."""
+    with pytest.raises(UnsupportedModel, match="convex loss"):
+        strong_convexity(FlatModel(Own(BENT[bent]), l2=0.1))
+
+
+def test_a_layer_in_a_row_with_itself_is_not_convex():
+    layer = nn.Linear(3, 3)
+    with pytest.raises(UnsupportedModel, match="called once"):
+        strong_convexity(FlatModel(nn.Sequential(layer, layer), l2=0.1))
+
+
+@pytest.mark.parametrize(
+    "of", [lambda layer, x: layer(x.flatten(1)), lambda layer, x: torch.cat([0 * x[:, :1], layer(x)], dim=1)]
+)
+def test_a_container_that_keeps_its_layer_affine_is_convex(of):
+    assert strong_convexity(FlatModel(Own(of), l2=0.1)) == 0.1
+
+
 def test_a_plain_release_of_another_config_is_refused(ridge):
     w, _ = ridge.worlds(ONE)
     W = ridge.consensus(w) + torch.arange(N).double()[:, None]

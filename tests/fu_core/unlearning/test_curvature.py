@@ -190,12 +190,69 @@ def test_a_weighted_gradient_takes_targets_of_any_shape(outputs, targets):
     torch.testing.assert_close(weighted_gradient(model, w, parts), expected, **EXACT)
 
 
-def test_curvature_of_a_regression_with_several_outputs_is_never_that_of_their_sum():
+@pytest.mark.parametrize("samples", [3, 2])  # as many as there are outputs, which Fisher's shares would fit
+@pytest.mark.parametrize("matrix", MATRICES)
+def test_curvature_of_a_regression_with_several_outputs_is_never_that_of_their_sum(matrix, samples):
     """Its loss is a mean over outputs, which no formula here has: there is none rather than a wrong one."""
     model = FlatModel(nn.Linear(4, 2), "regression")
-    w, x, y = model.init(0, torch.float64), torch.ones(3, 4).double(), torch.ones(3, 2).double()
-    with pytest.raises(RuntimeError):
-        curvature_product(model, w, [(1.0, (x, y))])(w)
+    w, x, y = model.init(0, torch.float64), torch.ones(samples, 4).double(), torch.ones(samples, 2).double()
+    product = curvature_product(model, w, [(1.0, (x, y))], matrix=matrix)
+    for vectors in (w, torch.stack([w, w])):
+        with pytest.raises(RuntimeError):
+            product(vectors)
+
+
+NETS = {
+    "one layer": nn.Linear,
+    "relu": lambda inputs, outputs: nn.Sequential(nn.Linear(inputs, 5), nn.ReLU(), nn.Linear(5, outputs)),
+    "tanh": lambda inputs, outputs: nn.Sequential(nn.Linear(inputs, 5), nn.Tanh(), nn.Linear(5, outputs)),
+}
+
+
+def found_of(model, w, parts):
+    """All that is computed of data here: the products of one vector and of two, gradients, a diagonal."""
+    v = torch.linspace(-1, 1, model.d, dtype=w.dtype)
+    for matrix in MATRICES:
+        product = curvature_product(model, w, parts, matrix=matrix)
+        yield from (product(v), product(torch.stack([v, v**2])))
+    yield from (weighted_gradient(model, w, parts), fisher_diagonal(model, w, parts))
+    yield model.predict_losses(w, *parts[0][1])
+
+
+@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32])
+def test_class_labels_may_be_of_any_type(net, dtype):
+    model, clients = FlatModel(NETS[net](4, 3), l2=0.3), drawn("classification")
+    short = [(x, y.to(dtype)) for x, y in clients]
+    w = model.init(0, torch.float64)
+    both = (found_of(model, w, list(zip(WEIGHTS, these, strict=True))) for these in (short, clients))
+    for ours, plain in zip(*both, strict=True):
+        assert torch.equal(ours, plain)
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_targets_of_a_regression_may_be_a_column_or_of_another_type(net):
+    """The same losses, to rounding, and what is found has the model's own type."""
+    model = FlatModel(NETS[net](4, 1), "regression", l2=0.3)
+    w = model.init(0)
+    clients = [(x.float(), y.float()) for x, y in drawn("regression")]
+    plain = list(found_of(model, w, list(zip(WEIGHTS, clients, strict=True))))
+    wide = [(x, y.double()) for x, y in clients]
+    column = [(x, y[:, None]) for x, y in clients]
+    for these in (wide, column, [(x, y[:, None].double()) for x, y in clients]):
+        for ours, expected in zip(found_of(model, w, list(zip(WEIGHTS, these, strict=True))), plain, strict=True):
+            torch.testing.assert_close(ours.float().view(expected.shape), expected, rtol=1e-5, atol=1e-6)
+            assert ours.dtype == torch.float32 or len(ours) == SIZES[0]  # of losses, which are in the targets' type
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_parameters_that_require_a_gradient_are_numbers_here(net):
+    """A module's own, say: nothing found is part of their graph."""
+    model, parts = FlatModel(NETS[net](4, 3), l2=0.3), list(zip(WEIGHTS, drawn("classification"), strict=True))
+    w = model.init(0, torch.float64)
+    for ours, plain in zip(found_of(model, w.clone().requires_grad_(), parts), found_of(model, w, parts), strict=True):
+        assert torch.equal(ours, plain)
+        assert not ours.requires_grad
 
 
 def test_gauss_newton_is_the_hessian_where_outputs_are_linear():

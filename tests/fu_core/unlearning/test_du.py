@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fu_core.errors import InvalidRequest, NumericalFailure, UnsupportedTask
+from fu_core.errors import InvalidRequest, NumericalFailure, TopologyError, UnsupportedTask
 from fu_core.federation.federation import Federation
 from fu_core.federation.graphs import Peers, ring
 from fu_core.federation.meter import nbytes
@@ -321,6 +321,27 @@ def test_requests_that_cannot_be_served_say_why(ridge):
         du(f.having(exchange=Peers(ring(4))), W, ridge.deletion(ONE))
     with pytest.raises(UnsupportedTask, match="exchange must be Peers"):
         du(Federation(ridge.model, ridge.clients), W, ridge.deletion(ONE))
+
+
+@pytest.mark.parametrize("name", ["DU", "DU printed"])
+def test_a_graph_of_others_is_refused_whose_rows_would_be_matched_by_rank(ridge, name):
+    clients = {10 * i: client for i, client in enumerate(ridge.clients, start=1)}
+    f = ridge.federation().having(clients=clients)
+    W = ridge.consensus(torch.ones(D).double())
+    with pytest.raises(TopologyError, match="graph must link clients 10, 20, 30, 40, 50, but its nodes are 0 to 4"):
+        unlearn(name, Trained(f, W), "client-10")
+    linked = f.having(exchange=Peers(nx.relabel_nodes(f.peers.graph, {i: 10 * (i + 1) for i in range(N)})))
+    assert len(unlearn(name, Trained(linked, W), "client-10").model) == N - 1
+
+
+def test_models_that_require_a_gradient_are_taken_for_what_they_are(ridge):
+    W = ridge.consensus(torch.ones(D).double())
+    for options in ({}, {"form": "printed"}, {"noise": "first"}):
+        plain, grown = (
+            du(ridge.federation(), of, ridge.deletion(ONE), DU(**options)) for of in (W, W.clone().requires_grad_())
+        )
+        assert torch.equal(plain, grown)
+        assert not grown.requires_grad
 
 
 @pytest.mark.parametrize(

@@ -215,6 +215,12 @@ def test_a_step_longer_than_training_itself_is_a_warning(trained):
         unlearn("HF-KCU", trained, "client-0", **how)
 
 
+def test_damping_cannot_be_chosen_to_solve_to_the_last_digit(trained):
+    with pytest.raises(ValueError, match=r"^tol must be > 0 where damping is None, .* got 0.0"):
+        unlearn("HF-KCU", trained, "client-0", tol=0.0)
+    assert unlearn("HF-KCU", trained, "client-0", tol=0.0, damping=0.1).model.isfinite().all()
+
+
 @pytest.mark.parametrize("how", [{"decay": 0.9}, {"preconditioner": "jacobi"}])
 def test_damping_cannot_be_chosen_with(trained, how):
     with pytest.raises(ValueError, match="damping must be given with decay or a preconditioner"):

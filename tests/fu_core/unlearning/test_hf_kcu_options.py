@@ -15,7 +15,7 @@ from fu_core.models.flat import FlatModel
 from fu_core.request import Deletion
 from fu_core.unlearning import method
 from fu_core.unlearning.curvature import curvature_product
-from fu_core.unlearning.hf_kcu import HFKCU, hf_kcu
+from fu_core.unlearning.hf_kcu import HFKCU, hf_kcu, hf_kcu_step, hf_kcu_steps
 from fu_core.unlearning.method import Trained, unlearn
 from tests.fu_core.unlearning.hf_kcu_calls import (
     CLOSED_FORM,
@@ -177,6 +177,19 @@ def test_inputs_are_left_untouched(quadratics):
             ours.zero_()  # and the result is nobody else's memory
             assert torch.equal(w, ONES)
     assert all(torch.equal(x, before) for (x, _), before in zip(quadratics.clients, x_before, strict=True))
+
+
+@pytest.mark.parametrize("how", [{}, {"form": "printed"}, {"scaling": True, "damping": 0.1}])
+def test_a_model_that_requires_a_gradient_is_taken_for_what_it_is(quadratics, how):
+    grows = ONES.clone().requires_grad_()
+    f, deletion = Federation(quadratics.model, quadratics.clients), Deletion.of(quadratics.clients, 1)
+    steps = [hf_kcu_step(f, w, deletion, HFKCU(**how)).step for w in (ONES, grows)]
+    models = [hf_kcu(f, w, deletion, **how) for w in (ONES, grows)]
+    shared = HFKCU(curvature="global", steps=1, damping=0.1)
+    together = [hf_kcu_steps(f, w, [deletion, Deletion.of(quadratics.clients, 2)], shared) for w in (ONES, grows)]
+    for plain, ours in (steps, models, together):
+        assert torch.equal(ours, plain)
+        assert not ours.requires_grad
 
 
 # --- what can go wrong -----------------------------------------------------------------------------------------------

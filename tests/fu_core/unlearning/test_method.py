@@ -166,6 +166,20 @@ def test_same_seed_same_bits_and_what_it_costs_is_counted(name, exchange):
     assert (work == 0) == (name in FREE)
 
 
+@pytest.mark.parametrize(("name", "exchange"), [case for case in ANY if case.values[1] != "vertical"])
+def test_it_takes_a_modules_own_parameters_and_labels_of_any_type(name, exchange):
+    """Vectors that require a gradient, int16 labels, also in a request made of them: the same model, free of both."""
+    kind = next(kind for kind in REQUESTS[exchange] if kind not in METHODS[name].refuses)
+    trained = FEDERATIONS[exchange]()
+    plain = parameters(served(name, trained, REQUESTS[exchange][kind]).model)
+    short = {i: (x, y.short()) for i, (x, y) in trained.horizontal.clients.items()}
+    w, w_0 = (v.clone().requires_grad_() * 1 for v in (trained.w, trained.w_0))
+    given = replace(trained, w=w, w_0=w_0, federation=trained.horizontal.having(clients=short))
+    ours = parameters(served(name, given, Request.parse(REQUESTS[exchange][kind]).resolve(short)).model)
+    assert all(torch.equal(a, b) for a, b in zip(ours, plain, strict=True))
+    assert not any(v.requires_grad for v in (*ours, given.model, given.w_0))
+
+
 @pytest.mark.parametrize(("name", "exchange"), ANY)
 def test_no_gradient_goes_uncounted(name, exchange, monkeypatch):
     """Whoever calls autograd has trained on something. All clients one after the other, as the plain way is."""

@@ -57,6 +57,12 @@ def test_all_that_is_to_be_forgotten_is_climbed_at_once(quadratics, forget):
     torch.testing.assert_close(ours, ONES + 0.1 * x.T @ (x @ ONES - y) / len(y), rtol=1e-10, atol=1e-12)
 
 
+def test_a_model_that_requires_a_gradient_is_taken_for_what_it_is(quadratics):
+    plain, ours = (climbed(quadratics, w, 1, epochs=2) for w in (ONES, ONES.clone().requires_grad_()))
+    assert torch.equal(ours, plain)
+    assert not ours.requires_grad
+
+
 def test_rate_and_batches_are_the_clients_own_unless_told(quadratics):
     local = ClientOpt(lr=0.03, batch_size=6, epochs=7, momentum=0.9)
     f = quadratics.federation(local=local)

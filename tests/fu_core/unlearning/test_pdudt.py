@@ -324,6 +324,31 @@ def test_it_serves_a_request_by_name_and_tells_what_the_paper_counts(quadratics,
         unlearn("PDUDT", Trained(f, W, rounds, memory=history), "client-7")
 
 
+def test_a_history_of_some_rounds_is_no_history_of_the_training(quadratics, monkeypatch):
+    """The first 2 of 4 rounds would come back as the models of round 4, and the last 2 forget next to nothing."""
+    monkeypatch.setattr(method, "_import_all", lambda: None)
+    f = peers(quadratics, ring(4))
+    early, late, whole = PeerHistory(f.local.lr), PeerHistory(f.local.lr, first_round=3), PeerHistory(f.local.lr)
+    half = dpsgd(f, W_0, 2, on_updates=early.record)
+    W = dpsgd(f, half, 2, first_round=3, on_updates=late.record)
+    whole.restore({**early.tensors(), **late.tensors()})
+    later = replace(whole, first_round=2)  # round 1 is there, and is not where the replay would begin
+    later.restore(whole.tensors())
+    told = [
+        "round 1 and holds 1 to 2",
+        "round 3 and holds 3 to 4",
+        "round 2 and holds 1 to 4",
+        "round 1 and holds none",
+    ]
+    for history, held in zip((early, late, later, PeerHistory(0.1)), told, strict=True):
+        with pytest.raises(MissingHistory, match=f"memory: .*`rounds` counts 4, but this history begins with {held}"):
+            unlearn("PDUDT", Trained(f, W, 4, memory=history), "client-1")
+    with pytest.raises(MissingHistory, match=r"`rounds` counts 0, but .* holds 1 to 4"):
+        unlearn("PDUDT", Trained(f, W, memory=whole), "client-1")
+    served = unlearn("PDUDT", Trained(f, W, 4, memory=whole), "client-1").model
+    assert torch.equal(served, replayed(f, whole, [1]))
+
+
 def test_those_who_stay_must_be_connected(quadratics):
     f = peers(quadratics, star(4))
     _, history = trained(f, rounds=2)

@@ -9,7 +9,7 @@ from fu_core.errors import NumericalFailure
 from fu_core.federation import Federation
 from fu_core.unlearning.baselines.trust_region import TrustRegion, trust_region, within
 from fu_core.unlearning.krylov import krylov_space
-from fu_core.unlearning.method import Trained, unlearn
+from fu_core.unlearning.method import Trained, resolved, unlearn
 from tests.certified_peers_lab import minimum, softmax, without
 from tests.federations import with_server
 from tests.ridge import ONE, Ridge
@@ -60,6 +60,14 @@ def test_on_ridge_the_model_keeps_every_promise_and_the_walk_ends_at_retraining(
     H = torch.autograd.functional.hessian(lambda v: ridge.model.loss(v, *deletion.retain), w)
     g = ridge.model.grad(w, *deletion.retain)
     assert walk.radii[0] == pytest.approx(float(g.norm() / torch.linalg.eigvalsh(H)[-1]), rel=1e-3)
+
+
+def test_a_model_that_requires_a_gradient_is_taken_for_what_it_is():
+    trained, request = with_server(), "client-1"
+    f, deletion = trained.horizontal, resolved(trained, request)
+    plain, ours = (trust_region(f, w, deletion, TrustRegion()) for w in (trained.w, trained.w.clone().requires_grad_()))
+    assert torch.equal(ours.w, plain.w)
+    assert not ours.w.requires_grad
 
 
 def test_softmax_regression_ends_at_the_minimum_of_what_is_retained():
