@@ -12,9 +12,9 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -24,17 +24,19 @@ from fu_core.errors import check_count
 from fu_core.streams import numpy_stream, stream
 
 Parts = Sequence[Tensor]
+INDICES = (torch.int64, torch.int32, torch.int16)
 
 
 def iid(n: int, clients: int, *, seed: int) -> list[Tensor]:
     """`n` samples dealt uniformly at random; sizes differ by at most one."""
+    check_count("n", n, least=0)
     _check_clients(clients, n)
     order = torch.randperm(n, generator=stream(seed, "partition iid"))
-    return [part.sort().values for part in order.tensor_split(clients)]
+    return [part.sort().values for part in order.tensor_split(int(clients))]
 
 
 def dirichlet(
-    labels: Tensor,
+    labels: Tensor | np.ndarray,
     clients: int,
     *,
     alpha: float,
@@ -57,6 +59,7 @@ def dirichlet(
         raise ValueError(f"alpha must be > 0, got {alpha!r}")
     check_count("min_size", min_size, least=0)
     check_count("max_tries", max_tries)
+    labels = _numbers("labels", labels)
     if labels.ndim != 1:
         raise ValueError(f"labels must have shape (n,), got {tuple(labels.shape)}")
     if sizes is not None:
@@ -151,8 +154,9 @@ def _indices(path: str | Path, client: int, given: Any, n: int) -> Tensor:
     return torch.tensor(sorted(given), dtype=torch.int64)
 
 
-def natural(site: Tensor) -> list[Tensor]:
+def natural(site: Tensor | np.ndarray) -> list[Tensor]:
     """One client per hospital: the indices of each distinct value of `site` `(n,)`, in the order of the values."""
+    site = _numbers("site", site)
     if site.ndim != 1 or len(site) == 0:
         raise ValueError(f"site must have shape (n,) with n >= 1, got {tuple(site.shape)}")
     return [(site == value).nonzero().flatten() for value in site.unique()]
@@ -165,20 +169,61 @@ def vertical(shape: int | Sequence[int], parties: int, *, axis: int = -1) -> lis
     cut, so an image falls into vertical stripes; two parties get the left and the right half. A party's view is
     `x.index_select(axis, block)`. Deterministic.
     """
-    sample = (shape,) if isinstance(shape, int) else tuple(shape)
+    sample = (int(shape),) if isinstance(shape, Integral) else tuple(cast(Sequence[int], shape))
     if not -len(sample) <= axis < 0:
         raise ValueError(f"axis counts from the end: -{len(sample)} to -1 for a sample of shape {sample}, got {axis}")
     check_count("parties", parties)
     if parties > sample[axis]:
         raise ValueError(f"parties must be at most {sample[axis]}, the size of axis {axis}, got {parties}")
-    return [block.clone() for block in torch.arange(sample[axis]).tensor_split(parties)]
+    return [block.clone() for block in torch.arange(sample[axis]).tensor_split(int(parties))]
 
 
-def label_counts(parts: Parts, labels: Tensor, classes: int) -> Tensor:
+def feature_blocks(
+    shape: int | Sequence[int], parties: int | None = None, blocks: Sequence[Tensor | Sequence[int]] | None = None
+) -> list[Tensor]:
+    """Who gets which columns of samples of `shape`: `blocks`, checked and int64, else those of `vertical`, for two.
+
+    Some columns may be nobody's. Raises `ValueError` for no blocks, blocks that share one, are empty or reach beyond
+    the last, and for another number of parties than there are blocks.
+    """
+    if blocks is None:
+        return vertical(shape, 2 if parties is None else parties)
+    if not len(blocks):
+        raise ValueError("blocks must name the columns of one party at least, got none")
+    if parties is not None and parties != len(blocks):
+        raise ValueError(f"parties must be {len(blocks)} if given beside so many blocks, one each, got {parties}")
+    width = shape if isinstance(shape, int) else shape[-1]
+    owner, cut = torch.full((width,), -1), []
+    for k, given in enumerate(blocks):
+        block = _numbers(f"blocks[{k}]", given)
+        if block.ndim != 1 or block.dtype not in INDICES or not len(block):
+            what = f"{block.dtype} of shape {tuple(block.shape)}"
+            raise ValueError(
+                f"blocks[{k}] must be columns 0 to {width - 1}, one at least, as whole numbers, got {what}"
+            )
+        for column in block.tolist():
+            if not 0 <= column < width:
+                raise ValueError(f"blocks[{k}] must be columns 0 to {width - 1}, got {column}")
+            if owner[column] >= 0:
+                first = int(owner[column])
+                raise ValueError(f"blocks must have no column twice, got {column} in blocks[{first}] and blocks[{k}]")
+            owner[column] = k
+        cut.append(block.long())
+    return cut
+
+
+def label_counts(parts: Parts, labels: Tensor | np.ndarray, classes: int) -> Tensor:
     """How many samples of each class each client holds, int64 `(N, classes)`."""
-    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+    check_count("classes", classes)
+    labels = _numbers("labels", labels)
+    if labels.ndim != 1 or labels.is_floating_point():
+        raise ValueError(f"labels must be whole numbers (n,), got {labels.dtype} of shape {tuple(labels.shape)}")
+    if len(labels) and int(labels.min()) < 0:
+        raise ValueError(f"labels must be 0 to {classes - 1}, got {int(labels.min())}")
+    if len(labels) and int(labels.max()) >= classes:
         raise ValueError(f"classes must exceed every label, got {classes} for labels up to {int(labels.max())}")
-    return torch.stack([torch.bincount(labels[part], minlength=classes) for part in parts])
+    counts = [torch.bincount(labels[part], minlength=classes) for part in parts]
+    return torch.stack(counts) if counts else torch.zeros((0, classes), dtype=torch.int64)
 
 
 def check_partition(parts: Parts, n: int, *, whole: bool = True) -> None:
@@ -201,6 +246,14 @@ def partition_hash(parts: Parts) -> str:
         digest.update(f"{len(part)}\n".encode())
         digest.update(part.numpy().astype("<i8").tobytes())
     return digest.hexdigest()
+
+
+def _numbers(parameter: str, given: Any) -> Tensor:
+    """As a tensor, be it NumPy's or a list."""
+    try:
+        return torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{parameter} must be numbers, as an array or tensor, got {given!r:.60}") from error
 
 
 def _check_sizes(sizes: Sequence[int], clients: int, n: int) -> None:

@@ -9,8 +9,10 @@
     classes-2-50-from-6 the same of classes 6 and 7
     sequence-2-3-0.2    the first 2 of 3 requests that together take a fifth of everybody's samples
 
-Which samples go is drawn from streams that depend on the request, the client and the class alone: the same ones
-whatever the training seed, and whoever else forgets.
+Which samples go is drawn from streams of seed 0: the same ones whatever the training seed. For `sample` and `sequence`
+the streams are the clients' own, and it does not matter who else forgets; a client without samples forgets none, unless
+it is named. For `classes` they are the class's: clients that hold equally many of it lose the same places among them.
+For `samples` all lie in one row, in client order, and one draw depends on how many each client holds.
 """
 
 from __future__ import annotations
@@ -104,16 +106,16 @@ class Request:
             if i not in labels:
                 raise InvalidRequest(f"{self.text!r} names client {i}, but clients are {listed(labels)}")
         chosen = {i: labels[i] for i in sorted(self.clients or labels)}
+        some = {i: len(y) for i, y in chosen.items() if self.clients or len(y)}  # everybody: of those who hold any
         match self.kind:
             case "none":
                 return {}
             case "client":
                 return {i: torch.arange(len(y)) for i, y in chosen.items()}
             case "sample":
-                return {i: _some(i, len(y), self.share * len(y), "forget samples") for i, y in chosen.items()}
+                return {i: _some(i, n, self.share * n, "forget samples") for i, n in some.items()}
             case "sequence":
-                wanted = {i: self.count * self.share * len(y) / self.of for i, y in chosen.items()}
-                return {i: _some(i, len(y), wanted[i], "sequence") for i, y in chosen.items()}
+                return {i: _some(i, n, self.count * self.share * n / self.of, "sequence") for i, n in some.items()}
             case "samples":
                 return self._of_all(chosen)
             case _:

@@ -19,7 +19,9 @@ PUBLISHED_STATISTICS = {
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
 }
-CHUNK = 4096  # rows per float64 copy while statistics are computed
+# Per float64 copy while statistics are computed: so many rows, of images larger than ALL_ROWS numbers so many numbers.
+# What is summed together decides the last bits, and those of images up to 64 x 64 x 3 are in committed records.
+CHUNK, ALL_ROWS, NUMBERS = 4096, 64 * 64 * 3, 2**22
 CONSTANT = 1e-6  # below this a feature counts as constant
 
 
@@ -153,9 +155,10 @@ def _average(x: Tensor, scale: int, centre: Tensor | None = None) -> Tensor:
     """Float64 mean over all but axis 1 of `x / scale`, or of its squared distance from `centre`."""
     axes = [axis for axis in range(x.ndim) if axis != 1]
     total = torch.zeros(x.shape[1], dtype=torch.float64)
-    for chunk in x.split(CHUNK):
+    each = x[0].numel() if len(x) else 1
+    for chunk in x.split(CHUNK if each <= ALL_ROWS else max(1, NUMBERS // each)):
         values = chunk.double() / scale
         if centre is not None:
-            values = (values - centre.view(-1, *[1] * (x.ndim - 2))) ** 2
+            values = values.sub_(centre.view(-1, *[1] * (x.ndim - 2))).square_()
         total += values.sum(axes)
     return total / (x.numel() / x.shape[1])

@@ -16,6 +16,7 @@ from fu_core.data.cache import Arrays, read_cache, storage_errors, write_cache
 from fu_core.data.catalogue import BUNDLED, CACHED, NAMES
 from fu_core.data.dataset import Dataset
 from fu_core.errors import DataUnavailable, check_choice
+from fu_core.folders import folder_setting
 
 
 def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
@@ -34,7 +35,7 @@ def data_dir() -> Path:
     """The folder of the data caches: `$FU_DATA`, else `data/` in the checkout, or without one in the current folder."""
     checkout = Path(__file__).resolve().parents[2]
     home = checkout if (checkout / "pyproject.toml").exists() else Path.cwd()
-    return Path(os.environ.get("FU_DATA", home / "data"))
+    return folder_setting("FU_DATA", home / "data")
 
 
 def cache_path(name: str, folder: str | os.PathLike[str] | None = None) -> Path:

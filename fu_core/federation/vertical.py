@@ -24,37 +24,18 @@ from torch.nn import functional as F
 
 from fu_core.data import Dataset
 from fu_core.errors import InvalidRequest, NumericalFailure, UnsupportedTask
+from fu_core.federation.embedding_noise import EmbeddingNoise, check_own_noise, warn_of_shared_draws
 from fu_core.federation.embeddings import AtOnce, InParts
 from fu_core.federation.local import Client, ClientOpt, batches
 from fu_core.federation.meter import Meter
 from fu_core.federation.optim import FlatOptimiser
+from fu_core.federation.vertical_inputs import check_same_samples, sample_rows, whole_epochs
 from fu_core.models.bottoms import build_bottom, build_top
 from fu_core.models.flat import FlatModel
-from fu_core.partition import vertical
-from fu_core.streams import stream, stream_seed
+from fu_core.partition import feature_blocks
+from fu_core.streams import stream_seed
 
 Vectors = list[Tensor]  # one parameter vector or gradient (d_k,) per party, the active party's last
-
-
-@dataclass(frozen=True)
-class EmbeddingNoise:
-    """What a party may do to its embeddings before they leave it: h min(1, clip / |h|) + N(0, std^2), Table IX.
-
-    Without clipping (0) one sample can move an embedding any distance, so no (epsilon, delta) follows from the noise.
-    Random: from the streams of (seed, "embedding noise", name and number of the exchange): methods on the same parties
-    need boundaries with names of their own, or they draw the same noise.
-    """
-
-    std: float
-    clip: float = 0.0
-    seed: int = 0
-
-    def __call__(self, h: Tensor, exchange: tuple[str, int]) -> Tensor:
-        """Embeddings (n, e_k) to what is sent, same shape."""
-        if self.clip:
-            h = h * (self.clip / h.norm(dim=1, keepdim=True).clamp(min=1e-12)).clamp(max=1)
-        draws = stream(self.seed, "embedding noise", *exchange)
-        return h + self.std * torch.randn(h.shape, generator=draws).to(h)
 
 
 @dataclass(frozen=True)
@@ -100,11 +81,17 @@ class Parties:
             if len(party.x) != len(self.active.y):
                 counts = f"{len(party.x)} samples, the active party {len(self.active.y)}"
                 raise InvalidRequest(f"passive party {k} holds {counts}: align first")
+        check_own_noise(self.noise)
 
     @property
     def w(self) -> Vectors:
         """Everybody's parameters, the active party's last."""
         return [*(party.w for party in self.passive), self.active.w]
+
+    @property
+    def noise(self) -> list[EmbeddingNoise | None]:
+        """Each passive party's."""
+        return [party.noise for party in self.passive]
 
     def having(self, w: Vectors) -> Parties:
         """The same parties with other parameters."""
@@ -191,9 +178,9 @@ class VerticalFederation:
         return Optimisers([self.local])
 
     def having(self, *, meter: Meter | None = None, **changes: object) -> VerticalFederation:
-        """The same federation with other fields; with other counters, its exchanges are counted from the start."""
+        """The same federation with other fields; with other counters, exchanges are numbered on from the last."""
         if meter is not None:
-            changes["boundary"] = Boundary(meter, self.boundary.name)
+            changes["boundary"] = Boundary(meter, self.boundary.name, self.boundary.exchanges)
         return replace(self, **changes)  # type: ignore[arg-type]
 
 
@@ -247,9 +234,16 @@ def forward(parties: Parties, w: Vectors, rows: Tensor, boundary: Boundary, part
 
 @torch.no_grad()
 def predict(parties: Parties, x: Sequence[Tensor], boundary: Boundary | None = None, size: int = 1000) -> Tensor:
-    """Logits (n, C) for aligned features `x`, one tensor (n, ...) per passive party, without gradients."""
+    """Logits (n, C) for aligned features `x`, one tensor (n, ...) per passive party, without gradients.
+
+    boundary: whose meter counts it, and whose next exchanges parties' noise is drawn for; by default a new one without
+    a name. Among parties with noise it is to be given: two calls without one have the same noise, and warn of it.
+    """
     if len(x) != len(parties.passive):
         raise InvalidRequest(f"x must have one tensor per passive party, {len(parties.passive)}, got {len(x)}")
+    check_same_samples(x)
+    if boundary is None:
+        warn_of_shared_draws(parties.noise, frames=2)  # torch's no_grad is one
     border = boundary or Boundary()
     logits = []
     for parts in zip(*(x_k.split(size) for x_k in x), strict=True):
@@ -261,7 +255,9 @@ def predict(parties: Parties, x: Sequence[Tensor], boundary: Boundary | None = N
 
 def outputs(parties: Parties, rows: Tensor, boundary: Boundary | None = None) -> Tensor:
     """`predict` for samples the parties hold."""
-    return predict(parties, [party.x[rows] for party in parties.passive], boundary)
+    if boundary is None:
+        warn_of_shared_draws(parties.noise)
+    return predict(parties, [party.x[rows] for party in parties.passive], boundary or Boundary())
 
 
 @dataclass
@@ -301,7 +297,7 @@ def train(
     f: VerticalFederation,
     rows: Tensor,
     optimisers: Optimisers,
-    epochs: int,
+    epochs: float,
     *,
     first_epoch: int = 1,
     after_epoch: Callable[[int, Vectors], None] | None = None,
@@ -310,12 +306,12 @@ def train(
 
     Each step is one exchange: embeddings up, gradients down, everybody steps with an optimiser of their own, usually
     those of `f.optimisers()`. Random: batches, from the streams of (f.seed, epoch).
-    Raises NumericalFailure if parameters become NaN or infinite.
+    rows: numbers (m,), or a mask (n,) over all samples. epochs: a whole number, be it a float as in `ClientOpt`.
+    Raises NumericalFailure if parameters become NaN or infinite, InvalidRequest and ValueError for rows and epochs.
     """
-    if not len(rows):
-        raise InvalidRequest("rows names no samples: there is nothing to train on")
+    rows, end = sample_rows(rows, len(f.parties.active.y)), first_epoch + whole_epochs(epochs)
     w = [w_k.clone() for w_k in f.parties.w]
-    for epoch in range(first_epoch, first_epoch + epochs):
+    for epoch in range(first_epoch, end):
         states = optimisers.at(epoch, len(f.parties))
         for b in epoch_batches(rows, optimisers.opts[0].batch_size, seed=f.seed, epoch=epoch):
             exchange = forward(f.parties, w, b, f.boundary)
@@ -362,9 +358,9 @@ def clipped(g: Tensor, clip: float) -> Tensor:
 # --- dealing out a data set ------------------------------------------------------------------------------------------
 
 
-def split_features(x: Tensor, blocks: Sequence[Tensor]) -> list[Tensor]:
+def split_features(x: Tensor, blocks: Sequence[Tensor | Sequence[int]]) -> list[Tensor]:
     """Each party's features: column blocks of a table (n, p), vertical stripes of images (n, C, H, W)."""
-    return [x.index_select(-1, block.to(x.device)).contiguous() for block in blocks]
+    return [x.index_select(-1, torch.as_tensor(block).to(x.device)).contiguous() for block in blocks]
 
 
 def deal(
@@ -372,17 +368,23 @@ def deal(
     *,
     bottom: str,
     seed: int,
-    parties: int = 2,
-    blocks: Sequence[Tensor] | None = None,
+    parties: int | None = None,
+    blocks: Sequence[Tensor | Sequence[int]] | None = None,
     device: torch.device | str = "cpu",
 ) -> tuple[Parties, list[Tensor]]:
     """A data set's features dealt out to passive parties, with fresh nets: the parties, and their test features.
 
-    blocks: who gets which columns; by default `partition.vertical`, so two parties get the halves of an image.
+    parties: how many, two by default. blocks: who gets which columns, none of which two parties have; by default
+    `partition.vertical`, so two parties get the halves of an image.
+    Nets standardise by the data set's mean and deviation, over all training samples unless the constants are published
+    ones (CIFAR): Retrain of such parties has not seen the forgotten samples, but for their share in these numbers.
     Random: parameters, from the streams of (seed, "init", party).
+    Raises UnsupportedTask for other tasks than classification, UnsupportedModel for parts too small for the net.
     """
+    if dataset.task != "classification":
+        raise UnsupportedTask(f"dataset must have one label per sample, got {dataset.name!r}, task {dataset.task!r}")
     shape = tuple(dataset.x_train.shape[1:])
-    cut = list(blocks) if blocks is not None else vertical(shape, parties)
+    cut = feature_blocks(shape, parties, blocks)
     images = dataset.x_train.dim() == 4
     passive, width = [], 0
     for k, (x_k, block) in enumerate(zip(split_features(dataset.x_train, cut), cut, strict=True)):

@@ -49,17 +49,27 @@ BOTTOMS: dict[str, Callable[[tuple[int, ...]], nn.Module]] = {
     "resnet50": lambda shape: residual("residual_bottoms", "resnet50_bottom")(shape[0]),
 }
 
+# (height, width) of the images that are just large enough to be pooled as often as the net does; others take any
+SMALLEST = {"cnn": (4, 1), "pooled_cnn": (8, 2), "densenet121": (8, 8)}
+
 
 def build_bottom(name: str, example: Tensor, mean: Tensor, std: Tensor) -> FlatModel:
     """The bottom net `name` for a party whose raw features look like `example` (1, ...), normalisation built in.
 
     mean, std: of the channels (images, in units of 0 to 1: public constants or of whole images) or of the party's own
-    columns (tables).
+    columns (tables). Raises UnsupportedModel for what the net cannot take.
     """
     check_choice("bottom", name, BOTTOMS)
     images = example.dim() == 4
     if not images and name != "mlp":
         raise UnsupportedModel(f"bottom {name!r} needs images; for tables use 'mlp'")
+    height, width = SMALLEST.get(name, (1, 1))
+    if images and (example.shape[2] < height or example.shape[3] < width):
+        given = f"{example.shape[2]} x {example.shape[3]}"
+        raise UnsupportedModel(
+            f"bottom {name!r} needs at least {height} x {width} pixels of an image at each party, got {given}: take "
+            "fewer parties or another bottom"
+        )
     net = BOTTOMS[name](tuple(example.shape[1:]))
     return FlatModel(nn.Sequential(Standardize(mean, std, 255.0 if images else 1.0), net))
 

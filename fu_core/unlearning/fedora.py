@@ -28,6 +28,7 @@ from torch.nn import functional as F
 
 from fu_core.errors import InvalidRequest, check_choice, check_count, check_not_negative, check_positive, check_share
 from fu_core.federation.vertical import (
+    Boundary,
     Exchange,
     Parties,
     Vectors,
@@ -88,7 +89,7 @@ PART_OF_A_PASS = 5  # `least_substeps` are no more than a fifth of the batches o
 
 
 class Plan(NamedTuple):
-    """What is passed: u samples of D_u per iteration, J batches of D_r, T iterations, and all samples together."""
+    """What is passed: u samples of D_u per score, J batches of D_r, T iterations, and all samples together."""
 
     forget: int
     substeps: int
@@ -119,7 +120,7 @@ class FedORA:
     least_substeps: int = 0  # J, where rho gives fewer: some 70 of the paper's samples, 3 of 2,000. See `planned`
     batch_size: int = 32  # B
     forget_sample: int = 64  # samples of D_u that an iteration looks at, drawn anew; 0: all of them, as printed
-    part: int = 512  # of D_u, samples whose activations a party holds at a time: memory, not numbers
+    part: int = 512  # of D_u, samples whose activations a party, or client, holds at a time: memory, not numbers
     adaptive: bool = True  # (29) to (33)
     steps: str = "guarded"  # one number down per party; or "printed": by one's own changes alone. See `adjustment`
     shrink_above: float = 1.2  # kappa_hi
@@ -173,6 +174,7 @@ class FedORA:
         J is ceil(rho |D_r| / B) (34), or `least_substeps` if that is more, but then no more than a fifth of a pass. On
         2,000 images and with at most 2.5 passes, rho's 3 substeps and 6 end alike, 12 worse: fewer iterations are left
         for the price to find its level. So rho decides.
+        `refresh` asks for the score, and so for its samples, in each of the J substeps.
         With `passes`, T is lowered until all samples that pass, those for L_r(theta^0) and the last score included, are
         at most passes |D_r|, or until it is 1. Retraining for E epochs passes E |D_r|: by default E / 2.5 times as many
         or more, which is twice at E = 5; whoever wants four times sets passes to E / 4.
@@ -182,11 +184,12 @@ class FedORA:
         if J:
             J = max(J, min(self.least_substeps, math.ceil(retain / self.batch_size / PART_OF_A_PASS)))
         batches = min(J * self.batch_size, max(J, 1) * retain)
+        each = u * (max(J, 1) if self.refresh and self.unlearn else 1) + batches
         beside = u + (batches if self.needs_reference else 0) + (forget if self.verify else 0)
         T = self.iterations
         if self.passes and retain:
-            T = min(T, max(1, math.floor((self.passes * retain - beside) / (u + batches))))
-        return Plan(u, J, T, beside + T * (u + batches))
+            T = min(T, max(1, math.floor((self.passes * retain - beside) / each)))
+        return Plan(u, J, T, beside + T * each)
 
     def epsilon(self, classes: int) -> float:
         """The threshold on the score. Raises InfeasibleConstraint if no prediction reaches it."""
@@ -216,7 +219,7 @@ def threshold_of_unseen(parties: Parties, config: Calibrated) -> float:
     """
     if not len(config.unseen) or not len(config.unseen[0]):
         raise InvalidRequest("unseen must hold samples never trained on, of the classes to be forgotten, got none")
-    share = entropy_share(predict(parties, config.unseen))
+    share = entropy_share(predict(parties, config.unseen, Boundary()))  # leaves no party: noise may come again
     return threshold_of_entropy(share, weight=config.weight, score=config.score)
 
 

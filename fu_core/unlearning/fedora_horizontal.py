@@ -17,7 +17,8 @@ more than there is to forget (errata F1), and the whole model pays. A class that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -65,23 +66,67 @@ class Holders:
         return found
 
 
-class Asked:
-    """A loss of the model `w` (d,) on samples of several clients, and its gradient if asked, once."""
+class AtOnce:
+    """A client's loss at `w` (d,), mean over its samples, with the graph that made it."""
 
-    def __init__(self, f: Federation, w: Tensor, loss: Loss, samples: Mapping[int, Client]) -> None:
+    def __init__(self, w: Tensor, loss: Loss, x: Tensor, y: Tensor) -> None:
+        self._w, self._loss = w, loss(w, x, y)
+        self.value = float(self._loss.detach())
+
+    def gradient(self) -> Tensor:
+        """grad L_k(w), (d,)."""
+        return torch.autograd.grad(self._loss, self._w)[0]
+
+
+class InParts:
+    """The same without a graph: part by part, and once more part by part where the gradient is asked for."""
+
+    def __init__(self, w: Tensor, loss: Loss, x: Tensor, y: Tensor, part: int) -> None:
+        self._w, self._loss, self._x, self._y, self._part = w, loss, x, y, part
+        with torch.no_grad():
+            self.value = sum(share * float(of_part) for share, of_part in self._parts())
+
+    def gradient(self) -> Tensor:
+        """grad L_k(w), (d,), a sum over parts."""
+        g = torch.zeros_like(self._w)
+        for share, of_part in self._parts():
+            g += share * torch.autograd.grad(of_part, self._w)[0]
+        return g
+
+    def _parts(self) -> Iterator[tuple[float, Tensor]]:
+        """Each part's share of the samples, and its loss."""
+        for x, y in zip(self._x.split(self._part), self._y.split(self._part), strict=True):
+            yield len(y) / len(self._y), self._loss(self._w, x, y)
+
+
+class Asked:
+    """A loss of the model `w` (d,) on samples of several clients, and its gradient if asked, once.
+
+    part: of more samples than these no client keeps what its net computes on the way. What is sent and counted is the
+    same, the numbers but for the order of sums, and memory is a part's. None: all at once.
+    """
+
+    def __init__(
+        self, f: Federation, w: Tensor, loss: Loss, samples: Mapping[int, Client], part: int | None = None
+    ) -> None:
         self._meter, self._w = f.meter, w.detach().requires_grad_()
         n = torch.tensor([len(y) for _, y in samples.values()], dtype=torch.float64)
         self._shares = n / n.sum()  # m_k / m
-        self._losses = [loss(self._w, f.model.arrange(x), y) for x, y in samples.values()]
-        told = zip(self._shares.tolist(), self._losses, strict=True)
-        self.value = sum(share * float(own.detach()) for share, own in told)
+
+        def arranged(w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+            return loss(w, f.model.arrange(x), y)
+
+        asked = AtOnce if part is None or int(n.sum()) <= part else partial(InParts, part=part)
+        self._answers = [asked(self._w, arranged, x, y) for x, y in samples.values()]
+        told = zip(self._shares.tolist(), self._answers, strict=True)
+        self.value = sum(share * own.value for share, own in told)
         f.meter.rounds += 1
         f.meter.send(w, down=len(samples))
         f.meter.train(int(n.sum()))
 
     def gradients(self, scale: float = 1.0) -> Vectors:
         """One vector: `scale` sum_k m_k / m grad L_k (d,), summed in client order. Each client sends one."""
-        own = torch.stack([torch.autograd.grad(loss, self._w)[0] for loss in self._losses])
+        own = torch.stack([answer.gradient() for answer in self._answers])
         self._meter.send(self._w, up=len(own))
         return [aggregate(own, scale * self._shares)]
 
@@ -97,9 +142,9 @@ def fedora_horizontal(
     """The model (d,) after unlearning; `w` (d,), which is w_o, is left untouched.
 
     `on_iteration`, `notes`, what is random and what raises: as `fedora.unlearned` has them. L_r is the clients' loss
-    with its l2 term, on samples as they are, not augmented; `config.part` has no meaning here. The meter counts the
-    model on its way to each client that is asked and its gradient on the way back, and every exchange as a round. The
-    server's optimiser takes no part. Raises `UnsupportedTask` for other tasks than classification.
+    with its l2 term, on samples as they are, not augmented. The meter counts the model on its way to each client that
+    is asked and its gradient on the way back, and every exchange as a round. The server's optimiser takes no part.
+    Raises `UnsupportedTask` for other tasks than classification.
     """
     if f.model.task != "classification":
         raise UnsupportedTask(f"FedORA's score is about probabilities of classes, not about task {f.model.task!r}")
@@ -111,7 +156,7 @@ def fedora_horizontal(
 
     f.meter.keep("global model and the cached gradient", w, w)
     objective = Objective(
-        lambda theta, rows: Asked(f, theta[0], uncertainty, forget.of(rows)),
+        lambda theta, rows: Asked(f, theta[0], uncertainty, forget.of(rows), config.part),
         lambda theta, rows: Asked(f, theta[0], f.model.loss, retain.of(rows)),
         forget.rows,
         retain.rows,

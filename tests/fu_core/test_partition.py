@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -255,6 +256,37 @@ def test_more_clients_than_samples_is_refused():
         iid(10, 0, seed=0)
 
 
+def test_numbers_and_arrays_may_be_numpys():
+    labels = torch.arange(60) % 5
+    numpy, how = labels.numpy(), {"alpha": 0.5, "seed": 0}
+    assert as_lists(iid(np.int64(10), np.int64(3), seed=0)) == as_lists(iid(10, 3, seed=0))
+    expected = as_lists(dirichlet(labels, 4, **how))
+    for form in (numpy, labels.tolist()):
+        assert as_lists(dirichlet(form, np.int64(4), alpha=np.float64(0.5), seed=0)) == expected
+    sized = as_lists(dirichlet(labels, 2, sizes=[20, 30], **how))
+    assert as_lists(dirichlet(numpy, 2, sizes=np.array([20, 30]), **how)) == sized
+    assert as_lists(vertical(np.int64(8), np.int64(3))) == as_lists(vertical(8, 3))
+    assert as_lists(vertical(np.array([3, 4, 6]), 2)) == as_lists(vertical((3, 4, 6), 2))
+    assert as_lists(natural(numpy)) == as_lists(natural(labels))
+    parts = iid(60, 3, seed=0)
+    assert torch.equal(label_counts(parts, numpy, np.int64(5)), label_counts(parts, labels, 5))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: iid(10.0, 2, seed=0), "n must be a whole number >= 0, got 10.0"),
+        (lambda: iid(-1, 2, seed=0), "n must be a whole number >= 0, got -1"),
+        (lambda: dirichlet("cat", 2, alpha=1.0, seed=0), "labels must be numbers, as an array or tensor, got 'cat'"),
+        (lambda: dirichlet(None, 2, alpha=1.0, seed=0), "labels must be numbers, as an array or tensor, got None"),
+        (lambda: natural(["a", "b"]), r"site must be numbers, as an array or tensor, got \['a', 'b'\]"),
+    ],
+)
+def test_what_is_no_number_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
 def test_natural_gives_each_hospital_its_own_images():
     assert as_lists(natural(torch.tensor([5, 2, 5, 9, 2]))) == [[1, 4], [0, 2], [3]]
     with pytest.raises(ValueError, match="site must have shape"):
@@ -295,6 +327,12 @@ def test_label_counts_by_hand():
     assert counts.tolist() == [[2, 0, 0], [0, 2, 1], [0, 0, 0]]
     with pytest.raises(ValueError, match="classes must exceed every label, got 2"):
         label_counts(indices([0]), torch.tensor([2]), 2)
+    with pytest.raises(ValueError, match="labels must be 0 to 2, got -1"):
+        label_counts(indices([0]), torch.tensor([-1, 0, 2]), 3)
+    for labels in (torch.zeros(2, 2).long(), torch.zeros(2)):
+        with pytest.raises(ValueError, match=r"labels must be whole numbers \(n,\), got torch"):
+            label_counts(indices([0]), labels, 3)
+    assert label_counts([], torch.tensor([0, 1]), 3).shape == (0, 3)
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,25 @@ def test_a_share_is_rounded_but_never_none_or_all_and_drawn_from_the_clients_own
         assert len(rows[i]) == count
 
 
+@pytest.mark.parametrize("text", ["sample-0.5", "sequence-1-2-0.9"])
+def test_where_everybody_forgets_a_client_without_samples_forgets_none(text):
+    """As `dirichlet(min_size=0)` deals them; the others forget what they would forget without it."""
+    rows = Request.parse(text).rows(unlabelled(0, 10, 0, 8))
+    assert list(rows) == [1, 3]
+    alone = Request.parse(text).rows({1: unlabelled(10)[0], 3: unlabelled(8)[0]})
+    assert as_lists(rows) == as_lists(alone)
+    deletion = Request.parse(text).resolve(clients_of([], [0] * 10, [], [1] * 8))
+    assert (deletion.targets, list(deletion.kept)) == ([1, 3], [1, 3])
+
+
+def test_draws_depend_on_what_the_modules_first_page_says():
+    """`classes`: on the class and how many a client holds of it; `samples`: on how many each client holds."""
+    half = Request.parse("classes-1-50").rows({0: torch.ones(8).long(), 1: torch.ones(8).long()})
+    assert half[0].tolist() == half[1].tolist()
+    few, more = (Request.parse("samples-4").rows(unlabelled(10, n)) for n in (10, 11))
+    assert as_lists(few) != as_lists(more)
+
+
 def test_what_a_client_forgets_does_not_depend_on_the_others():
     alone = Request.parse("sample-2-0.5").rows(unlabelled(30, 40, 50))
     with_others = Request.parse("sample-2-0-0.5").rows(unlabelled(30, 40, 50))
@@ -276,6 +295,7 @@ def test_how_many_classes_there_are_can_be_said():
         ("none", [[0], [1]], "names nobody"),
         ("sample-0.5", [[0, 0], [1]], "client 1 holds 1 samples, too few to forget some and retain some"),
         ("sample-1-0.5", [[0, 0], []], "client 1 holds 0 samples, too few"),
+        ("sample-0.5", [[], []], "names nobody"),
         ("sequence-1-2-0.5", [[0, 0], [1]], "client 1 holds 1 samples, too few"),
         ("samples-0", [[0, 0], [1]], "must leave some of 3 samples and take one, got 'samples-0'"),
         ("samples-3", [[0, 0], [1]], "must leave some of 3 samples"),

@@ -29,6 +29,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 
 import torch
 from torch import Tensor, nn
@@ -81,6 +82,10 @@ class CVFU:
         if self.batch_size is not None:
             check_count("batch_size", self.batch_size)
         check_positive("lr", self.lr)
+        if self.online is not None and not (
+            isinstance(self.online, Collection) and all(isinstance(k, Integral) for k in self.online)
+        ):
+            raise ValueError(f"online must be positions of passive parties, (0,) say, or None, got {self.online!r}")
 
 
 def cvfu(f: VerticalFederation, deletion: Deletion, config: CVFU) -> Parties:

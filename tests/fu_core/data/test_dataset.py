@@ -8,6 +8,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from fu_core.data import NAMES, Dataset, channel_statistics, load
+from fu_core.data import dataset as dataset_module
 from fu_core.errors import DataUnavailable
 
 
@@ -154,6 +155,53 @@ def test_statistics_are_exact_where_float32_sums_are_not():
     data = Dataset("made up", x, torch.zeros(10_000, dtype=torch.int64), x, torch.ones(10_000).long(), "made by a test")
     mean, std = channel_statistics(data)
     assert (mean.item(), std.item()) == (1e6, 1.0)
+
+
+class Counted:
+    """Counts the numbers of each part that is turned into float64."""
+
+    def __init__(self, monkeypatch):
+        self.rows, split = [], torch.Tensor.split
+
+        def counting(x, size):
+            parts = split(x, size)
+            self.rows.append([len(part) for part in parts])
+            return parts
+
+        monkeypatch.setattr(torch.Tensor, "split", counting)
+
+
+@pytest.mark.parametrize(
+    ("shape", "rows"), [((1, 28, 28), [4096, 904]), ((3, 32, 32), [4096, 904]), ((64,), [4096, 904])]
+)
+def test_small_samples_are_summed_up_as_they_always_were(monkeypatch, shape, rows):
+    """By 4096 rows each: the last bits, which committed records have, depend on what is summed together."""
+    x = torch.randint(0, 256, (5000, *shape), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    axes, total = [axis for axis in range(x.ndim) if axis != 1], 0.0
+    for part in (x[:4096], x[4096:]):
+        total = total + (part.double() / 255).sum(axes)
+    centre, squares = total / (x.numel() / x.shape[1]), 0.0
+    for part in (x[:4096], x[4096:]):
+        squares = squares + ((part.double() / 255 - centre.view(-1, *[1] * (x.ndim - 2))) ** 2).sum(axes)
+    seen = Counted(monkeypatch)
+    mean, std = channel_statistics(Dataset("made up", x, x[:, 0], x, x[:, 0], "made by a test"))
+    assert seen.rows == [rows, rows]
+    assert torch.equal(mean, centre.float())
+    assert torch.equal(std, (squares / (x.numel() / x.shape[1])).sqrt().float())
+
+
+def test_large_images_are_summed_up_by_few_at_a_time(monkeypatch):
+    """In float64, 4096 of 384 x 384 were 5 GB and several times: at most 2^22 numbers, one image at least."""
+    x = torch.randint(0, 256, (60, 1, 384, 384), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    seen = Counted(monkeypatch)
+    mean, std = channel_statistics(Dataset("made up", x, x[:, 0], x, x[:, 0], "made by a test"))
+    assert seen.rows == [[28, 28, 4]] * 2
+    assert mean.item() == pytest.approx(x.double().mean().item() / 255, rel=1e-6)
+    assert std.item() == pytest.approx(x.double().std(correction=0).item() / 255, rel=1e-6)
+    monkeypatch.setattr(dataset_module, "NUMBERS", 1000)
+    again = channel_statistics(Dataset("made up", x, x[:, 0], x, x[:, 0], "made by a test"))
+    assert seen.rows[2:] == [[1] * 60] * 2
+    torch.testing.assert_close(torch.cat(again), torch.cat([mean, std]), rtol=1e-6, atol=0)
 
 
 def test_cifar_uses_the_published_constants():

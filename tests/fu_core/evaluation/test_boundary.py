@@ -1,5 +1,7 @@
 """Attacks at the border on what is known to leak all, and on what is known to leak nothing."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -33,7 +35,7 @@ def labels(n):
 def linear(n=80, noise=None):
     """Two parties with five features each and linear nets, float64."""
     w = [net.init(seed=k, dtype=torch.float64) for k, net in enumerate((BOTTOM, BOTTOM, TOP))]
-    passive = tuple(PassiveParty(BOTTOM, w[k], randn(n, 5, key=k), noise) for k in (0, 1))
+    passive = tuple(PassiveParty(BOTTOM, w[k], randn(n, 5, key=k), noise and replace(noise, seed=k)) for k in (0, 1))
     return Parties(passive, ActiveParty(TOP, w[2], labels(n), CLASSES))
 
 

@@ -2,8 +2,10 @@
 
 import copy
 import math
+import warnings
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -11,8 +13,8 @@ from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.overrides import TorchFunctionMode
 
-from fu_core.data import Dataset
-from fu_core.errors import InvalidRequest, NumericalFailure
+from fu_core.data import Dataset, load
+from fu_core.errors import InvalidRequest, NumericalFailure, UnsupportedModel, UnsupportedTask
 from fu_core.federation.local import ClientOpt
 from fu_core.federation.meter import Meter
 from fu_core.federation.vertical import (
@@ -38,7 +40,8 @@ from fu_core.request import Deletion, Request
 from fu_core.streams import stream
 from fu_core.unlearning import fedora as fedora_module
 from fu_core.unlearning import fedora_steps
-from fu_core.unlearning.fedora import FedORA, VectorDual, fedora, uncertainty_loss
+from fu_core.unlearning.fedora import Calibrated, FedORA, VectorDual, fedora, threshold_of_unseen, uncertainty_loss
+from fu_core.unlearning.method import Trained, unlearn
 from tests.verticals import CLASSES, WIDTHS, close, federated, forgetting, same, tables, toy
 
 N = 24
@@ -307,6 +310,65 @@ def test_errors_say_what_is_wrong():
         Parties((), parties.active)
     with pytest.raises(InvalidRequest, match="x must have one tensor per passive party, 2, got 1"):
         predict(parties, features(parties)[:1])
+    x, other = features(parties)
+    for size in (5, 1000):
+        with pytest.raises(
+            InvalidRequest, match=r"x must hold the same samples for every passive party, got \[24, 9\]"
+        ):
+            predict(parties, [x, other[:9]], size=size)
+
+
+@pytest.mark.parametrize(
+    "rows", [[4, 0, 9], np.array([4, 0, 9]), torch.tensor([4, 0, 9], dtype=torch.int32)], ids=["list", "numpy", "int32"]
+)
+def test_rows_may_come_from_elsewhere(rows):
+    f = federated(tables())
+    expected = train(f, torch.tensor([4, 0, 9]), Optimisers([PLAIN]), 2)
+    assert same(train(f, rows, Optimisers([PLAIN]), 2), expected)
+
+
+@pytest.mark.parametrize("batch_size", [4, 100])
+def test_a_mask_stands_for_the_rows_it_marks(batch_size):
+    """As an index it would choose a batch by its own order, of whatever samples, without a word."""
+    f, opt = federated(tables()), ClientOpt(lr=0.1, batch_size=batch_size)
+    mask = (ROWS >= 5) & (ROWS < 16)
+    assert same(train(f, mask, Optimisers([opt]), 2), train(f, ROWS[5:16], Optimisers([opt]), 2))
+
+
+@pytest.mark.parametrize(
+    ("rows", "given"),
+    [
+        (torch.tensor([0, 24]), "24"),
+        (torch.tensor([3, -1]), "-1"),
+        (torch.tensor([0.0, 1.0]), r"torch.float32 \(2,\)"),
+        (ROWS.view(4, 6), r"torch.int64 \(4, 6\)"),
+        (torch.tensor(3), r"torch.int64 \(\)"),
+        (torch.ones(23, dtype=torch.bool), r"a mask \(23,\)"),
+        (torch.ones(24, dtype=torch.uint8), r"torch.uint8 \(24,\)"),
+        ("all", "'all'"),
+        (None, "None"),
+    ],
+)
+def test_rows_that_are_none_are_refused(rows, given):
+    allowed = r"rows must be row numbers 0 to 23, 1-D and of integers, or a mask \(24,\)"
+    with pytest.raises(InvalidRequest, match=f"{allowed}, got {given}$"):
+        train(federated(tables()), rows, Optimisers([PLAIN]), 1)
+
+
+def test_no_rows_are_refused_in_every_form():
+    for rows in ([], ROWS[:0], torch.zeros(N, dtype=torch.bool)):
+        with pytest.raises(InvalidRequest, match="rows names no samples: there is nothing to train on"):
+            train(federated(tables()), rows, Optimisers([PLAIN]), 1)
+
+
+def test_epochs_are_a_whole_number():
+    f = federated(tables(), local=replace(PLAIN, epochs=2.0))
+    assert same(train(f, ROWS, f.optimisers(), f.local.epochs), train(f, ROWS, f.optimisers(), 2))
+    assert same(train(f, ROWS, f.optimisers(), np.int64(2)), train(f, ROWS, f.optimisers(), 2))
+    assert same(train(f, ROWS, f.optimisers(), 0), f.parties)
+    for epochs in (0.5, -1, float("inf"), float("nan"), "2", True, None):
+        with pytest.raises(ValueError, match=f"epochs must be a whole number >= 0, got {epochs!r}"):
+            train(f, ROWS, f.optimisers(), epochs)
 
 
 @pytest.mark.parametrize(("culprit", "name"), [(0, "passive party 0"), (1, "passive party 1"), (2, "the active party")])
@@ -489,9 +551,9 @@ def test_with_normalisation_and_noise_it_is_the_same():
     """`deal`'s nets, whose constants are their party's, with a layer on top for widths that tell parties apart."""
     parties, _ = deal(table(), bottom="mlp", seed=0)
     parts = []
-    for party, width in zip(parties.passive, WIDTHS, strict=True):
+    for k, (party, width) in enumerate(zip(parties.passive, WIDTHS, strict=True)):
         model = FlatModel(nn.Sequential(party.model.module, nn.Linear(32, width)))
-        parts.append(replace(party, model=model, w=model.init(0), noise=EmbeddingNoise(0.1, clip=1.0)))
+        parts.append(replace(party, model=model, w=model.init(0), noise=EmbeddingNoise(0.1, 1.0, seed=k)))
     top = FlatModel(nn.Linear(sum(WIDTHS), 4))
     parties = marked(Parties(tuple(parts), replace(parties.active, model=top, w=top.init(0))))
     border = Border()
@@ -663,6 +725,76 @@ def noisy(parties, std=0.3, clip=0.2):
     return Parties((replace(first, noise=EmbeddingNoise(std, clip)), second), parties.active)
 
 
+def sent_by(f, monkeypatch, run):
+    """What the passive parties send in `run`, less what they would send without noise: one tensor per embedding."""
+    sent = []
+
+    def noise(self, h, exchange):
+        noisy = original(self, h, exchange)
+        sent.append((noisy - h).detach())
+        return noisy
+
+    original = EmbeddingNoise.__call__
+    with monkeypatch.context() as patched:
+        patched.setattr(EmbeddingNoise, "__call__", noise)
+        run(f)
+    return sent
+
+
+def test_unlearning_has_none_of_the_noise_that_training_has_had(monkeypatch):
+    """Whoever had both could subtract them."""
+    f = federated(noisy(tables(), clip=0.0), local=PLAIN, boundary=Boundary(name="training"))
+    trained = sent_by(f, monkeypatch, lambda f: train(f, ROWS, f.optimisers(), 2))
+    unlearned = sent_by(f, monkeypatch, lambda f: unlearn("GA", Trained(f), "samples-7", epochs=2))
+    assert (len(trained), len(unlearned)) == (8, 2)
+    for ours in unlearned:
+        same_size = [theirs for theirs in trained if theirs.shape == ours.shape]
+        assert same_size
+        assert not any(torch.allclose(ours, theirs, atol=1e-3) for theirs in same_size)
+
+
+def test_two_parties_may_not_draw_the_same_noise():
+    first, second = tables().passive
+    active = tables().active
+
+    def parties(one, other):
+        return Parties((replace(first, noise=one), replace(second, noise=other)), active)
+
+    with pytest.raises(InvalidRequest, match="noise must have a seed of its own at each passive party, got seed 3 at "
+                                             "parties 0 and 1: they would draw the same noise"):  # fmt: skip
+        parties(EmbeddingNoise(0.1, seed=3), EmbeddingNoise(0.2, 1.0, seed=3))
+    parties(EmbeddingNoise(0.1, seed=3), EmbeddingNoise(0.1, seed=4))
+    parties(EmbeddingNoise(0.0, clip=1.0), EmbeddingNoise(0.0, clip=1.0))  # clipped, and nothing is drawn
+    parties(EmbeddingNoise(0.1), None)
+
+
+def test_predictions_without_a_boundary_warn_of_noise_that_is_had_again():
+    """They keep the draws that they have always had; a boundary that counts on has others."""
+    f = federated(noisy(tables(), clip=0.0), local=PLAIN)
+    x = features(f.parties)
+    for ask in (lambda: predict(f.parties, x), lambda: outputs(f.parties, ROWS)):
+        with pytest.warns(
+            UserWarning, match="boundary is not given: the parties' noise is that of every other"
+        ) as told:
+            assert torch.equal(ask(), predict(f.parties, x, Boundary()))
+        assert [warning.filename for warning in told] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not torch.equal(predict(f.parties, x, f.boundary), predict(f.parties, x, f.boundary))
+        assert not torch.equal(outputs(f.parties, ROWS, f.boundary), outputs(f.parties, ROWS, f.boundary))
+        threshold_of_unseen(f.parties, Calibrated(unseen=x))  # a measure, which leaves no party
+        plain = tables()
+        assert torch.equal(predict(plain, x), outputs(plain, ROWS))
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), "0.1", None])
+@pytest.mark.parametrize("name", ["std", "clip"])
+def test_noise_that_would_be_none_is_refused(name, value):
+    """A negative clip would turn embeddings round, a deviation that is no number would wipe them out."""
+    with pytest.raises(ValueError, match=f"{name} must be a finite number >= 0, got {value!r}"):
+        EmbeddingNoise(**{"std": 0.1, name: value})
+
+
 @pytest.mark.parametrize("clip", [0.0, 0.2])
 def test_in_parts_noise_is_that_of_the_whole_exchange(clip):
     """Drawn once for all rows; gradients go through the clipping, to which a part's own noise makes no difference."""
@@ -748,6 +880,56 @@ def test_a_table_goes_by_blocks_of_columns_each_with_its_own_normalisation():
         torch.testing.assert_close(standardised.std(dim=0, correction=0), torch.ones(len(block)))
 
 
+def test_columns_may_be_named_by_lists():
+    dataset, blocks = table(), [[0, 5, 3], [1, 2]]
+    (ours, x), (theirs, x_too) = (
+        deal(dataset, bottom="mlp", seed=0, blocks=given) for given in (blocks, [torch.tensor(b) for b in blocks])
+    )
+    assert same(ours, theirs)
+    for k in range(2):
+        assert torch.equal(x[k], x_too[k])
+        assert torch.equal(ours.passive[k].x, dataset.x_train[:, blocks[k]])
+    assert all(torch.equal(a, b) for a, b in zip(split_features(dataset.x_test, blocks), x, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"blocks": [[0, 1], [2, 7]]}, r"blocks\[1\] must be columns 0 to 6, got 7"),
+        ({"blocks": [[0, -1], [2]]}, r"blocks\[0\] must be columns 0 to 6, got -1"),
+        ({"blocks": [[0, 1], [2, 1]]}, r"blocks must have no column twice, got 1 in blocks\[0\] and blocks\[1\]"),
+        ({"blocks": [[0, 0], [2]]}, r"blocks must have no column twice, got 0 in blocks\[0\] and blocks\[0\]"),
+        ({"blocks": [[0, 1], []]}, r"blocks\[1\] must be columns 0 to 6, one at least, as whole numbers"),
+        ({"blocks": [[0.0], [1.0]]}, r"blocks\[0\] must be columns .* got torch.float32 of shape \(1,\)"),
+        ({"blocks": [torch.ones(7, dtype=torch.bool)]}, r"blocks\[0\] must be .* got torch.bool of shape \(7,\)"),
+        ({"blocks": ["left", "right"]}, r"blocks\[0\] must be numbers, as an array or tensor, got 'left'"),
+        (
+            {"blocks": [[0, 1], [2, 3]], "parties": 5},
+            "parties must be 2 if given beside so many blocks, one each, got 5",
+        ),
+        ({"blocks": []}, "blocks must name the columns of one party at least, got none"),
+        ({"parties": 8}, "parties must be at most 7"),
+        ({"parties": 0}, "parties must be a whole number >= 1, got 0"),
+    ],
+)
+def test_columns_that_cannot_be_dealt_out_are_named(how, message):
+    with pytest.raises(ValueError, match=message):
+        deal(table(), bottom="mlp", seed=0, **how)
+
+
+def test_as_many_parties_as_blocks_may_be_said():
+    blocks = [[0, 1], [2, 3]]
+    once, again = (deal(table(), bottom="mlp", seed=0, blocks=blocks, **how)[0] for how in ({}, {"parties": 2}))
+    assert same(once, again)
+
+
+def test_masks_and_stripes_too_small_are_refused():
+    with pytest.raises(UnsupportedTask, match="dataset must have one label per sample, got 'phantom', task 'segm"):
+        deal(load("phantom"), bottom="cnn", seed=0)
+    with pytest.raises(UnsupportedModel, match=r"bottom 'densenet121' needs at least 8 x 8 .*, got 8 x 4: take "):
+        deal(load("digits"), bottom="densenet121", seed=0)
+
+
 def test_dealing_is_deterministic_and_a_seed_of_its_own_each():
     once, again, other = (deal(images(), bottom="cnn", seed=seed)[0] for seed in (0, 0, 1))
     assert same(once, again)
@@ -784,12 +966,12 @@ def test_a_request_sees_the_aligned_samples_as_those_of_one_client():
     )
 
 
-def test_another_meter_is_another_border_of_the_same_name():
-    """Noise belongs to the name and number of an exchange: a method's exchanges are counted from the start."""
+def test_another_meter_is_another_border_of_the_same_name_that_counts_on():
+    """Noise belongs to the name and number of an exchange: a method's exchanges come after those there have been."""
     f = VerticalFederation(tables(), ClientOpt(), seed=4, boundary=Boundary(name="fedora", exchanges=7))
     f.meter.train(1)
     counted = f.having(meter=Meter())
-    assert (counted.boundary.name, counted.boundary.exchanges, counted.seed) == ("fedora", 0, 4)
+    assert (counted.boundary.name, counted.boundary.exchanges, counted.seed) == ("fedora", 7, 4)
     assert counted.parties is f.parties
     assert (counted.meter.images, f.meter.images, f.boundary.exchanges) == (0, 1, 7)
     assert counted.meter is counted.boundary.meter

@@ -6,7 +6,7 @@ from torch import nn
 from torch.func import functional_call
 
 from fu_core.errors import UnsupportedModel
-from fu_core.models.bottoms import BOTTOMS, build_bottom, build_top
+from fu_core.models.bottoms import BOTTOMS, SMALLEST, build_bottom, build_top
 from fu_core.models.flat import FlatModel, Standardize
 
 HALVES = [(3, 32, 16), (1, 28, 14), (1, 8, 4)]  # of CIFAR-10, MNIST and digits
@@ -201,6 +201,20 @@ def test_unknown_names_and_tables_for_convolutions_are_refused():
     for name in ("cnn", *BIG):
         with pytest.raises(UnsupportedModel, match=f"bottom '{name}' needs images; for tables use 'mlp'"):
             bottom(name, (30,))
+
+
+@pytest.mark.parametrize("name", BOTTOMS)
+def test_the_smallest_part_of_an_image_is_embedded_and_a_smaller_one_refused(name):
+    height, width = SMALLEST.get(name, (1, 1))
+    model = bottom(name, (3, height, width))
+    assert model.logits(model.init(0), pixels((3, height, width))).isfinite().all()
+    for smaller in ((height - 1, width + 8), (height + 8, width - 1)):
+        if min(smaller):
+            message = (
+                f"bottom '{name}' needs at least {height} x {width} .* got {smaller[0]} x {smaller[1]}: take fewer"
+            )
+            with pytest.raises(UnsupportedModel, match=message):
+                bottom(name, (3, *smaller))
 
 
 def test_the_top_is_one_linear_layer_on_everybodys_embeddings():

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -279,6 +280,10 @@ def test_what_cannot_be_served_is_refused():
     for online in ((), (3,), (-1, 0), (0, 0)):
         with pytest.raises(InvalidRequest, match=r"online must name at least one of the passive parties 0\.\.2"):
             served(parties, online=online)
+    for online in (0, "0", (0.5,), ("first",), torch.tensor([0])):
+        with pytest.raises(ValueError, match=r"online must be positions of passive parties, \(0,\) say, or None, got "):
+            CVFU(online=online)
+    assert same(served(parties, online=np.array([0, 2])), served(parties, online=(0, 2)))
     for name in ("epochs", "batch_size", "patience"):
         with pytest.raises(ValueError, match=f"{name} must be a whole number >= 1, got 0"):
             CVFU(**{name: 0})

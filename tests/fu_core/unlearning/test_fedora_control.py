@@ -265,7 +265,13 @@ def test_substeps_are_what_the_ratio_gives_but_not_too_few():
     assert FedORA(least_substeps=6, ratio=1.0).planned(200, 1800).substeps == 57
 
 
-@pytest.mark.parametrize("change", [{}, {"verify": True}, {"patience": False}, {"forget_sample": 0}, {"ratio": 1.0}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {}, {"verify": True}, {"patience": False}, {"forget_sample": 0}, {"ratio": 1.0}, {"refresh": True},
+        {"refresh": True, "ratio": 0.0}, {"refresh": True, "ratio": 0.3, "forget_sample": 0},
+    ],
+)  # fmt: skip
 def test_what_passes_is_what_was_planned(change):
     """Where it does not stop earlier; batches that end a pass may be smaller."""
     f = federated(tables(n=300))
@@ -273,6 +279,15 @@ def test_what_passes_is_what_was_planned(change):
     fedora(f, forgetting(f, torch.arange(30)), s)
     plan = s.planned(30, 270)
     assert f.meter.images <= plan.samples <= f.meter.images + 16 * plan.iterations
+
+
+def test_a_score_that_is_asked_for_in_every_substep_counts_as_often():
+    """Three substeps, 2.5 passes over 391: two iterations, where counting the score once made five of 1,575 samples."""
+    plain, anew = (FedORA(ratio=0.2, iterations=40, refresh=refresh).planned(64, 391) for refresh in (False, True))
+    assert plain == (64, 3, 5, 64 + 96 + 5 * (64 + 96))
+    assert anew == (64, 3, 2, 64 + 96 + 2 * (3 * 64 + 96))
+    assert anew.samples <= 2.5 * 391
+    assert FedORA(ratio=0.2, iterations=40, refresh=True, unlearn=False).planned(64, 391) == plain
 
 
 def test_without_a_limit_all_iterations_take_place():

@@ -109,6 +109,48 @@ def test_an_answer_is_the_mean_over_all_samples_and_is_counted():
     assert (f.meter.rounds, f.meter.images, f.meter.bytes_up) == (1, 14, 2 * model_bytes)
 
 
+@pytest.mark.parametrize("part", [1, 4, 8, 13, 14])
+def test_an_answer_in_parts_is_the_answer(part):
+    """To rounding, and counted alike; as many samples as a part are looked at as they always were."""
+    answers = []
+    for size in (None, part):
+        f = Federation(FlatModel(nn.Linear(3, 2, bias=False), l2=0.5), dealt())
+        asked = Asked(f, start(), f.model.loss, {0: f.clients[0], 2: f.clients[2]}, size)
+        answers.append((asked.value, *asked.gradients(-3.0), f.meter))
+    (value, g, meter), (value_too, g_too, meter_too) = answers
+    assert value_too == pytest.approx(value, rel=1e-14)
+    torch.testing.assert_close(g_too, g, rtol=1e-12, atol=1e-15)
+    assert meter_too == meter
+    assert (value, g.tolist()) == (value_too, g_too.tolist()) or part < 14
+
+
+def test_in_parts_nobody_holds_more_than_a_part_of_activations():
+    """Graphs are of the batch size that the net is called with; a question for the value alone has none."""
+    seen = []
+    f = Federation(LINEAR, dealt())
+
+    def loss(w, x, y):
+        seen.append((len(x), torch.is_grad_enabled()))
+        return LINEAR.loss(w, x, y)
+
+    asked = Asked(f, start(), loss, {0: f.clients[0], 2: f.clients[2]}, 4)
+    assert seen == [(4, False), (2, False), (4, False), (4, False)]
+    asked.gradients()
+    assert seen[4:] == [(4, True), (2, True), (4, True), (4, True)]
+
+
+def test_the_score_is_asked_for_in_parts():
+    """All of client 1's ten samples by three at a time: the same model, to rounding. The others are whole."""
+    models, seen = [], []
+    for part in (512, 3):
+        net, sizes = FlatModel(nn.Linear(3, 2, bias=False)), []
+        net.module.register_forward_hook(lambda _, given, out, sizes=sizes: sizes.append(len(out)))
+        models.append(run(dealt(), replace(WHOLE, part=part), model=net))
+        seen.append(set(sizes[1:]))  # the first is asked how many classes there are
+    torch.testing.assert_close(models[1], models[0], **EXACT)
+    assert seen == [{10, 6, 8}, {3, 1, 6, 8}]
+
+
 def test_the_retained_loss_has_the_models_l2():
     model = FlatModel(nn.Linear(3, 2, bias=False), l2=0.5)
     config = replace(WHOLE, iterations=1, unlearn=False, mu=0.0)
