@@ -142,10 +142,15 @@ def affected_classes(e: Experiment, unlearnings: Unlearnings, task: Task) -> pd.
     rows = []
     for method in (*CONTROLS, *METHODS):
         found = [unlearnings[cell].metrics for s in e.seeds if (cell := task.cell("main", s, method)) in unlearnings]
-        found = [metrics for metrics in found if "by_class" in metrics]
-        if not found:
+        kept = [metrics for metrics in found if "by_class" in metrics and "diverged" not in metrics]
+        if not kept:
             continue
-        row = {"method": shown(method), "all classes (%)": spread_or_dash(pd.Series([m["test_all"] for m in found]))}
+        lost = f" ({len(found) - len(kept)} of {len(found)} diverged)" if len(kept) < len(found) else ""
+        found = kept
+        row = {
+            "method": shown(method),
+            "all classes (%)": spread_or_dash(pd.Series([m["test_all"] for m in found])) + lost,
+        }
         for label in found[0]["by_class"]:
             row[f"class {label} (%)"] = spread_or_dash(pd.Series([m["by_class"][label] for m in found]))
         rows.append(row)

@@ -83,6 +83,7 @@ def _measured(unlearnings: Unlearnings, cell: Cell, record: Record) -> dict[str,
     if lost:
         found |= dict.fromkeys((*METRICS, "mia_auc", "loss", "images", "up", "down", "kept"), math.nan)
     found |= {"labels": Task(cell.setting, cell.request).labels, "diverged": lost}
+    found["reverse"] = record.metrics.get("chosen", {}).get("score") == "reverse"  # as its trials have chosen
     found["clean_asr"] = math.nan if lost else record.metrics["asr"]
     poisoned = unlearnings.get(twin(cell))
     twin_lost = poisoned is not None and "diverged" in poisoned.metrics

@@ -83,8 +83,8 @@ def train(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
 
     remaining = config["epochs"] - done
     trained = train_parties(f, p.retain, optimisers, remaining, first_epoch=done + 1, after_epoch=after_epoch)
-    test = _percent(predicted_classes(predict(trained, p.test)) == p.y_test)
-    fit = _percent(predicted_classes(outputs(trained, p.retain)) == trained.active.y[p.retain])
+    test = _percent(predicted_classes(predict(trained, p.test, Boundary())) == p.y_test)
+    fit = _percent(predicted_classes(outputs(trained, p.retain, Boundary())) == trained.active.y[p.retain])
     return {"test": test, "train": fit, "bytes": f.meter.bytes}, _named(trained.w)
 
 
@@ -144,13 +144,13 @@ def _gap_and_shortfall(p: VerticalProblem, parties: Parties, retrained: Parties)
 
 def _recognised(parties: Parties, rows: Tensor) -> float:
     """Percent of the training samples `rows` that get their label."""
-    return _percent(predicted_classes(outputs(parties, rows)) == parties.active.y[rows])
+    return _percent(predicted_classes(outputs(parties, rows, Boundary())) == parties.active.y[rows])
 
 
 def _validated(p: VerticalProblem, parties: Parties) -> float:
     """Percent of the samples held out that are right, of classes of which something is left."""
     left = ~torch.isin(p.y_validation, torch.tensor(p.removed, device=p.y_validation.device))
-    right = predicted_classes(predict(parties, p.validation)) == p.y_validation
+    right = predicted_classes(predict(parties, p.validation, Boundary())) == p.y_validation
     return _percent(right[left])
 
 
@@ -252,10 +252,10 @@ def evaluate(
     same classes, mia_fraction: forgotten samples taken for members; asr: triggered test images of other classes taken
     for the backdoor's target. Where the retrained parties are given, `distances` to them, too.
     """
-    logits, y = predict(parties, p.test), p.y_test
+    logits, y = predict(parties, p.test, Boundary()), p.y_test
     right = predicted_classes(logits) == y
     left = ~torch.isin(y, torch.tensor(p.removed, device=y.device))
-    forgotten = outputs(parties, p.forget)
+    forgotten = outputs(parties, p.forget, Boundary())
     y_forget = parties.active.y[p.forget]
     metrics = {
         "test": _percent(right[left]),
@@ -270,7 +270,7 @@ def evaluate(
         metrics |= distances(p, parties, original, retrained)
     others = y != p.target
     x = triggered(p.clean, p.clean.x_test)[others.cpu()]
-    stamped = predict(parties, [x_k.to(device()) for x_k in split_features(x, p.blocks)])
+    stamped = predict(parties, [x_k.to(device()) for x_k in split_features(x, p.blocks)], Boundary())
     metrics["asr"] = _percent(predicted_classes(stamped) == p.target)
     return metrics | _attacked(p, parties, attack, logits, forgotten)
 
@@ -285,8 +285,8 @@ def _fitted(p: VerticalProblem, root: str, key: str) -> Attack:
     original = p.parties.having(_vectors(RecordStore(Path(root)).tensors(key)))
     known = _known(p)
     members = p.retain[torch.randperm(len(p.retain), generator=stream(0, "members")).to(device())[: int(known.sum())]]
-    inside = outputs(original, members), original.active.y[members]
-    return fit_attack([inside], [(predict(original, p.test)[known], p.y_test[known])], seed=0)
+    inside = outputs(original, members, Boundary()), original.active.y[members]
+    return fit_attack([inside], [(predict(original, p.test, Boundary())[known], p.y_test[known])], seed=0)
 
 
 def _known(p: VerticalProblem) -> Tensor:
@@ -315,7 +315,7 @@ def distances(p: VerticalProblem, parties: Parties, original: Parties, retrained
     gap: of all parameters, as a share of doing nothing's; kl: mean KL(retrained || ours) of the predictions, nats;
     agree: percent of samples on whose label both agree. Predictions tell models apart that are alike as parameters.
     """
-    log_q, log_p = (outputs(of, p.forget).double().log_softmax(dim=1) for of in (retrained, parties))
+    log_q, log_p = (outputs(of, p.forget, Boundary()).double().log_softmax(dim=1) for of in (retrained, parties))
     return {
         "gap": relative_gap(parties, original, retrained),
         "kl": float((log_q.exp() * (log_q - log_p)).sum(dim=1).mean()),

@@ -219,6 +219,8 @@ def table_2(e: Experiment, speeds: Speeds) -> pd.DataFrame:
             "FedORA": ("T (|D_u| + ρ |D_r|)", T["FedORA"] * (n_u + ratio * n_r)),
         }
         for method, (text, samples) in formulas.items():
+            if method not in counted:  # it has diverged
+                continue
             sent = counted[method]["up"] + counted[method]["down"]
             rows.append(
                 {
@@ -280,7 +282,8 @@ def table_7(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
         row: dict[str, Any] = {"variant": label, **outcome(cell)}
         row["samples passed / FedORA's"] = round(kept_model(cell).images.mean() / base, 2)
         row["seconds"] = round(seconds[label], 3) if label in seconds else None
-        row["time / FedORA's"] = round(seconds[label] / seconds["FedORA"], 2) if label in seconds else None
+        timed = {label, "FedORA"} <= set(seconds)  # what diverges has no time
+        row["time / FedORA's"] = round(seconds[label] / seconds["FedORA"], 2) if timed else None
         paper_time = f"{times[label] / times['FedORA']:.2f}" if label in times else "–"
         theirs = f"{times[label]:.2f}" if label in times else "–"
         rows.append(

@@ -80,7 +80,7 @@ HOLDS, PART, NOT, OPEN = "holds", "holds in part", "does not hold", "undetermine
 # An unlearning that meets every rule, and doing nothing that meets none.
 FINE = {
     "test": 80.0, "test_retrain": 80.0, "delta_test": 0.0, "forget": 30.0, "delta_forget": 0.0, "mia": 0.5, "asr": 2.0,
-    "images": 500, "retrain_images": 1000, "diverged": False, "poisoned_diverged": False,
+    "images": 500, "retrain_images": 1000, "diverged": False, "reverse": False, "poisoned_diverged": False,
     "poisoned_test": 80.0, "poisoned_test_retrain": 80.0,
 }  # fmt: skip
 BY_METHOD = {
@@ -270,7 +270,7 @@ def test_f3_asks_for_at_most_retrains_accuracy_on_the_removed_data(scalar, vecto
     result = verdict_on("F3", main=runs)
     assert result.verdict == verdict
     assert "(off by 7.0)" in result.ours
-    assert set(result.records) == keys_of(runs, (*REFERENCES, SCALAR, VECTOR))
+    assert set(result.records) == keys_of(runs, (*REFERENCES, AGAIN, SCALAR, VECTOR))
     elsewhere = everywhere(where={SCALAR: {"forget": 30.01}})
     assert verdict_on("F3", main=elsewhere).verdict == PART
     assert "FedORA, scalar dual in 4 of 5 settings" in verdict_on("F3", main=elsewhere).ours
@@ -344,6 +344,38 @@ def test_who_has_no_rival_that_forgot_has_beaten_nobody():
     assert result.verdict == OPEN
     assert "no rival forgot comparably" in result.reason
     assert verdict_on("F1", main=everywhere(lazy | {"GA": {"delta_forget": 0.0, "test": 70.0}})).verdict == HOLDS
+
+
+@pytest.mark.parametrize(("claim", "apart"), [("F1", "3.0"), ("F3", "2.0")])
+def test_a_second_retraining_tells_how_far_two_are_apart_and_meets_no_rule(claim, apart):
+    """Over all seeds it is the first again: that its mean is no higher was told as if it could have been."""
+    ours = verdict_on(claim, main=everywhere({AGAIN: {"delta_test": 3.0}})).ours
+    assert f"two retrainings are {apart} apart" in ours
+    assert "meets" not in ours
+
+
+@pytest.mark.parametrize("claim", ["F1", "F2", "F3", "F11"])
+def test_a_reading_that_trials_turned_into_the_other_divergence_says_where(claim):
+    assert "reverse" not in verdict_on(claim).ours
+    chosen = {VECTOR: {"reverse": (False, True)}}
+    blocks = {
+        "main": everywhere(chosen),
+        "noisy": frame(chosen, tasks=[E.main._replace(noise=E.party_noise)], group="noisy"),
+    }
+    ours = verdict_on(claim, **blocks).ours
+    assert re.search(r"with the reverse divergence for its score: FedORA, element-wise dual on ", ours)
+    assert ours.count("Adult") <= 1
+
+
+def test_f5_counts_samples_over_seeds_as_it_does_accuracies():
+    """A count that one seed has at 100 and another at 999 is no exact number: its interval decides."""
+    assert verdict_on("F5", main=everywhere({SCALAR: {"images": (100, 499)}})).verdict == OPEN
+    assert verdict_on("F5", main=everywhere({SCALAR: {"images": (400, 410)}})).verdict == HOLDS
+
+
+def test_what_diverged_when_it_was_timed_has_no_time():
+    speeds = {task: record({"seconds": {RETRAIN: 1.0}}, task.dataset) for task in timed()}
+    assert "– in time, on 0" in verdict_on("F5", speeds=speeds).ours
 
 
 # --- F5: samples passed ----------------------------------------------------------------------------------------------

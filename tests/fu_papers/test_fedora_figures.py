@@ -601,6 +601,11 @@ def test_table_2_computes_its_formulas_in_samples_and_bytes():
     assert set(table["MB counted"]) == {round(350 * 2 * 256 / 1e6, 3)}
 
 
+def test_what_diverged_when_it_was_timed_has_no_row_in_table_2():
+    seconds = {name: value for name, value in SECONDS.items() if name != "GA"}
+    assert tables.table_2(TINY, timed(DIGITS, seconds, 350)).method.tolist() == ["Retrain", "ICO", "CVFU", "FedORA"]
+
+
 def test_what_was_counted_of_gradient_ascent_and_fedora_is_the_formulas(tiny):
     """A pass sends embeddings up and their gradients down; FedORA is counted where it is served."""
     table = tables.table_2(TINY, tiny.speeds).set_index(["request", "method"]).loc["m=2, n=50 %"]
@@ -844,6 +849,14 @@ def test_affected_classes_have_their_own_test_accuracy(tiny):
     metrics = tiny.unlearnings[cell("ICO")].metrics
     assert table.loc["ICO", "class 2 (%)"] == f"{metrics['by_class']['2']:.1f}"
     assert table.loc["ICO", "all classes (%)"] == f"{metrics['test_all']:.1f}"
+
+
+def test_affected_classes_have_no_mean_of_what_diverged(tiny):
+    lost, fine = (tiny.unlearnings[cell("ICO")] for _ in range(2))
+    lost = replace(lost, metrics={**lost.metrics, "diverged": "why", "test_all": 1.0})
+    there = {**tiny.unlearnings, cell("ICO"): fine, cell("ICO", seed=1): lost}
+    row = further_tables.affected_classes(TINY.changed(seeds=[0, 1]), there, MAIN).set_index("method").loc["ICO"]
+    assert row["all classes (%)"] == f"{fine.metrics['test_all']:.1f} (1 of 2 diverged)"
 
 
 def test_the_five_sentences_are_those_of_the_records(tiny):
