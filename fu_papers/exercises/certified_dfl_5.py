@@ -39,7 +39,7 @@ EXERCISE = Exercise(
         changed the model by `change_a` if client 3 had some record (world A), and by `change_b` if not (world B). You
         see both releases, and know both possible changes, but neither $x$ nor $\nu$. Return a number that is positive
         if you bet on A, and negative if on B. You must be right in all of forty cases; from the second release alone
-        nobody could be right in much more than seven of ten.
+        nobody could be right in much more than 55 of a hundred.
     """,
     stub="""
         def bet(first, second, change_a, change_b):

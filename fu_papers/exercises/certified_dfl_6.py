@@ -11,7 +11,7 @@ ID = "certified_dfl-6"
 
 def trials() -> list[Arguments]:
     """sensitivity, sigma, epsilon."""
-    return [(1.0, 1.0, 1.0), (2.0, 5.0, 0.5), (0.01, 0.02, 3.0)]
+    return [(1.0, 1.0, 1.0), (2.0, 5.0, 0.5), (0.01, 0.004, 3.0)]
 
 
 def phis(sensitivity: float, sigma: float, epsilon: float) -> tuple[float, float]:

@@ -216,9 +216,9 @@ class Exercise:
         return zip(names, arguments, strict=True)
 
     def _changed(self, before: Sequence[Tensor], after: Sequence[Tensor], arguments: Arguments) -> str:
-        moved = [now for was, now in zip(before, after, strict=True) if not torch.equal(was, now)]
-        names = [n for n, value in self._named(arguments) if any(t is moved[0] for t in _tensors((value,)))]
-        return f"`{names[0]}`"
+        moved = [not torch.equal(was, now) for was, now in zip(before, after, strict=True)]
+        names = [name for name, value in self._named(arguments) for _ in _tensors((value,))]  # one per tensor
+        return f"`{names[moved.index(True)]}`"
 
 
 def _tensors(of: Any) -> list[Tensor]:

@@ -56,7 +56,8 @@ EXERCISE = Exercise(
         Mistake(
             "no weight, printed sign",
             lambda theta, g, H_r, w: theta - torch.linalg.solve(H_r, g),
-            "This is Eq. (3) as printed: the wrong sign (erratum H1), and no weight (erratum H6).",
+            "This has Eq. (3)'s sign, which is wrong (erratum H1), and no weight, as Eq. (3) has none (erratum H6). "
+            "Eq. (3) itself takes everybody's curvature, not H_r.",
         ),
         Mistake(
             "weight w",

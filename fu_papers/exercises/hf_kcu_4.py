@@ -45,7 +45,8 @@ EXERCISE = Exercise(
         Mistake(
             "all the way",
             lambda theta, theta_f, w_f: 1.0 * theta_f,
-            "That is where Eq. (3) ends. Algorithm 1 multiplies by the client's weight w_f as well (line 24).",
+            "That is where Eq. (8) ends, with the client's own Hessian and alpha = 1. Algorithm 1 multiplies by the "
+            "client's weight w_f as well (line 24).",
         ),
         Mistake(
             "swapped",

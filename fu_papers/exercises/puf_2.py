@@ -1,27 +1,13 @@
 """PUF-Regular with eta_u = -eta_r is an ordinary round."""
 
-import torch
-
-from fu_core.unlearning.puf import pseudo_gradient
-from fu_papers.exercises.draws import Draws, numbers
 from fu_papers.exercises.exercise import SIGN, Arguments, Exercise, Mistake
 
 ID = "puf-2"
 
 
 def trials() -> list[Arguments]:
-    """w (d,), deltas (N, d), sizes (N,), leaves (N,) bool, eta_r."""
-    draws = Draws(ID)
-    by_hand = (
-        numbers(0, 0), torch.stack([numbers(0, 4), numbers(4, 0)]), numbers(30, 10), torch.tensor([True, False]), 1.0,
-    )  # fmt: skip
-    leaves = torch.tensor([True, True, False, False, False])
-    return [by_hand, (draws.normal(3), draws.normal(5, 3), draws.whole(1, 90, 5).double(), leaves, 0.7)]
-
-
-def regular(w: torch.Tensor, *of: torch.Tensor, eta_r: float, eta_u: float) -> torch.Tensor:
-    """PUF-Regular for any eta_u, also a negative one: w + eta_r Delta+ - eta_u Delta-."""
-    return w + pseudo_gradient(*of, mode="regular", eta_r=eta_r, eta_u=eta_u)
+    """eta_r."""
+    return [(1.0,), (0.7,), (2.0,)]
 
 
 EXERCISE = Exercise(
@@ -32,22 +18,19 @@ EXERCISE = Exercise(
     statement=r"""
         For one value of $\eta_u$, PUF-Regular, Eqs. (7) and (8), is nothing but a round of FedAvg with the server's
         rate $\eta_r$: $w + \eta_r \sum_i \frac{n_i}{n} \Delta_i$ over all clients, whoever leaves. Find it on paper,
-        and then show it: return that FedAvg model, made by PUF's own pseudo-gradient. (`puf` refuses an $\eta_u$ that
-        is not positive; `pseudo_gradient` does not.)
+        and return that $\eta_u$. (`puf` refuses an $\eta_u$ that is not positive; `pseudo_gradient` does not. So you
+        can try yours out: `torch.ones(5) @ deltas / 5`, where five clients are equally large, must be what
+        `fu_core.unlearning.puf.pseudo_gradient(deltas, torch.ones(5), leaves, mode="regular", eta_r=1.0, eta_u=...)`
+        returns, for any `deltas` (5, d) and any `leaves` (5,) of True and False.)
     """,
     stub="""
-        def fedavg_by_puf(w, deltas, sizes, leaves, eta_r):
-            # w + fu_core.unlearning.puf.pseudo_gradient(deltas, sizes, leaves, mode="regular", eta_r=eta_r, eta_u=?)
+        def eta_u_of_fedavg(eta_r):
             return ...
     """,
-    answer="fedavg_by_puf",
+    answer="eta_u_of_fedavg",
     solution="""
-        from fu_core.unlearning.puf import pseudo_gradient
-
-
-        def fedavg_by_puf(w, deltas, sizes, leaves, eta_r):
-            eta_u = -eta_r
-            return w + pseudo_gradient(deltas, sizes, leaves, mode="regular", eta_r=eta_r, eta_u=eta_u)
+        def eta_u_of_fedavg(eta_r):
+            return -eta_r
     """,
     trials=trials,
     hints=(
@@ -57,19 +40,15 @@ EXERCISE = Exercise(
     mistakes=(
         Mistake(
             SIGN,
-            lambda w, deltas, sizes, leaves, eta_r: regular(w, deltas, sizes, leaves, eta_r=eta_r, eta_u=eta_r),
+            lambda eta_r: eta_r,
             "With eta_u = eta_r who leaves is subtracted as much as others are added. FedAvg adds everybody: mind the "
             "minus before eta_u in Eq. (7).",
         ),
+        Mistake("minus one", lambda eta_r: -1.0, "Right for eta_r = 1 only."),
         Mistake(
-            "none",
-            lambda w, deltas, sizes, leaves, eta_r: regular(w, deltas, sizes, leaves, eta_r=eta_r, eta_u=0.0),
-            "With eta_u = 0 who leaves is ignored (and still counted in n). That is not a round of everybody.",
-        ),
-        Mistake(
-            "minus one",
-            lambda w, deltas, sizes, leaves, eta_r: regular(w, deltas, sizes, leaves, eta_r=eta_r, eta_u=-1.0),
-            "Right for eta_r = 1 only.",
+            "one",
+            lambda eta_r: 1.0,
+            "The size is right for eta_r = 1, the sign for none: mind the minus before eta_u in Eq. (7).",
         ),
     ),
     commentary="""

@@ -49,12 +49,16 @@ def with_biases(trained: Trained, deletion: Deletion, config: object) -> torch.T
 
 def registered(answer: Callable[..., torch.Tensor]) -> str:
     """What is wrong with the registration of an answer that is right by itself."""
-    if any(method.serve is answer for method in methods().values()):
+    known = methods()
+    if NAME in known and known[NAME].serve is answer:
         return ""
-    return (
-        f'The step is right, but not registered: put `@fu_core.register("{NAME}", paper="mine", colour="#d98cc0")` '
-        f'above it, and `fu_core.unlearn("{NAME}", ...)` will find it.'
-    )
+    others = [name for name, method in known.items() if method.serve is answer]
+    how = f'put `@fu_core.register("{NAME}", paper="mine", colour="#d98cc0")` above it'
+    if others:
+        return f"The step is right, but registered as {others[0]!r}: {how}, with that very name."
+    if NAME in known:
+        return f"The step is right, but {NAME!r} is another function, registered before: {how}, and run the cell again."
+    return f'The step is right, but not registered: {how}, and `fu_core.unlearn("{NAME}", ...)` will find it.'
 
 
 EXERCISE = Exercise(

@@ -21,7 +21,7 @@ EXERCISE = Exercise(
     stars=1,
     minutes=5,
     statement=r"""
-        Three clients send their updates $\Delta_i$, the rows of `deltas` (K, d), and how many images are behind each,
+        K clients send their updates $\Delta_i$, the rows of `deltas` (K, d), and how many images are behind each,
         `sizes` (K,). Return the model after the round, $w + \sum_i \frac{n_i}{n} \Delta_i$. A matrix product does it in
         one line.
     """,

@@ -7,9 +7,9 @@ ID = "start_here-2"
 
 
 def trials() -> list[Arguments]:
-    """Losses of members (n,) and of unseen samples (m,), a threshold."""
+    """Losses of members (n,) and of unseen samples (m,), a threshold; one of the first members is just at it."""
     draws = Draws(ID)
-    by_hand = (numbers(0.1, 0.2, 0.3, 3.0), numbers(0.2, 2.0, 4.0, 5.0), 1.0)
+    by_hand = (numbers(0.1, 0.2, 1.0, 3.0), numbers(0.2, 2.0, 4.0, 5.0), 1.0)
     return [by_hand, (draws.uniform(50), 2 * draws.uniform(80), 0.7), (draws.uniform(20), draws.uniform(30), 0.2)]
 
 
@@ -56,6 +56,13 @@ EXERCISE = Exercise(
             "counts",
             lambda members, unseen, threshold: (members <= threshold).sum() - (unseen <= threshold).sum(),
             "These are counts. There may be more unseen samples than members: compare shares.",
+        ),
+        Mistake(
+            "strictly below",
+            lambda members, unseen, threshold: (
+                (members < threshold).double().mean() - (unseen < threshold).double().mean()
+            ),
+            "Nearly. A loss that *equals* the threshold is called a member, too: at most, not below.",
         ),
     ),
     commentary="""

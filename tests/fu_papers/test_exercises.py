@@ -103,6 +103,13 @@ def test_zero_is_refused(id):
     assert "always zero" in message or message in {mistake.hint for mistake in exercise(id).mistakes}
 
 
+@pytest.mark.parametrize("id", IDS)
+def test_zero_is_noticed_in_every_trial_where_it_is_wrong(id):
+    chosen = exercise(id)
+    results = [torch.as_tensor(chosen.model_answer(*of), dtype=torch.float64).detach() for of in chosen.trials()]
+    assert [k for k, right in enumerate(results) if right.any() and chosen.same(torch.zeros_like(right), right)] == []
+
+
 @pytest.mark.parametrize("id", [id for id in IDS if tensors_among(id)])
 def test_an_input_changed_in_place_is_named(id):
     """Also where the result is right. Numbers cannot be changed in place."""
@@ -172,7 +179,16 @@ def test_an_exercise_that_is_not_there_is_named_with_the_nearest():
 
 
 def test_a_method_that_is_not_registered_is_told_how():
-    assert "put `@fu_core.register" in refused(check("puf-6", exercise("puf-6").model_answer))
+    assert "not registered: put `@fu_core.register" in refused(check("puf-6", exercise("puf-6").model_answer))
+
+
+def test_a_method_that_is_registered_under_another_name_or_was_before_is_told_so():
+    right = exercise("puf-6").model_answer
+    fu_core.register("mine", paper="mine", colour="#d98cc0")(right)
+    assert "registered as 'mine'" in refused(check("puf-6", right))
+    solved("puf-6")  # registers what it defines
+    assert "registered as 'mine'" in refused(check("puf-6", right))
+    assert "'my NoT' is another function" in refused(check("puf-6", lambda *given: right(*given)))
 
 
 def test_a_new_mistake_is_shown_with_numbers_and_one_in_later_trials_with_the_last_hint():
@@ -204,13 +220,25 @@ def by_algorithm_1(theta, theta_f, w_f):
     return hf_kcu.hf_kcu(f, theta, leaves, form="printed", damping=0.0, scaling=False)
 
 
+def eta_u_of_fedavg(eta_r):
+    """The eta_u at which `pseudo_gradient`, which is linear in it, is FedAvg's mean update times eta_r."""
+    deltas = torch.tensor([[0.0, 4.0], [4.0, 0.0], [1.0, 1.0]], dtype=torch.float64)
+    sizes = torch.tensor([30.0, 10.0, 20.0], dtype=torch.float64)
+    of = (deltas, sizes, torch.tensor([True, False, True]))
+    at_0, at_1 = (puf.pseudo_gradient(*of, mode="regular", eta_r=eta_r, eta_u=eta_u) for eta_u in (0.0, 1.0))
+    wanted, per_eta_u = eta_r * aggregate(deltas, sizes / sizes.sum()) - at_0, at_1 - at_0
+    eta_u = wanted @ per_eta_u / (per_eta_u @ per_eta_u)
+    torch.testing.assert_close(eta_u * per_eta_u, wanted)
+    return eta_u
+
+
 LIBRARY = {
     "start_here-1": lambda w, deltas, sizes: w + aggregate(deltas, sizes / sizes.sum()),
     "start_here-2": lambda members, unseen, threshold: (
         (membership.yeom(members, torch.tensor([threshold])) - membership.yeom(unseen, torch.tensor([threshold]))) / 100
     ),
     "puf-1": lambda w, deltas, sizes, eta_u: puf.puf(w, deltas, sizes, torch.ones(len(sizes)).bool(), eta_u=eta_u),
-    "puf-2": lambda w, deltas, sizes, leaves, eta_r: w + eta_r * aggregate(deltas, sizes / sizes.sum()),
+    "puf-2": eta_u_of_fedavg,
     "puf-3": lambda sizes, leaves, eta_u: (
         puf.effective_step(sizes, leaves, mode="special", eta_u=eta_u)
         / puf.effective_step(sizes, leaves, mode="regular", eta_u=1.0)
