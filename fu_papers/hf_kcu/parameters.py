@@ -13,7 +13,7 @@ class HfKcuParameters(Parameters):
     paper: ClassVar[str] = "hf_kcu"
 
     settings: Distinct[str] = parameter("data set / split / net; the first is the main one", paper="CIFAR-10")
-    nets: Several[str] = parameter("further models, on the short schedule of nets_*")
+    nets: Several[str] = parameter("further models, on the schedule of nets_*")
     seeds: Distinct[int] = parameter("training seeds: initial weights and batches", paper="5")
     sweep_seeds: Distinct[int] = parameter("seeds of what needs trainings of its own: alpha, clients, nets")
     clients: Count = parameter("N", paper="10")
