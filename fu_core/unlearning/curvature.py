@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import vmap
 from torch.nn.functional import linear, one_hot
 
@@ -26,7 +26,7 @@ from fu_core.errors import InvalidRequest, check_choice, check_count
 from fu_core.federation.local import Client
 from fu_core.models.flat import FlatModel
 from fu_core.streams import stream
-from fu_core.unlearning.products import TRANSFORMS, on_batches
+from fu_core.unlearning.products import TRANSFORMS, has_group_norm, on_batches
 
 MATRICES = ("hessian", "ggn", "fisher")
 Product = Callable[[Tensor], Tensor]  # v (d,) -> A v (d,), and those of this module rows V (k, d) -> V A (k, d)
@@ -324,5 +324,4 @@ def _joined(pieces: list[Batch]) -> Batch:
 
 def _layout(model: FlatModel) -> Callable[[Tensor], Tensor]:
     """The fastest memory order; forward mode through GroupNorm needs plain contiguous batches."""
-    normed = any(isinstance(part, nn.GroupNorm) for part in model.module.modules())
-    return torch.Tensor.contiguous if normed else model.arrange
+    return torch.Tensor.contiguous if has_group_norm(model) else model.arrange
