@@ -14,7 +14,14 @@ READY := $(VENV)/.ready
 BENCH := benchmarks/.packages
 BOOK  := docs/.packages
 SLURM := tests/slurm/.packages
-SETTINGS := $(if $(DATA),FU_DATA="$(DATA)") $(if $(JOBS),FU_JOBS="$(JOBS)")
+
+# Notebooks work in a folder of their own, so folders are made absolute here; with blanks in them, and of ~, too.
+empty :=
+blank := $(empty) $(empty)
+absolute = $(subst |,$(blank),$(abspath $(patsubst ~/%,$(subst $(blank),|,$(HOME))/%,$(subst $(blank),|,$(1)))))
+$(foreach name,FU_DATA FU_RUNS FU_FIGURES,$(if $($(name)),$(eval export $(name) := $$(call absolute,$$($(name))))))
+
+SETTINGS := $(if $(DATA),FU_DATA="$(call absolute,$(DATA))") $(if $(JOBS),FU_JOBS="$(JOBS)")
 
 .DEFAULT_GOAL := help
 .PHONY: help setup reproduce plan figures test test-slurm notebooks data lab lint bench book clean distclean

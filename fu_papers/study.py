@@ -20,10 +20,11 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from fu_core.errors import ConfigError, check_choice
-from fu_papers.lab.paths import figures_dir
+from fu_papers.lab.paths import figures_dir, figures_of, is_changed, short
 from fu_papers.lab.pool import map_runs
 from fu_papers.lab.record import Record, RunFunction
-from fu_papers.lab.store import RecordStore, open_store
+from fu_papers.lab.store import NoRecord, RecordStore, open_store
+from fu_papers.lab.task import NotHere
 from fu_papers.parameters import Parameters
 
 Config = Mapping[str, Any]
@@ -48,7 +49,8 @@ class Stage:
 
     name: as the progress bar and `--stage` call it; cells: from a paper's parameters to {where a result belongs:
     config}; alone: one run at a time, since a clock is running; optional: what to say, instead of failing, where its
-    runs cannot run (a package that is not installed); "" if they must.
+    runs say that they cannot run here (a package that is not installed), or are not committed where nothing may be
+    computed; "" if they must. Whatever else goes wrong with them is an error.
     """
 
     name: str
@@ -85,14 +87,20 @@ class Study:
 
     def __init__(self, experiment: Parameters, store: RecordStore | None = None, jobs: int | None = None) -> None:
         self.experiment, self.jobs = experiment, jobs
-        self.store = open_store(experiment.profile, experiment.paper) if store is None else store
+        if store is None and is_changed(experiment):
+            profile, where = experiment.profile, short(self.out)
+            print(f"These are not {profile}'s own values: what is shown goes to {where}, and what {profile} has stays")
+        self.store = open_store(self.out, figures_dir(experiment.profile, experiment.paper)) if store is None else store
         self.stages = {stage.name: stage for stage in stages_of(experiment.paper)}
         self._found: dict[str, dict[Any, Record]] = {}
 
     @property
     def out(self) -> Path:
-        """Where figures, tables and records of this profile go."""
-        return figures_dir(self.experiment.profile, self.experiment.paper)
+        """Where figures, tables and records go: figures/<profile>/<paper>, if all values are the profile's.
+
+        Else figures/changed/<profile>/<paper>: no trial of a reader's takes the place of what is committed.
+        """
+        return figures_of(self.experiment)
 
     def run(self, name: str) -> dict[Any, Record]:
         """The records of a stage by where they belong, after those of the stages that it needs; computed if need be.
@@ -117,11 +125,11 @@ class Study:
         jobs = 1 if stage.alone else self.jobs
         try:
             records = map_runs(stage.fn, list(cells.values()), store=self.store, jobs=jobs, label=stage.name)
-        except RuntimeError as error:
+        except (NotHere, NoRecord) as error:
             if not stage.optional:
                 raise
             # what is not committed needs no config and no folder to be named
-            print(f"{stage.optional}: {'no records' if self.store.read_only else str(error).splitlines()[0]}")
+            print(f"{stage.optional}: {'no records' if isinstance(error, NoRecord) else str(error).splitlines()[0]}")
             return {}
         return dict(zip(cells, records, strict=True))
 

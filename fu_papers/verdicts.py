@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from fu_core.errors import ConfigError, CorruptData, check_choice, nearest
-from fu_papers.lab.files import written_atomically
+from fu_papers.lab.files import one_at_a_time, written_atomically
 from fu_papers.lab.record import Record
 from fu_papers.look import csv_text, one_line
 
@@ -150,21 +150,22 @@ def read_claims(profile_dir: Path) -> dict[str, ClaimResult]:
 def write_claims(results: Iterable[ClaimResult], paper: str, profile_dir: Path) -> Path:
     """Replace the verdicts on `paper` in `profile_dir`/claims.csv, which lists all claims of all papers in order.
 
-    A claim of `paper` without a result is "not run". Raises ValueError for a claim of another paper, or one given
-    twice.
+    A claim of `paper` without a result is "not run". Of several notebooks that write at once, each finds what the other
+    has written. Raises ValueError for a claim of another paper, or one given twice.
     """
     paper_of: dict[str, str] = dict(claims()[["id", "paper"]].itertuples(index=False))
     check_choice("paper", paper, dict.fromkeys(paper_of.values()))
-    verdicts = read_claims(profile_dir)
-    verdicts |= {name: ClaimResult(name, "not run", reason=NOT_RUN) for name in paper_of if paper_of[name] == paper}
     given = list(results)
     for name, count in Counter(result.id for result in given).items():
         if paper_of.get(name) != paper or count > 1:
             raise ValueError(f"each result must be for one claim of {paper}, got {count} for {name!r}")
-    verdicts |= {result.id: result for result in given}
     path = Path(profile_dir) / "claims.csv"
-    with written_atomically(path) as part:
-        part.write_bytes(csv_text(claims_table(verdicts.values())).encode())
+    ours = {name: ClaimResult(name, "not run", reason=NOT_RUN) for name in paper_of if paper_of[name] == paper}
+    ours |= {result.id: result for result in given}
+    with one_at_a_time(path):
+        verdicts = read_claims(profile_dir) | ours
+        with written_atomically(path) as part:
+            part.write_bytes(csv_text(claims_table(verdicts.values())).encode())
     return path
 
 

@@ -3,6 +3,7 @@
 What a test wants to go wrong comes through the environment, not the config: the config is part of a run's key.
 """
 
+import builtins
 import os
 import signal
 import time
@@ -10,8 +11,10 @@ from pathlib import Path
 
 import torch
 
+from fu_core.errors import StorageError
 from fu_core.streams import stream
 from fu_papers.lab.record import run_function
+from fu_papers.lab.task import NotHere
 
 
 def walk(config, context):
@@ -48,6 +51,27 @@ def process(config, context):
 def on_data(config, context):
     """A run on data that depend on its config."""
     return {"value": config["value"]}, None
+
+
+@run_function("toy.of_file", data=lambda config: os.environ.get("TOY_DATA", ""))
+def of_file(config, context):
+    """What the data hold that $TOY_DATA stands for, wherever it runs."""
+    return {"data": os.environ.get("TOY_DATA", "")}, None
+
+
+def says_no(config, context):
+    """An error of the kind that the config names, if it names one."""
+    kinds = {"torch": torch.OutOfMemoryError, "disk": StorageError, "not here": NotHere}
+    if kind := kinds.get(config["kind"]) or getattr(builtins, config["kind"], None):
+        raise kind("no, not here")
+    return {"kind": config["kind"]}, None
+
+
+def interval(config, context):
+    """When it began and ended."""
+    began = time.time()
+    time.sleep(config["pause"])
+    return {"began": began, "ended": time.time()}, None
 
 
 def _walk_of(config):

@@ -15,8 +15,7 @@ from filelock import FileLock
 from fu_core.data.cache import Arrays, read_cache, storage_errors, write_cache
 from fu_core.data.catalogue import BUNDLED, CACHED, NAMES
 from fu_core.data.dataset import Dataset
-from fu_core.errors import DataUnavailable, check_choice
-from fu_core.folders import folder_setting
+from fu_core.errors import ConfigError, DataUnavailable, check_choice
 
 
 def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
@@ -32,10 +31,17 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
 
 
 def data_dir() -> Path:
-    """The folder of the data caches: `$FU_DATA`, else `data/` in the checkout, or without one in the current folder."""
+    """The folder of the data caches: `$FU_DATA`, else `data/` in the checkout, or without one in the current folder.
+
+    Absolute, with `~` for the user's home; an empty variable is none. ConfigError for the `~` of somebody unknown.
+    """
     checkout = Path(__file__).resolve().parents[2]
     home = checkout if (checkout / "pyproject.toml").exists() else Path.cwd()
-    return folder_setting("FU_DATA", home / "data")
+    given = os.environ.get("FU_DATA", "")
+    try:
+        return Path(given or home / "data").expanduser().absolute()
+    except RuntimeError as error:
+        raise ConfigError(f"FU_DATA must be a folder, got {given!r}, a home that is not known here") from error
 
 
 def cache_path(name: str, folder: str | os.PathLike[str] | None = None) -> Path:

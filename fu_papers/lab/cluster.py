@@ -20,16 +20,19 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from distributed import CancelledError, Client, Future, KilledWorker, Worker, as_completed, get_worker
 from distributed.comm import CommClosedError
 from tqdm.auto import tqdm
 
+from fu_core.data.datasets import data_dir
 from fu_core.errors import ConfigError
 from fu_core.precision import precision
 from fu_core.version import __version__
 from fu_papers.lab.files import written_atomically
+from fu_papers.lab.record import data_hash_of
 from fu_papers.lab.settings import seconds_setting
 from fu_papers.lab.store import RecordStore
 from fu_papers.lab.task import Failure, Outcome, ShowRunning, Task, attempt
@@ -42,10 +45,11 @@ PUT_BACK = 3  # how often a run is submitted again that had not begun when dask 
 
 
 def cluster_outcomes(
-    tasks: Sequence[Task], store: RecordStore, label: str, show_running: ShowRunning
+    tasks: Sequence[Task], store: RecordStore, label: str, show_running: ShowRunning, *, alone: bool = False
 ) -> Iterator[Outcome]:
     """Outcomes in the order in which they arrive, from all workers of `$FU_SCHEDULER`.
 
+    alone: one run at a time, since its seconds are measured: the next is sent when the last is there.
     When the iterator is closed, runs that have not begun are dropped; the others end where they are, and are kept.
     Raises ConfigError if FU_SCHEDULER or FU_WORKER_WAIT is missing or wrong; RuntimeError without a scheduler, after
     FU_WORKER_WAIT seconds without a worker, and if a worker could not make our records in our store.
@@ -73,7 +77,8 @@ def cluster_outcomes(
             submitted[position] += 1
             arrivals.add(future)
 
-        for position in range(len(tasks)):
+        waiting = iter(range(len(tasks)))
+        for position in islice(waiting, 1 if alone else None):
             submit(position)
         while pending:
             crew.look()
@@ -83,6 +88,8 @@ def cluster_outcomes(
                 if outcome is None:
                     submit(position)
                 else:
+                    for following in islice(waiting, 1):
+                        submit(following)
                     yield outcome
             time.sleep(POLL_SECONDS)
 
@@ -271,9 +278,28 @@ def _unmet(needs: _Needs, dask_worker: Worker) -> str:
 def _attempt_there(order: bytes) -> Outcome:
     """One run, on a worker that may have come after all were asked. ImportError if its function is not there."""
     needs, task, store, label = pickle.loads(order)
-    if problem := _unmet(needs, get_worker()):
+    if problem := _unmet(needs, get_worker()) or _other_data(task, get_worker()):
         return task, Failure(problem, "")
     return attempt(task, store, label)
+
+
+def _other_data(task: Task, dask_worker: Worker) -> str:
+    """What is wrong with this worker's data, or an empty text. It reads its own, but the run's key says whose it has.
+
+    A caller's own hash, which no function declares, is not looked at.
+    """
+    if not task.declared:
+        return ""
+    try:
+        found = data_hash_of(task.fn, task.config)
+    except Exception as error:
+        found = f"{type(error).__name__}: {error}"
+    if found == task.data_hash:
+        return ""
+    return (
+        f"worker {dask_worker.address} on {socket.gethostname()} has other data in {data_dir()}: {found}, not "
+        f"{task.data_hash}; start workers with an FU_DATA that has the same files"
+    )
 
 
 def _outcome(future: Future, task: Task, store: RecordStore, last: bool) -> Outcome | None:

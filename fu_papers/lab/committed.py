@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fu_papers.lab.files import written_atomically
+from fu_papers.lab.files import reading_errors, written_atomically
 from fu_papers.lab.record import Record, content_hash, without_times
 
 RECORDS, CLOCK = "records.jsonl", "clock.jsonl"
@@ -45,7 +45,7 @@ def read_records(folder: Path) -> dict[str, Record]:
     """The records in `folder` by key, in the order of their lines; none if there is no such file.
 
     A line that is not whole is ignored with a warning. A record without its line in clock.jsonl has an empty
-    provenance, and CorruptData is raised when a time is asked of it.
+    provenance, and CorruptData is raised when a time is asked of it. StorageError for a file that may not be read.
     """
     clock = {line["key"]: line for line in _whole_lines(Path(folder) / CLOCK)}
     return {line["key"]: _joined(line, clock.get(line["key"])) for line in _whole_lines(Path(folder) / RECORDS)}
@@ -118,7 +118,8 @@ def _line(content: Mapping[str, Any]) -> str:
 def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The content of every line of `path` that is as it was written; the others are ignored with a warning."""
     try:
-        lines = path.read_bytes().splitlines()
+        with reading_errors(path, "FU_FIGURES"):
+            lines = path.read_bytes().splitlines()
     except (FileNotFoundError, NotADirectoryError):
         return
     for number, line in enumerate(lines, 1):

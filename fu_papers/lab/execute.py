@@ -77,11 +77,11 @@ class Outcome:
 
     def line(self) -> str:
         """One line of the closing summary."""
-        figures = paths.figures_dir(self.plan.profile, self.plan.paper)
         state = "FAILED" if self.failure else "ok"
         return (
             f"{self.plan.notebook.name:<24} {state:<6} {self.minutes:5.1f} min  {self.peak_mib:6.0f} MiB  "
-            f"{self.written} files in {short(figures)}, executed copy {short(self.plan.executed)}"
+            f"{self.written} files in {paths.short(self.plan.figures)}, "
+            f"executed copy {paths.short(self.plan.executed)}"
         )
 
 
@@ -93,8 +93,8 @@ def execute(plan: Plan) -> Outcome:
         try:
             plan.executed.parent.mkdir(parents=True, exist_ok=True)
             papermill.execute_notebook(
-                str(plan.notebook),
-                str(plan.executed),
+                _verbatim(plan.notebook),
+                _verbatim(plan.executed),
                 parameters=plan.parameters,
                 engine_name="seldom saved",
                 kernel_name="python3",
@@ -119,6 +119,11 @@ def execute(plan: Plan) -> Outcome:
     return Outcome(plan, failure, minutes, peak.mib, _written_since(began, plan))
 
 
+def _verbatim(path: Path) -> str:
+    """For papermill, which fills in what it finds between braces."""
+    return str(path).replace("{", "{{").replace("}", "}}")
+
+
 def _failed_cell(plan: Plan, error: PapermillExecutionError) -> str:
     """`cell 7 (`model.fit(x)`): ValueError: ...`, counting all cells of the notebook as the user has it."""
     executed = nbformat.read(plan.executed, as_version=4).cells
@@ -133,11 +138,5 @@ def _tags(cell: Any) -> set[str]:
 
 
 def _written_since(began: float, plan: Plan) -> int:
-    folder = paths.figures_dir(plan.profile, plan.paper)
     # Some file systems keep whole seconds only.
-    return sum(path.is_file() and path.stat().st_mtime >= int(began) for path in folder.rglob("*"))
-
-
-def short(path: Path) -> str:
-    """As it is told: from the checkout's root, if it lies in there."""
-    return str(path.relative_to(paths.ROOT)) if path.is_relative_to(paths.ROOT) else str(path)
+    return sum(path.is_file() and path.stat().st_mtime >= int(began) for path in plan.figures.rglob("*"))

@@ -82,12 +82,19 @@ def execute_together(
 
 
 def _seconds(plan: Plan) -> float:
-    """How long the runs of a notebook took where its committed records were made; 0 if there are none."""
-    clock = paths.figures_dir(plan.profile, plan.paper) / "clock.jsonl"
-    if not clock.is_file():
+    """How long the runs of a notebook took where its committed records were made; 0 if there are none.
+
+    It only chooses an order: what cannot be read counts for nothing here, and is named where records are read.
+    """
+    try:
+        lines = (paths.figures_dir(plan.profile, plan.paper) / "clock.jsonl").read_bytes().splitlines()
+    except OSError:
         return 0.0
-    phases = [json.loads(line)["provenance"].get("phases", {}) for line in clock.read_text("utf-8").splitlines()]
-    return sum(phase["total"]["seconds"] for phase in phases if "total" in phase)
+    seconds = 0.0
+    for line in lines:
+        with suppress(ValueError, KeyError, TypeError):  # no JSON, or no time in it
+            seconds += float(json.loads(line)["provenance"]["phases"]["total"]["seconds"])
+    return seconds
 
 
 class _Lane:
@@ -190,7 +197,7 @@ def main() -> int:
     threading.Thread(target=_stop_without_parent, daemon=True).start()
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # nothing that others print may be read as the outcome
-    outcome = execute(Plan(**{**plan, "notebook": Path(plan["notebook"])}))
+    outcome = execute(Plan(**{**plan, **{name: Path(plan[name]) for name in ("notebook", "figures")}}))
     print(json.dumps({**asdict(outcome), "plan": None}), file=answer, flush=True)
     return 0
 

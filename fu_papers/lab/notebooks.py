@@ -25,12 +25,16 @@ OTHERS = "others"  # the notebook's parameter that takes what has no line of its
 
 @dataclass(frozen=True)
 class Plan:
-    """A notebook and what to run it with, both checked. `changes`: what differs from the profile, by name."""
+    """A notebook and what to run it with, both checked.
+
+    changes: what differs from the profile, by name; figures: where figures, tables and records go.
+    """
 
     paper: str
     notebook: Path
     profile: str
     changes: dict[str, Any]
+    figures: Path
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -80,17 +84,25 @@ def plan(paper: str, profile: str, changes: Mapping[str, Any]) -> Plan:
         check_choice("profile", profile, sorted({name for each in notebooks() for name in profiles(each)}), ConfigError)
         for name in changes:
             check_choice(f"-p: parameter of {paper}", name, _in_cell(known[paper]), ConfigError)
-        return Plan(paper, known[paper], profile, dict(changes))
+        return Plan(paper, known[paper], profile, dict(changes), paths.figures_dir(profile, paper))
     schema, lines = schema_of(paper), declared(known[paper])
-    values = load_profile(paper, profile)
-    schema.check_names(values, f"{paper}/{profile}.yaml")
-    schema(**{**values, "profile": profile})
+    schema.check_names(load_profile(paper, profile), f"{paper}/{profile}.yaml")
+    _experiment(paper, profile, {})
     if OTHERS in changes:
         raise ConfigError(f"-p: {OTHERS} is not set here; set each parameter by its own name, `-p lr 0.2` say")
     of_notebook = [name for name in lines if name not in (*schema.model_fields, OTHERS)]
     schema.check_names({name: value for name, value in changes.items() if name not in of_notebook}, "-p")
-    schema(**{**values, **{n: v for n, v in changes.items() if n in schema.model_fields}, "profile": profile})
-    return Plan(paper, known[paper], profile, dict(changes))
+    _experiment(paper, profile, changes)
+    used = {name: value for name, value in changes.items() if value is not None}  # as in Parameters.of
+    figures = paths.figures_of(_experiment(paper, profile, used))
+    return Plan(paper, known[paper], profile, dict(changes), figures)
+
+
+def _experiment(paper: str, profile: str, changes: Mapping[str, Any]) -> Parameters:
+    """The parameters of a paper's notebook, of the profile and `changes`, some of which may be the notebook's alone."""
+    schema = schema_of(paper)
+    ours = {name: value for name, value in changes.items() if name in schema.model_fields}
+    return schema(**{**load_profile(paper, profile), **ours, "profile": profile})
 
 
 def _check_interactive(changes: Mapping[str, Any]) -> None:

@@ -29,10 +29,11 @@ from fu_core.errors import ConfigError, check_choice
 from fu_papers.lab import paths
 from fu_papers.lab.committed import read_records, write_records
 from fu_papers.lab.device import device
+from fu_papers.lab.lookup import Lookup
 from fu_papers.lab.pool import map_runs
 from fu_papers.lab.record import Record, RunFunction, config_key, function_name
 from fu_papers.lab.store import CommittedStore, RecordStore
-from fu_papers.lab.task import single_threaded
+from fu_papers.lab.task import NotHere, single_threaded
 from fu_papers.study import experiment_of, stages_of
 
 UNSEEN = "no committed record tells what they take"
@@ -45,7 +46,7 @@ PASS = ("dataset", "model", "clients", "batch_size", "augmentation", "optimiser"
 
 @dataclass(frozen=True)
 class Planned:
-    """A stage with the configs of its runs, for given parameters. alone, optional: as of the `Stage`."""
+    """A stage with the configs of its runs, each once, for given parameters. alone, optional: as of the `Stage`."""
 
     label: str
     fn: RunFunction
@@ -62,7 +63,7 @@ def planned(paper: str, profile: str, changes: Mapping[str, Any]) -> list[Planne
         Planned(
             stage.name,
             stage.fn,
-            [dict(config) for config in stage.cells(experiment).values()],
+            list({config_key(config): dict(config) for config in stage.cells(experiment).values()}.values()),
             stage.alone,
             stage.optional,
         )
@@ -93,7 +94,7 @@ def run_part(stages: Sequence[Planned], part: tuple[int, int], jobs: int | None 
     for stage in (part_of(stage, part) for stage in stages):
         try:
             map_runs(stage.fn, stage.configs, store=store, jobs=1 if stage.alone else jobs, label=stage.label)
-        except RuntimeError as error:
+        except NotHere as error:
             if not stage.optional:
                 raise
             print(f"{stage.optional}: {str(error).splitlines()[0]}")
@@ -106,13 +107,14 @@ def export_finished(stages: Sequence[Planned], folder: Path) -> tuple[int, int]:
     """Commit what is finished of `stages` to `folder`, complete or not; returns how many runs, and of how many.
 
     So a long profile can be computed in several sittings. What an earlier one has committed stays, unless it has been
-    made again since, or is no longer planned.
+    made again since, or is no longer what would be run: of another version, of other data, no longer planned.
+    StorageError if there are records of one run from different data, and nothing here to tell which are right.
     """
-    wanted = {(function_name(stage.fn), config_key(config)) for stage in stages for config in stage.configs}
     here = RecordStore(paths.runs_dir() / "records").everything()
     there = read_records(folder).values()
-    found = {(r.function, config_key(r.config)): r for r in (*there, *here)}
-    kept = [record for place, record in found.items() if place in wanted]
+    found = Lookup((*there, *here), of_data=True)
+    wanted = {(function_name(stage.fn), config_key(c)): (stage.fn, c) for stage in stages for c in stage.configs}
+    kept = [record for fn, config in wanted.values() if (record := found.get(fn, config)) is not None]
     write_records(kept, folder)
     return len(kept), len(wanted)
 
@@ -122,7 +124,10 @@ def export_finished(stages: Sequence[Planned], folder: Path) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Row:
-    """One stage of a plan. hours: of one device, for missing runs; without those that `reason` says why not."""
+    """One stage of a plan: the runs that no earlier one has, too, and how many are done.
+
+    hours: of one device, for missing runs; without those that `reason` says why not.
+    """
 
     stage: str
     runs: int
@@ -132,13 +137,18 @@ class Row:
     reason: str
 
 
-def estimate(paper: str, stages: Sequence[Planned]) -> Iterator[Row]:
-    """A row per stage, in order. Trains for one round on little data, once per kind of training."""
-    finished = {(r.function, config_key(r.config)) for r in RecordStore(paths.runs_dir() / "records").everything()}
-    reference, clock = Reference(paper), Clock(stages)
+def estimate(paper: str, stages: Sequence[Planned], everything: Sequence[Planned] = ()) -> Iterator[Row]:
+    """A row per stage, in order. Trains for one round on little data, once per kind of training.
+
+    everything: all stages of the paper, if `stages` are not: what follows a training is told in trainings.
+    """
+    finished = RecordStore(paths.runs_dir() / "records").lookup
+    reference, clock, counted = Reference(paper), Clock(everything or stages), set[tuple[str, str]]()
     for stage in tqdm(stages, desc=f"measuring {paper}", unit="stage", leave=False):
-        name = function_name(stage.fn)
-        missing = [config for config in stage.configs if (name, config_key(config)) not in finished]
+        runs = {(function_name(stage.fn), config_key(config)): config for config in stage.configs}
+        own = [config for place, config in runs.items() if place not in counted]
+        counted.update(runs)
+        missing = [config for config in own if not finished.has(stage.fn, config)]
         seconds, gib, reason = 0.0, 0.0, ""
         for config in missing:
             taken, kept = _cost(stage, config, reference, clock)
@@ -147,7 +157,7 @@ def estimate(paper: str, stages: Sequence[Planned]) -> Iterator[Row]:
                 reason = reason or taken
             else:
                 seconds += taken
-        yield Row(stage.label, len(stage.configs), len(stage.configs) - len(missing), seconds / 3600, gib, reason)
+        yield Row(stage.label, len(own), len(own) - len(missing), seconds / 3600, gib, reason)
 
 
 def _cost(stage: Planned, config: Mapping[str, Any], reference: Reference, clock: Clock) -> tuple[float | str, float]:
@@ -194,12 +204,14 @@ class Reference:
 
     Not in passes over the data: what follows a training replays it, evaluates it round by round or trains again, so
     that from one profile to the next it grows with the rounds of the training. Records that come without their times
-    tell nothing.
+    tell nothing. Where $FU_FIGURES has none of a profile that do, those of the checkout are read.
     """
 
     def __init__(self, paper: str) -> None:
-        stores = [CommittedStore(paths.figures_dir(profile, paper)) for profile in ("workstation", "laptop", "quick")]
-        self._records = [[record for record in store.everything() if record.provenance] for store in stores]
+        self._records = [
+            _timed(paths.figures_dir(profile, paper)) or _timed(paths.ROOT / "figures" / profile / paper)
+            for profile in ("workstation", "laptop", "quick")
+        ]
 
     def passes(self, stage: Planned, config: Mapping[str, Any]) -> float | None:
         """How many passes such a run takes: a training's, times the same method's median share of one."""
@@ -222,6 +234,10 @@ class Reference:
     def _measured(self) -> list[dict[tuple[str, str | None], float]]:
         """Per profile: (function, method, or None for all) -> trainings."""
         return [_trainings_of(records) for records in self._records]
+
+
+def _timed(folder: Path) -> list[Record]:
+    return [record for record in CommittedStore(folder).everything() if record.provenance]
 
 
 def _trainings_of(records: Sequence[Record]) -> dict[tuple[str, str | None], float]:

@@ -18,9 +18,9 @@ from tqdm.auto import tqdm as notebook_or_text_bar
 
 from fu_core.errors import ConfigError, check_choice, check_count
 from fu_papers.lab.jobs import default_jobs
-from fu_papers.lab.record import Record, RunFunction, config_key, data_hash_of, function_name
-from fu_papers.lab.store import RecordStore
-from fu_papers.lab.task import Failure, Outcome, ShowRunning, Task, attempt
+from fu_papers.lab.record import Record, RunFunction, data_hash_of, function_name
+from fu_papers.lab.store import CommittedStore, NoRecord, RecordStore
+from fu_papers.lab.task import Failure, NotHere, Outcome, ShowRunning, Task, attempt
 
 LONGEST_CONFIG = 400  # characters of one that a message shows
 BACKENDS = ("loky", "dask")  # processes of this machine, through joblib; workers of $FU_SCHEDULER: docs/cluster.md
@@ -40,28 +40,35 @@ def map_runs(
     `fn` must be importable from a module. Every run has one thread, so that its bits do not depend on `jobs`
     (default: `$FU_JOBS`, else the number of cores). `data_hash`: of the data behind the runs, by default what `fn`
     declares.
-    If a run fails, the others still finish; then RuntimeError names the failed ones. A killed worker (RuntimeError)
-    and Ctrl-C end the map at once. Finished runs are always kept, and the next call resumes the others from their
-    last checkpoint.
+    If a run fails, the others still finish; then RuntimeError names the failed ones, `NotHere` if each of them says
+    that it cannot run here. A killed worker (RuntimeError) and Ctrl-C end the map at once. Finished runs are always
+    kept, and the next call resumes the others from their last checkpoint. Of a read-only store, `NoRecord` names those
+    that are missing.
 
-    With `FU_BACKEND=dask` the workers of `$FU_SCHEDULER` compute, as many as there are, and `jobs` is not used. A run
-    whose worker dies is then repeated on another one; only if that happens again and again, it counts as failed.
+    With `FU_BACKEND=dask` the workers of `$FU_SCHEDULER` compute, as many as there are; of `jobs` only 1 counts, as one
+    run at a time. A run whose worker dies is then repeated on another one; only if that happens again and again, it
+    counts as failed.
     """
     backend = os.environ.get("FU_BACKEND") or "loky"
     check_choice("FU_BACKEND", backend, BACKENDS, ConfigError)
+    alone = jobs == 1  # asked for; that this machine has one core says nothing of a cluster
     jobs = default_jobs() if jobs is None else jobs
     check_count("jobs", jobs, error=ConfigError)
     label = label or function_name(fn).rpartition(".")[2]
     configs = list(configs)
-    if store.read_only:  # before any data_hash: the data may not be here
+    if isinstance(store, CommittedStore):  # before any data_hash: the data may not be here
         return _committed(fn, configs, store, label)
-    tasks = [Task(fn, dict(config), data_hash_of(fn, config) if data_hash is None else data_hash) for config in configs]
+    declared = data_hash is None
+    tasks = [
+        Task(fn, dict(config), data_hash_of(fn, config) if data_hash is None else data_hash, declared)
+        for config in configs
+    ]
 
     done = {task.key: store.get(task.key) for task in tasks}
     missing = list({task.key: task for task in tasks if done[task.key] is None}.values())
     failures = []
     if missing:
-        compute = partial(_backend(backend, jobs), missing, store, label)
+        compute = partial(_backend(backend, jobs, alone), missing, store, label)
         with closing(_with_progress(compute, len(done), len(missing), label)) as outcomes:
             for task, outcome in outcomes:
                 if isinstance(outcome, Record):
@@ -73,21 +80,24 @@ def map_runs(
     return [record for task in tasks if (record := done[task.key]) is not None]
 
 
-def _committed(fn: RunFunction, configs: Sequence[Mapping[str, Any]], store: RecordStore, label: str) -> list[Record]:
-    finished = store.finished(fn)
-    missing = [config for config in configs if config_key(config) not in finished]
+def _committed(
+    fn: RunFunction, configs: Sequence[Mapping[str, Any]], store: CommittedStore, label: str
+) -> list[Record]:
+    found = [store.lookup.get(fn, config) for config in configs]
+    missing = [config for config, record in zip(configs, found, strict=True) if record is None]
     if missing:
-        raise RuntimeError(
+        raise NoRecord(
             f"{len(missing)} of {len(configs)} runs of {label} have no record in {store.root}, which is read only "
-            f"here; run `make reproduce` with the same profile to make them. The first: {_briefly(missing[0])}"
+            f"here; run `make reproduce` with the same profile to make them ({store.counting}). "
+            f"The first: {_briefly(missing[0])}"
         )
-    return [finished[config_key(config)] for config in configs]
+    return [record for record in found if record is not None]
 
 
 Backend = Callable[[Sequence[Task], RecordStore, str, ShowRunning], Iterator[Outcome]]
 
 
-def _backend(name: str, jobs: int) -> Backend:
+def _backend(name: str, jobs: int, alone: bool) -> Backend:
     """What yields the outcomes of tasks in the order in which they arrive; `name` is one of BACKENDS."""
     if name == "loky":
         return partial(_process_outcomes, jobs)
@@ -97,7 +107,7 @@ def _backend(name: str, jobs: int) -> Backend:
         raise ConfigError(
             f'FU_BACKEND={name} needs packages that are not installed ({error}): pip install "fu_core[cluster]"'
         ) from error
-    return cluster_outcomes
+    return partial(cluster_outcomes, alone=alone)
 
 
 def _process_outcomes(
@@ -151,8 +161,9 @@ def _briefly(config: Mapping[str, Any]) -> str:
 
 
 def _failure(failures: Sequence[tuple[Task, Failure]], label: str, attempted: int) -> RuntimeError:
-    task, first = failures[0]
-    error = RuntimeError(
+    task, first = next((each for each in failures if not each[1].not_here), failures[0])
+    kind = NotHere if first.not_here else RuntimeError
+    error = kind(
         f"{len(failures)} of {attempted} runs of {label} failed; the others are kept. "
         f"The first: config {_briefly(task.config)}: {first.message}"
     )

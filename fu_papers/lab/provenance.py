@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import psutil
 
-from fu_papers.lab.paths import ROOT
+import fu_core
+import fu_papers
 
 MIB = 2**20
 SAMPLE_SECONDS = 0.05
@@ -25,15 +26,17 @@ SAMPLE_SECONDS = 0.05
 
 @functools.cache
 def code_state() -> dict[str, Any]:
-    """`{"commit", "dirty"}` of the repository that holds fu_core; both None outside of git.
+    """`{"commit", "dirty"}` of the checkout whose fu_core and fu_papers are imported; both None if that is none.
 
     Dirty looks at code only: re-drawn figures do not change what a run computes.
     """
-    top = _git("rev-parse", "--show-toplevel")
-    if top is None or top != str(ROOT.resolve()):
+    # Not where FU_HOME or the current folder is: the code may be installed, and another checkout lie around it.
+    home, ours = (Path(str(package.__file__)).resolve().parents[1] for package in (fu_core, fu_papers))
+    top = _output("git", "-C", str(home), "rev-parse", "--show-toplevel") if home == ours else None
+    if top is None or Path(top).resolve() != home:
         return {"commit": None, "dirty": None}
-    changes = _git("status", "--porcelain", "--", "fu_core", "fu_papers", "notebooks")
-    return {"commit": _git("rev-parse", "HEAD"), "dirty": bool(changes)}
+    changes = _output("git", "-C", top, "status", "--porcelain", "--", "fu_core", "fu_papers", "notebooks")
+    return {"commit": _output("git", "-C", top, "rev-parse", "HEAD"), "dirty": bool(changes)}
 
 
 def machine() -> dict[str, Any]:
@@ -151,10 +154,6 @@ def _cpu_model() -> str:
             return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
-
-
-def _git(*arguments: str) -> str | None:
-    return _output("git", "-C", str(ROOT), *arguments)
 
 
 def _output(*command: str) -> str | None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from fu_core.errors import ConfigError, CorruptData, NumericalFailure
+from fu_core.errors import ConfigError, CorruptData, NumericalFailure, check_count
 from fu_core.precision import precision
 from fu_core.version import __version__
 from fu_papers.lab.tensors import Tensors
@@ -24,25 +25,40 @@ RunFunction = Callable[[Mapping[str, Any], "RunContext"], tuple[Mapping[str, Any
 Needs = Mapping[str, tuple[RunFunction, Config]]
 
 KEY_LENGTH = 20
+KEY = re.compile(rf"[0-9a-f]{{{KEY_LENGTH}}}")
 
 
 # --- names and keys --------------------------------------------------------------------------------------------------
 
 
+_raised: set[str] = set()  # the names of those whose revision is not 1: without any, no key needs to look for them
+
+
 def run_function(
-    name: str, *, data: Callable[[Config], str] | None = None, needs: Callable[[Config], Needs] | None = None
+    name: str,
+    *,
+    data: Callable[[Config], str] | None = None,
+    needs: Callable[[Config], Needs] | None = None,
+    revision: int = 1,
 ) -> Callable[[RunFunction], RunFunction]:
     """Declare what is to be known of a run function before it runs.
 
-    @run_function("puf.unlearn", data=data_hash, needs=trainings)
+    @run_function("puf.unlearn", data=data_hash, needs=trainings, revision=2)
     def unlearn(config, context): ...
 
     name: under which its records are kept, wherever the code moves; data: the hash of the data behind a config; needs:
     the runs that one reads, by a name for each, which `RunContext.needed` gives it.
+
+    revision: to be raised by one with every change after which a run makes another record of the same config, be it in
+    this function or in what it calls; a mended fault is one, rounding of the last digits and speed are none. Its runs
+    are then made again, and those that need them; no others.
     """
+    check_count(f"revision of {name}", revision, error=ConfigError)
 
     def declare(fn: RunFunction) -> RunFunction:
-        fn.run_name, fn.data, fn.needs = name, data, needs  # type: ignore[attr-defined]
+        fn.run_name, fn.data, fn.needs, fn.revision = name, data, needs, revision  # type: ignore[attr-defined]
+        if revision != 1:
+            _raised.add(name)
         return fn
 
     return declare
@@ -74,12 +90,28 @@ def function_name(fn: Callable[..., Any]) -> str:
     return getattr(fn, "run_name", f"{module}.{name}")
 
 
-def run_key(function_name: str, config: Mapping[str, Any], data_hash: str = "") -> str:
+def key_of(fn: RunFunction, config: Config, data_hash: str) -> str:
+    """The `run_key` of a run function's run, with the revisions that are behind it."""
+    return run_key(function_name(fn), config, data_hash, _revisions(fn, config) if _raised else None)
+
+
+def _revisions(fn: RunFunction, config: Config) -> dict[str, int]:
+    """Of a run and of all that it needs, those that are not 1, by the name of the function."""
+    found = {function_name(fn): getattr(fn, "revision", 1)}
+    for needed, needed_config in needs_of(fn, config).values():
+        found |= _revisions(needed, needed_config)
+    return {name: revision for name, revision in found.items() if revision != 1}
+
+
+def run_key(
+    function_name: str, config: Mapping[str, Any], data_hash: str = "", revisions: Mapping[str, int] | None = None
+) -> str:
     """The name of a run: 20 hex digits of the function, its config, its data, our version, and FU_PRECISION if set.
 
-    Raises ConfigError if `config` holds anything but JSON scalars, lists and dicts, or an absolute path.
+    revisions: those behind it that are not 1. Raises ConfigError if `config` holds anything but JSON scalars, lists and
+    dicts, or an absolute path.
     """
-    identity = {
+    identity: dict[str, Any] = {
         "function": function_name,
         "config": checked_config(config),
         "data": data_hash,
@@ -87,6 +119,8 @@ def run_key(function_name: str, config: Mapping[str, Any], data_hash: str = "") 
     }
     if precision() != "float32":
         identity["precision"] = precision()
+    if revisions:
+        identity["revisions"] = dict(revisions)
     return content_hash(identity)[:KEY_LENGTH]
 
 

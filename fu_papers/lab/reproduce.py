@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from fu_core.errors import ConfigError
+from fu_core.errors import ConfigError, check_choice
 from fu_papers.lab import paths
-from fu_papers.lab.execute import Outcome, execute, short
+from fu_papers.lab.execute import Outcome, execute
 from fu_papers.lab.jobs import default_jobs
 from fu_papers.lab.lanes import execute_together
 from fu_papers.lab.notebooks import INTERACTIVE, Plan, guides, notebooks, plan
 from fu_papers.lab.provenance import machine
+from fu_papers.lab.settings import switch_setting
 from fu_papers.parameters import profiles, read_yaml
 
 if TYPE_CHECKING:
@@ -56,8 +57,17 @@ def _environment(**values: str) -> Iterator[None]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line. Returns 0 if all went well, 1 if something failed, 2 if it was called wrongly."""
+    """The command line. Returns 0 if all went well, 1 if something failed, 2 if it was called wrongly; 130: Ctrl-C."""
     options = _parser().parse_args(arguments)
+    try:
+        return _main(options)
+    except KeyboardInterrupt:
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # it would show the kernel's traceback, too
+        print("interrupted; finished runs are kept, call again to continue", file=sys.stderr)
+        return 130
+
+
+def _main(options: argparse.Namespace) -> int:
     try:
         if options.list:
             print(*(f"{paper:<16} {', '.join(profiles(paper))}" for paper in notebooks()), sep="\n")
@@ -77,12 +87,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for each, stages in [(each, _stages(each, options)) for each in plans]:  # all are checked before one runs
                 (_show_plan if options.dry_run else _run_part)(each, stages, options)
             return 0
+        switch_setting("FU_FIGURES_ONLY")  # a wrong one is told now, and not by every notebook
         jobs = options.jobs or default_jobs()
         lanes = _lanes(plans, options, jobs)
     except (ValueError, RuntimeError) as error:  # the library's own, which name what is wrong
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
-    environment = {"FU_PROGRESS": "text"}
+    environment = {"FU_PROGRESS": "text"} | paths.settled()
     # Runs have a thread each; what notebooks compute themselves has one, too: beside other work, a second thread that
     # small nets do not need waits for its turn at every step (10 minutes for notebook 00 that takes half of one).
     environment |= {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or "1"}
@@ -90,13 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     environment |= {"FU_FIGURES_ONLY": "1"} if options.figures_only else {}
     # glibc hands large arrays back to the system when they are let go, and asks for them again in the next step.
     environment |= {name: os.environ.get(name, value) for name, value in KEPT.items()}
-    try:
-        with _environment(**environment):
-            outcomes = execute_together(plans, lanes, _tell) if lanes > 1 else [_tell(execute(each)) for each in plans]
-    except KeyboardInterrupt:
-        logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # it would show the kernel's traceback, too
-        print("interrupted; finished runs are kept, call again to continue", file=sys.stderr)
-        return 130
+    with _environment(**environment):
+        outcomes = execute_together(plans, lanes, _tell) if lanes > 1 else [_tell(execute(each)) for each in plans]
     print(*(outcome.line() for outcome in outcomes), sep="\n")
     return int(any(outcome.failure for outcome in outcomes))
 
@@ -118,13 +124,14 @@ def _tell(outcome: Outcome) -> Outcome:
 def _show_plan(each: Plan, stages: Sequence[Planned], options: argparse.Namespace) -> None:
     """The listing of `--dry-run`, stage by stage as the notebook does them."""
     from fu_papers.lab.device import device
-    from fu_papers.lab.plan import estimate, part_of
+    from fu_papers.lab.plan import estimate, part_of, planned
 
+    everything = planned(each.paper, each.profile, each.changes)
     stages = [part_of(stage, options.part) for stage in stages]
     print(f"\n{each.paper}, profile {each.profile}, on one {device()} ({machine()['cpu']}):")
     print(f"{'stage':<32} {'runs':>6} {'done':>6} {'GiB kept':>9} {'hours':>9}")
     rows = []
-    for row in estimate(each.paper, stages):
+    for row in estimate(each.paper, stages, everything):
         rows.append(row)
         unknown = f" + ?  {textwrap.shorten(row.reason, 90)}" if row.reason else ""
         tqdm.write(f"{row.stage:<32} {row.runs:>6} {row.done:>6} {row.gib:>9.2f} {row.hours:>9.2f}{unknown}")
@@ -143,9 +150,8 @@ def _merge(folder: Path) -> None:
 def _export(each: Plan) -> None:
     from fu_papers.lab.plan import export_finished, planned
 
-    folder = paths.figures_dir(each.profile, each.paper)
-    kept, wanted = export_finished(planned(each.paper, each.profile, each.changes), folder)
-    print(f"{each.paper}, profile {each.profile}: {kept} of {wanted} runs are in {short(folder)}")
+    kept, wanted = export_finished(planned(each.paper, each.profile, each.changes), each.figures)
+    print(f"{each.paper}, profile {each.profile}: {kept} of {wanted} runs are in {paths.short(each.figures)}")
 
 
 def _run_part(each: Plan, stages: Sequence[Planned], options: argparse.Namespace) -> None:
@@ -167,6 +173,8 @@ def _stages(each: Plan, options: argparse.Namespace) -> list[Planned]:
 
 def _plans(options: argparse.Namespace) -> list[Plan]:
     everything = "all" in options.paper
+    for paper in options.paper:
+        check_choice("paper", paper, ["all", *guides(), *notebooks()], ConfigError)
     asked = [*guides(), *notebooks()] if everything else list(dict.fromkeys(options.paper))
     first, papers = [each for each in asked if each in guides()], [each for each in asked if each not in guides()]
     without = [paper for paper in papers if options.profile not in profiles(paper)]
@@ -191,8 +199,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--paper", nargs="+", default=["all"], help="which notebooks: puf ..., or all (default)")
     parser.add_argument("--jobs", type=_count, help="processes for runs, of all notebooks at work (default: all cores)")
     parser.add_argument(
-        "-p", dest="parameter", nargs=2, action="append", default=[], metavar=("KEY", "VALUE"), help="set a parameter"
-    )
+        "-p", dest="parameter", nargs=2, action="append", default=[], metavar=("KEY", "VALUE"),
+        help="set a parameter; figures then go to figures/changed",
+    )  # fmt: skip
     parser.add_argument("--figures-only", action="store_true", help="draw from the committed records, compute nothing")
     parser.add_argument("--dry-run", action="store_true", help="list the runs with hours and disk, compute nothing")
     parser.add_argument("--stage", default="", help="only the runs of one stage of --dry-run, without the notebook")

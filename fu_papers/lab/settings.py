@@ -1,4 +1,4 @@
-"""Numbers that come from the environment."""
+"""Numbers and switches that come from the environment."""
 
 from __future__ import annotations
 
@@ -21,3 +21,11 @@ def seconds_setting(name: str, default: str, *, zero: bool) -> float:
     if not 0 <= seconds < math.inf or (seconds == 0 and not zero):
         raise ConfigError(f"{name} must be a number of seconds {'>=' if zero else '>'} 0, got {given!r}")
     return seconds
+
+
+def switch_setting(name: str) -> bool:
+    """Whether the environment variable `name` is on, "1"; "0", nothing, or no such variable: off. ConfigError else."""
+    given = os.environ.get(name, "")
+    if given not in ("", "0", "1"):
+        raise ConfigError(f"{name} must be 1 (yes), or 0 or empty (no), got {given!r}")
+    return given == "1"

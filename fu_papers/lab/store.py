@@ -21,7 +21,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
@@ -32,12 +32,14 @@ from tqdm.auto import tqdm
 from fu_core.errors import CorruptData, StorageError
 from fu_core.precision import precision
 from fu_core.version import __version__
-from fu_papers.lab.committed import read_records, write_records
+from fu_papers.lab.committed import RECORDS, read_records, write_records
 from fu_papers.lab.context import RunContext
-from fu_papers.lab.files import file_sha256, move_aside, storage_errors, written_atomically
-from fu_papers.lab.paths import figures_dir, runs_dir
+from fu_papers.lab.files import file_sha256, move_aside, reading_errors, storage_errors, written_atomically
+from fu_papers.lab.lookup import Lookup
+from fu_papers.lab.paths import runs_dir
 from fu_papers.lab.provenance import code_state, machine
 from fu_papers.lab.record import (
+    KEY,
     Config,
     Record,
     RunFunction,
@@ -45,10 +47,11 @@ from fu_papers.lab.record import (
     config_key,
     data_hash_of,
     function_name,
+    key_of,
     needs_of,
     plain,
-    run_key,
 )
+from fu_papers.lab.settings import switch_setting
 from fu_papers.lab.tensors import Tensors, load_tensors, save_tensors
 
 
@@ -61,7 +64,10 @@ class RecordStore:
         self.root = Path(root)
 
     def get(self, key: str) -> Record | None:
-        """The record of `key`, or None. A corrupt one is moved aside with a warning, and counts as missing."""
+        """The record of `key`, or None. A corrupt one is moved aside with a warning, and counts as missing.
+
+        Raises StorageError if it may not be read.
+        """
         try:
             return self._read(key)
         except CorruptData:
@@ -76,7 +82,7 @@ class RecordStore:
         written, NumericalFailure if a metric is not finite.
         """
         name, data_hash = function_name(fn), data_hash_of(fn, config) if data_hash is None else data_hash
-        key = run_key(name, config, data_hash)
+        key = key_of(fn, config, data_hash)
         if (record := self.get(key)) is not None:
             return record
         with self._lock(key, label or f"{name} {key}"):
@@ -84,12 +90,18 @@ class RecordStore:
             return self._read_or_move_aside(key) or self._compute(fn, name, key, config, data_hash)
 
     def finished(self, fn: RunFunction) -> dict[str, Record]:
-        """All finished runs of `fn` by `config_key`, whatever data they were made from."""
-        return {config_key(r.config): r for r in self.everything() if r.function == function_name(fn)}
+        """All finished runs of `fn` by `config_key`, as `lookup` finds them."""
+        found, of_fn = self.lookup, [r for r in self.everything() if r.function == function_name(fn)]
+        return {config_key(r.config): own for r in of_fn if (own := found.get(fn, r.config)) is not None}
+
+    @property
+    def lookup(self) -> Lookup:
+        """All that is finished now, to be found by what would be run."""
+        return Lookup(self.everything(), of_data=True)
 
     def everything(self) -> Iterator[Record]:
         """All finished runs, in the order of their keys."""
-        for path in sorted(self.root.glob("*.json")):
+        for path in _record_files(self.root):
             if (record := self.get(path.stem)) is not None:
                 yield record
 
@@ -102,8 +114,11 @@ class RecordStore:
         record, path = self.get(key), self._tensor_path(key)
         if record is None or record.tensors is None:
             raise CorruptData(f"run {key} has kept no tensors in {self.root}")
-        if not path.exists() or file_sha256(path) != record.tensors:
-            path.unlink(missing_ok=True)
+        with reading_errors(path):
+            whole = path.exists() and file_sha256(path) == record.tensors
+        if not whole:
+            with storage_errors(path):
+                path.unlink(missing_ok=True)
             raise CorruptData(f"{path} is missing or damaged; call again, and the run of that name is made anew")
         return load_tensors(path, names)[0]
 
@@ -123,13 +138,20 @@ class RecordStore:
         """Take over the records of another store, with their tensors; returns how many are new here.
 
         From a folder of committed records come those that have kept none: a training is made again where a run that is
-        still missing needs it. Runs that are finished here stay as they are. Raises StorageError if `folder` is none or
-        cannot be copied, CorruptData if one of its records is damaged: those before it have been taken over, whole.
+        still missing needs it. Runs that are finished here stay as they are. Raises StorageError if `folder` is none,
+        has no records or cannot be copied, CorruptData if one of its records is damaged: those before it have been
+        taken over, whole.
         """
         folder = Path(folder)
         if not folder.is_dir():
             raise StorageError(
                 f"--merge: there is no folder {folder}; give the runs/records of another machine, or committed ones"
+            )
+        if not _has_records(folder):
+            inside = ", ".join(str(each) for each in sorted(folder.iterdir()) if each.is_dir() and _has_records(each))
+            raise StorageError(
+                f"--merge: there are no records in {folder}, neither {RECORDS} nor files named like a run's key; "
+                + (f"there are some in {inside}" if inside else "give the runs/records of another machine")
             )
         new = 0
         for key, record in read_records(folder).items():
@@ -137,10 +159,11 @@ class RecordStore:
                 with written_atomically(self._record_path(key)) as part:
                     part.write_text(record.to_json(), encoding="utf-8")
                 new += 1
-        for path in sorted(folder.glob("*.json")):
+        for path in _record_files(folder):
             key = path.stem
             try:
-                text = path.read_text(encoding="utf-8")
+                with reading_errors(path):
+                    text = path.read_text(encoding="utf-8")
                 record = Record.from_json(text, key)
             except (CorruptData, UnicodeDecodeError) as error:
                 raise CorruptData(f"{path} is damaged: {error}; copy it again, or remove it") from error
@@ -190,12 +213,14 @@ class RecordStore:
         )
         with written_atomically(self._record_path(key), tidy=False) as part:
             part.write_text(record.to_json(), encoding="utf-8")
-        self.checkpoint_path(key).unlink(missing_ok=True)
+        self._drop_checkpoint(key)
         return record
 
     def _read(self, key: str) -> Record | None:
+        path = self._record_path(key)
         try:
-            text = self._record_path(key).read_text(encoding="utf-8")
+            with reading_errors(path):
+                text = path.read_text(encoding="utf-8")
         except (FileNotFoundError, NotADirectoryError):
             return None
         except UnicodeDecodeError as error:
@@ -203,9 +228,14 @@ class RecordStore:
         record = Record.from_json(text, key)
         if record.tensors is not None and not self._tensor_path(key).exists():
             return None  # whoever runs it now needs the tensors, too
-        if self.checkpoint_path(key).exists():  # whoever made the record was killed just before removing this
-            self.checkpoint_path(key).unlink(missing_ok=True)
+        self._drop_checkpoint(key)  # if whoever made the record was killed just before that
         return record
+
+    def _drop_checkpoint(self, key: str) -> None:
+        """Of a finished run, which is none the worse for a file that nobody may remove here."""
+        with suppress(OSError):
+            if self.checkpoint_path(key).exists():
+                self.checkpoint_path(key).unlink(missing_ok=True)
 
     def _read_or_move_aside(self, key: str) -> Record | None:
         try:
@@ -255,26 +285,44 @@ class RecordStore:
 
 
 class CommittedStore(RecordStore):
-    """The committed records beside the figures in the folder `root`, read once: neither data nor tensors are needed."""
+    """The committed records beside the figures in the folder `root`, read once: neither data nor tensors are needed.
+
+    others: folders whose records are there, too.
+    """
 
     read_only = True
+
+    def __init__(self, root: Path, *others: Path) -> None:
+        super().__init__(root)
+        self._folders = (*others, self.root)
 
     def get(self, key: str) -> Record | None:
         """The record of `key`, or None. Damaged lines count as missing, with a warning when the file is read."""
         return self._records.get(key)
 
     def run(self, fn: RunFunction, config: Config, *, data_hash: str | None = None, label: str = "") -> Record:
-        """The record of such a run, whatever data it was made from, which need not be here; RuntimeError without one.
+        """The record of such a run, whatever data it was made from, which need not be here; `NoRecord` without one.
 
-        `label` is what the message calls the run.
+        `label` is what the message calls the run. Where there are several records, of different data, those that are
+        here decide; StorageError if there are none.
         """
-        name = function_name(fn)
-        if (record := self.finished(fn).get(config_key(config))) is not None:
+        if (record := self.lookup.get(fn, config)) is not None:
             return record
-        raise RuntimeError(
-            f"no record of {label or name} (config {dict(config)!r}) in {self.root}, which is read only "
-            "here; run `make reproduce` with the same profile, without FU_FIGURES_ONLY, to make it"
+        raise NoRecord(
+            f"no record of {label or function_name(fn)} (config {dict(config)!r}) in {self.root}, which is read only "
+            "here; run `make reproduce` with the same profile, without FU_FIGURES_ONLY, to make it "
+            f"({self.counting})"
         )
+
+    @property
+    def counting(self) -> str:
+        """Which records count, for messages."""
+        return f"those of fu_core {__version__} with FU_PRECISION={precision()} count"
+
+    @cached_property
+    def lookup(self) -> Lookup:
+        """Records to be found by what would be run."""
+        return Lookup(self.everything(), of_data=False)
 
     def everything(self) -> Iterator[Record]:
         """All finished runs, in the order of their keys."""
@@ -286,14 +334,28 @@ class CommittedStore(RecordStore):
 
     @cached_property
     def _records(self) -> dict[str, Record]:
-        return read_records(self.root)
+        found = {key: record for folder in self._folders for key, record in read_records(folder).items()}
+        return dict(sorted(found.items()))
 
 
-def open_store(profile: str, paper: str) -> RecordStore:
-    """Where a notebook keeps its runs: working records, or with $FU_FIGURES_ONLY the committed ones, read only."""
-    if os.environ.get("FU_FIGURES_ONLY"):
-        return CommittedStore(figures_dir(profile, paper))
+class NoRecord(RuntimeError):
+    """A run that is not among the records, where nothing may be computed."""
+
+
+def open_store(*folders: Path) -> RecordStore:
+    """Where a notebook keeps its runs: working records, or with $FU_FIGURES_ONLY the committed ones of `folders`."""
+    if switch_setting("FU_FIGURES_ONLY"):
+        return CommittedStore(*dict.fromkeys(folders))
     return RecordStore(runs_dir() / "records")
+
+
+def _record_files(folder: Path) -> list[Path]:
+    """The files of a folder that are named as a store names its records, in the order of their keys."""
+    return [path for path in sorted(folder.glob("*.json")) if KEY.fullmatch(path.stem)]
+
+
+def _has_records(folder: Path) -> bool:
+    return (folder / RECORDS).exists() or bool(_record_files(folder))
 
 
 def _owner(path: Path) -> str:

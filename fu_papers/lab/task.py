@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
-from fu_papers.lab.record import Record, RunFunction, function_name, run_key
+from fu_core.errors import ConfigError
+from fu_papers.lab.record import Record, RunFunction, key_of
 from fu_papers.lab.store import RecordStore
 
 
@@ -24,23 +25,40 @@ class Task:
     fn: RunFunction
     config: dict[str, Any]
     data_hash: str
+    declared: bool = True  # whether that is the hash that the function declares; else a caller has given another
 
     @property
     def key(self) -> str:
         """The key of the run's record."""
-        return run_key(function_name(self.fn), self.config, self.data_hash)
+        return key_of(self.fn, self.config, self.data_hash)
 
     def run(self, store: RecordStore, label: str) -> Record:
         """Compute it, or read it if somebody else has finished it meanwhile."""
         return store.run(self.fn, self.config, data_hash=self.data_hash, label=f"{label} {self.config}")
 
 
+class NotHere(RuntimeError):
+    """A run that says that it cannot run here, where something it needs is not installed or does not start."""
+
+
 @dataclass(frozen=True)
 class Failure:
-    """An exception as text: not every exception survives the way between processes."""
+    """An exception as text: not every exception survives the way between processes.
+
+    not_here: whether it was one of those by which a run says that it cannot run here.
+    """
 
     message: str
     traceback: str
+    not_here: bool = False
+
+    @classmethod
+    def of(cls, error: Exception) -> Failure:
+        """Of the exception that is being handled."""
+        # The kinds themselves and nothing that is derived from them, such as a full disk: of a package that is not
+        # installed, and of one that does not start.
+        not_here = type(error) in (NotHere, ImportError, ModuleNotFoundError, ConfigError, RuntimeError)
+        return cls(f"{type(error).__name__}: {error}", traceback.format_exc(), not_here)
 
 
 Outcome = tuple[Task, Record | Failure]
@@ -53,7 +71,7 @@ def attempt(task: Task, store: RecordStore, label: str) -> Outcome:
         with single_threaded():
             return task, task.run(store, label)
     except Exception as error:
-        return task, Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
+        return task, Failure.of(error)
 
 
 @contextmanager

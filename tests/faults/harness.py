@@ -72,38 +72,37 @@ def compute():
     return {stage: study.run(stage) for stage in ASKED}, study
 
 
-def write_tables(found):
-    """Tables and claims from records."""
+def write_tables(found, out):
+    """Tables and claims from records, in the folder `out`."""
     descriptions, trainings, unlearnings, costs, equivalence = (found[stage] for stage in ASKED)
     runs = wide(puf_results.of_runs(unlearnings, trainings))
     source = problem_figures.source(descriptions)
-    out = figures_dir("quick", "puf")
     save_table(puf_tables.settings_table(TINY, descriptions), out / "table_ii.csv", source)
     save_table(puf_results.saved(runs), out / "runs.csv", source)
     shown = (unlearnings, equivalence, descriptions, costs["costs"])
     verdicts = puf_claims.verdicts(TINY, runs, runs.iloc[:0], *shown)
-    write_claims(verdicts, "puf", figures_dir("quick"))
+    write_claims(verdicts, "puf", out.parent)
 
 
-def draw(found):
-    """One figure from records."""
+def draw(found, out):
+    """One figure from records, in the folder `out`."""
     with style():
         fig = puf_figures.training_curves(TINY, found["training"])
-        save_figure(fig, figures_dir("quick", "puf") / "training.png", problem_figures.source(found["settings"]))
+        save_figure(fig, out / "training.png", problem_figures.source(found["settings"]))
     plt.close(fig)
 
 
 def reproduce():
     """Everything, as a notebook does it."""
     found, study = compute()
-    write_tables(found)
-    draw(found)
+    write_tables(found, study.out)
+    draw(found, study.out)
     study.export()
 
 
 def walk():
     """A single run, with tensors and checkpoints."""
-    open_store("quick", "puf").run(toy_runs.walk, {"rounds": 3, "seed": 1})
+    open_store(figures_dir("quick", "puf")).run(toy_runs.walk, {"rounds": 3, "seed": 1})
 
 
 def reproduce_on_a_growing_disk():

@@ -30,8 +30,8 @@ class Shown:
         with inside(lab, **settings), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
-                found, _ = compute()
-                write_tables(found)
+                found, study = compute()
+                write_tables(found, study.out)
                 self.numbers = results(
                     {record.key: vars(record) for kind in found.values() for record in kind.values()}
                 )
@@ -182,7 +182,7 @@ def test_flips_in_figures_and_tables_are_gone_when_they_are_drawn_again(clean, t
 def test_flips_in_the_verdicts_are_errors_that_say_what_to_do(clean, tmp_path, text, damaged):
     """The verdicts on the other papers' claims cannot be computed here; a list that is not whole is not continued."""
     lab = copied(clean.lab, tmp_path / "lab")
-    path = lab.figures / "quick" / "claims.csv"
+    path = lab.out.parent / "claims.csv"
     path.write_bytes(path.read_bytes().replace(text, damaged, 1))
     shown = Shown(lab)
     assert f"{path} is not the list of verdicts" in shown.error

@@ -1,5 +1,6 @@
 """A study runs what its stages declare, once and in order; its frame says everything that the records say."""
 
+import subprocess
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,9 +9,10 @@ import pytest
 
 from fu_core.errors import ConfigError
 from fu_papers import study as study_module
+from fu_papers.lab.paths import ROOT
 from fu_papers.lab.record import Record
-from fu_papers.lab.store import CommittedStore, RecordStore
-from fu_papers.study import Cell, Stage, Study, stages_of, theory_stages, tidy, wide
+from fu_papers.lab.store import CommittedStore, NoRecord, RecordStore
+from fu_papers.study import Cell, Stage, Study, experiment_of, stages_of, theory_stages, tidy, wide
 from tests import toy_runs
 
 
@@ -22,11 +24,11 @@ TOY = (
     Stage("first", toy_runs.number, numbers(1, 2)),
     Stage("second", toy_runs.number, numbers(3), needs=("first",)),
     Stage("third", toy_runs.number, numbers(4, 3), needs=("second",), alone=True),
-    Stage("perhaps", toy_runs.fails_on_odd, numbers(5), optional="It did not run here"),
+    Stage("perhaps", toy_runs.says_no, lambda e: {"": {"kind": e.kind}}, optional="It did not run here"),
     Stage("surely", toy_runs.fails_on_odd, numbers(7)),
     *theory_stages({toy_runs.number: [{"value": 10}, {"value": 20}], toy_runs.on_data: [{"value": 30}]}),
 )
-EXPERIMENT = SimpleNamespace(profile="test", paper="toy", factor=1)
+EXPERIMENT = SimpleNamespace(profile="test", paper="toy", factor=1, kind="ImportError")
 
 
 @pytest.fixture
@@ -74,12 +76,29 @@ def test_where_a_clock_is_running_there_is_one_run_at_a_time(study, ran):
     assert dict(ran) == {"first": 2, "second": 2, "third": 1}
 
 
-def test_a_stage_that_need_not_run_says_in_a_line_why_it_did_not(study, capsys):
+@pytest.mark.parametrize("kind", ["ImportError", "ModuleNotFoundError", "RuntimeError", "not here"])
+def test_a_stage_that_need_not_run_says_in_a_line_why_it_did_not(tmp_path, ran, capsys, kind):
+    study = Study(SimpleNamespace(**vars(EXPERIMENT) | {"kind": kind}), RecordStore(tmp_path), jobs=1)
     assert study.run("perhaps") == {}
     [line] = capsys.readouterr().out.splitlines()
     assert line.startswith("It did not run here: 1 of 1 runs of perhaps failed")
-    assert "ValueError: 5 is odd" in line
+    assert "no, not here" in line
     with pytest.raises(RuntimeError, match="1 of 1 runs of surely failed"):
+        study.run("surely")
+
+
+@pytest.mark.parametrize("kind", ["disk", "torch", "TypeError", "ZeroDivisionError"])
+def test_a_stage_that_need_not_run_fails_for_whatever_else_goes_wrong(tmp_path, ran, kind):
+    study = Study(SimpleNamespace(**vars(EXPERIMENT) | {"kind": kind}), RecordStore(tmp_path), jobs=1)
+    with pytest.raises(RuntimeError, match=r"1 of 1 runs of perhaps failed.*no, not here"):
+        study.run("perhaps")
+
+
+def test_a_stage_that_need_not_run_need_not_be_committed(tmp_path, ran, capsys):
+    study = Study(EXPERIMENT, CommittedStore(tmp_path))
+    assert study.run("perhaps") == {}
+    assert capsys.readouterr().out == "It did not run here: no records\n"
+    with pytest.raises(NoRecord, match="1 of 1 runs of surely have no record"):
         study.run("surely")
 
 
@@ -124,6 +143,51 @@ def test_everything_asked_for_is_exported_and_nothing_else(study, tmp_path, monk
     before = [path.read_bytes() for path in sorted(committed.root.iterdir())]
     again.export()  # what was read from there stays as it is
     assert [path.read_bytes() for path in sorted(committed.root.iterdir())] == before
+
+
+@pytest.fixture
+def own_figures(tmp_path, monkeypatch):
+    monkeypatch.setenv("FU_FIGURES", str(tmp_path / "figures"))
+    monkeypatch.setenv("FU_RUNS", str(tmp_path / "runs"))
+    return tmp_path / "figures"
+
+
+def test_what_a_reader_changes_takes_no_place_of_the_profiles(own_figures, capsys):
+    """Figures, claims and records go beside the profiles, wherever a notebook says `study.out`; and a line says so."""
+    quick = experiment_of("hf_kcu").of("quick")
+    assert Study(quick).out == own_figures / "quick" / "hf_kcu"
+    assert Study(experiment_of("hf_kcu").of("quick", rounds=quick.rounds)).out == own_figures / "quick" / "hf_kcu"
+    assert capsys.readouterr().out == ""
+    changed = Study(quick.changed(rounds=quick.rounds + 1))
+    where = own_figures / "changed" / "quick" / "hf_kcu"
+    assert changed.out == where
+    [line] = capsys.readouterr().out.splitlines()
+    assert line == f"These are not quick's own values: what is shown goes to {where}, and what quick has stays"
+    changed.export()
+    assert (where / "records.jsonl").exists()
+    assert not (own_figures / "quick").exists()
+
+
+def test_what_a_reader_changes_is_drawn_from_either_folder(own_figures, monkeypatch):
+    """A trial of fewer settings needs no run beyond the profile's; another needs the reader's own."""
+    quick = experiment_of("hf_kcu").of("quick")
+    changed, store = quick.changed(rounds=quick.rounds + 1), RecordStore(own_figures.parent / "records")
+    one, two = (store.run(toy_runs.number, {"value": value}) for value in (1, 2))
+    store.export([one.key], own_figures / "quick" / "hf_kcu")
+    store.export([two.key], own_figures / "changed" / "quick" / "hf_kcu")
+    monkeypatch.setenv("FU_FIGURES_ONLY", "1")
+    assert {record.key for record in Study(changed).store.everything()} == {one.key, two.key}
+    assert {record.key for record in Study(quick).store.everything()} == {one.key}
+
+
+def test_git_does_not_see_what_a_reader_changes():
+    told = subprocess.run(
+        ["git", "-C", ROOT, "check-ignore", "figures/changed/quick/puf/runs.csv", "figures/quick/puf/runs.csv"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    if told.returncode > 1:
+        pytest.skip("needs git")
+    assert told.stdout.split() == ["figures/changed/quick/puf/runs.csv"]
 
 
 # --- the frame ---

@@ -15,6 +15,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,7 +24,7 @@ import pytest
 from dask import config as dask_config
 from distributed import Client, KilledWorker, LocalCluster
 
-from fu_core.errors import ConfigError
+from fu_core.errors import ConfigError, CorruptData
 from fu_papers.lab import cluster
 from fu_papers.lab.paths import ROOT
 from fu_papers.lab.pool import map_runs
@@ -139,6 +140,18 @@ def test_every_run_has_one_thread(client, store):
     assert [record.metrics["threads"] for record in records] == [1, 1, 1]
 
 
+def test_what_is_timed_runs_alone(client, store):
+    """Two workers are there, and would make each other slower."""
+    grid = [{"value": value, "pause": 0.3} for value in range(4)]
+
+    def overlaps(records):
+        spans = sorted((r.metrics["began"], r.metrics["ended"]) for r in records)
+        return sum(one[1] > other[0] for one, other in pairwise(spans))
+
+    assert overlaps(map_runs(toy_runs.interval, grid, store=store, jobs=1)) == 0
+    assert overlaps(map_runs(toy_runs.interval, [{**config, "again": 1} for config in grid], store=store)) > 0
+
+
 def test_workers_find_a_store_given_by_a_relative_path(client, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     map_runs(toy_runs.number, values(1), store=RecordStore(Path("records")))
@@ -218,6 +231,30 @@ def test_workers_of_another_precision_are_refused(client, store, monkeypatch):
     monkeypatch.setenv("FU_PRECISION", "bf16")
     with pytest.raises(RuntimeError, match=r"2 of 2 dask workers.* has FU_PRECISION=float32, not bf16"):
         map_runs(toy_runs.number, values(1), store=store)
+
+
+def test_workers_with_other_data_do_not_file_their_results_under_our_key(client, store, monkeypatch):
+    """The key has the hash of our data: it would be found as a result on them."""
+    monkeypatch.setenv("TOY_DATA", "ours")  # theirs is another
+    with pytest.raises(
+        RuntimeError, match=r"2 of 2 runs of of_file failed.*worker tcp.* has other data in .*: , not ours; .*FU_DATA"
+    ):
+        map_runs(toy_runs.of_file, values(2), store=store)
+    assert not list(store.root.glob("*.json"))
+    [told] = map_runs(toy_runs.of_file, values(1), store=store, data_hash="told")  # which nobody could look up
+    assert told.data_hash == "told"
+    monkeypatch.delenv("TOY_DATA")
+    [same] = map_runs(toy_runs.of_file, values(1), store=store)
+    assert same.metrics == {"data": ""}
+
+
+def test_data_that_a_worker_cannot_read_are_named(monkeypatch):
+    def damaged(config):
+        raise CorruptData("mnist.npz is not a usable cache")
+
+    monkeypatch.setattr(toy_runs.of_file, "data", damaged)
+    problem = cluster._other_data(Task(toy_runs.of_file, {}, "ours"), SimpleNamespace(address="tcp://there"))
+    assert re.search(r"worker tcp://there on .*: CorruptData: mnist.npz is not .*, not ours; .*FU_DATA", problem)
 
 
 @pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="needs a path that each process sees differently")

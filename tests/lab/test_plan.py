@@ -8,10 +8,14 @@ import pytest
 
 from fu_core.errors import ConfigError, CorruptData, StorageError
 from fu_papers.lab import paths, plan
+from fu_papers.lab.committed import write_records
 from fu_papers.lab.plan import Planned, planned
+from fu_papers.lab.pool import map_runs
 from fu_papers.lab.record import Record, config_key, function_name
 from fu_papers.lab.reproduce import main
-from fu_papers.lab.store import CommittedStore, RecordStore
+from fu_papers.lab.store import CommittedStore, NoRecord, RecordStore
+from fu_papers.lab.task import NotHere
+from fu_papers.study import experiment_of, stages_of
 from tests import toy_runs
 from tests.notebook_lab import PARAMETERS
 
@@ -79,7 +83,7 @@ def test_two_parts_merged_are_the_whole(own_runs, tmp_path, monkeypatch, capsys)
 def test_a_long_profile_goes_on_where_an_earlier_sitting_ended(own_runs, tmp_path, monkeypatch, capsys):
     """What is finished is committed, complete or not; the next sitting takes it over and makes no such run again."""
     monkeypatch.setenv("FU_FIGURES", str(tmp_path / "figures"))
-    folder = paths.figures_dir("quick", "puf")
+    folder = paths.figures_dir("changed", "quick") / "puf"
     command = ["--paper", "puf", *TINY]
     assert main([*command, "--stage", "unlearning and recovery", "--part", "1/4", "--jobs", "1"]) == 0
     assert main([*command, "--export"]) == 0
@@ -111,13 +115,143 @@ def test_a_part_is_run_as_the_notebook_would(own_runs, monkeypatch, capsys):
 
     def fails(fn, configs, *, label, **_):
         if label == "Flower":
-            raise RuntimeError("no module named flwr\nlong story")
+            raise NotHere("no module named flwr\nlong story")
 
     monkeypatch.setattr(plan, "map_runs", fails)
     assert plan.run_part([flower, Planned("numbers", toy_runs.number, [{"value": 1}])], (1, 1)) == 1
     assert capsys.readouterr().out == "Flower's simulation did not run here: no module named flwr\n"
     with pytest.raises(RuntimeError, match="flwr"):
         plan.run_part([Planned("Flower", toy_runs.number, [{"value": 1}])], (1, 1))
+
+
+@pytest.mark.parametrize(("kind", "named"), [("disk", "StorageError"), ("TypeError", "TypeError")])
+def test_what_goes_wrong_with_an_optional_part_is_an_error(own_runs, monkeypatch, kind, named, capsys):
+    configs = [{"kind": "ImportError"}, {"kind": kind}, {"kind": ""}]
+    stage = Planned("perhaps", toy_runs.says_no, configs, optional="It is not here")
+    with pytest.raises(RuntimeError, match=f"2 of 3 runs of perhaps failed.*{named}: no"):
+        plan.run_part([stage], (1, 1), jobs=1)
+    assert plan.run_part([replace(stage, configs=configs[:1])], (1, 1), jobs=1) == 0
+    assert capsys.readouterr().out.startswith("It is not here: 1 of 1 runs of perhaps failed")
+    monkeypatch.setattr(plan, "planned", lambda *_: [stage])
+    assert main(["--paper", "puf", "--stage", "perhaps", "--jobs", "1"]) == 1
+
+
+def test_equal_runs_are_planned_once_and_dealt_out_once():
+    """A stage names a place for each, so that the same training was counted, and computed on two machines."""
+    stages = [stage for paper in PAPERS for stage in planned(paper, "quick", {})]
+    for stage in stages:
+        assert len({config_key(config) for config in stage.configs}) == len(stage.configs), stage.label
+    fedora = {stage.label: stage for stage in planned("fedora", "quick", {})}
+    places = {stage.name: len(stage.cells(experiment_of("fedora").of("quick"))) for stage in stages_of("fedora")}
+    assert any(len(fedora[label].configs) < count for label, count in places.items())
+
+
+def test_a_run_of_two_stages_is_counted_in_the_first(own_runs):
+    one = Planned("one", toy_runs.number, [{"value": v} for v in range(3)])
+    two = Planned("two", toy_runs.number, [{"value": v} for v in range(1, 5)])
+    RecordStore(own_runs).run(toy_runs.number, {"value": 2})
+    assert [(row.runs, row.done) for row in plan.estimate("puf", [one, two])] == [(3, 1), (2, 0)]
+    assert [(row.runs, row.done) for row in plan.estimate("puf", [two])] == [(4, 1)]
+
+
+def test_the_hours_of_one_stage_are_those_of_the_whole_plan(capsys, monkeypatch, tmp_path):
+    """They are told in trainings, which are another stage's, and by the checkout's records if FU_FIGURES has none."""
+    monkeypatch.setattr(plan, "_measure", lambda fn, config: plan.Measured(3600.0, 2**30))
+    monkeypatch.setenv("FU_FIGURES", str(tmp_path / "figures"))
+
+    def rows(*options):
+        assert main(["--paper", "puf", "--dry-run", *options]) == 0
+        return {line[:32].strip(): line[32:].split() for line in capsys.readouterr().out.splitlines()}
+
+    stage = "unlearning and recovery"
+    assert rows("--stage", stage)[stage] == rows()[stage]
+    assert float(rows("--stage", stage)[stage][3]) > 0
+
+
+# --- records of something else ---
+
+
+@pytest.fixture
+def stale(own_runs, tmp_path, monkeypatch):
+    """`stale(hash, ...)` makes a record of one run for each of these data: its stage, and a folder to export to."""
+    monkeypatch.setenv("FU_DATA", str(tmp_path / "nothing"))
+
+    def make(*hashes, config=None):
+        stage = Planned("of file", toy_runs.of_file, [config or {"value": 1}])
+        for data in hashes:
+            monkeypatch.setenv("TOY_DATA", data)
+            RecordStore(own_runs).run(toy_runs.of_file, stage.configs[0])
+        return stage, tmp_path / "exported"
+
+    return make
+
+
+def exported(folder):
+    return [record.metrics["data"] for record in CommittedStore(folder).everything()]
+
+
+@pytest.mark.parametrize("turn", range(4))
+def test_what_is_exported_is_of_the_data_that_are_here(stale, turn, monkeypatch):
+    """Keys are in no order: half of the time the older of the two was found last."""
+    stage, folder = stale(f"old {turn}", f"new {turn}")
+    assert plan.export_finished([stage], folder) == (1, 1)
+    assert exported(folder) == [f"new {turn}"]
+    monkeypatch.setenv("TOY_DATA", f"old {turn}")
+    assert plan.export_finished([stage], folder) == (1, 1)
+    assert exported(folder) == [f"old {turn}"]
+    monkeypatch.setenv("TOY_DATA", "none of them")
+    assert plan.export_finished([stage], folder) == (0, 1)
+    assert [row.done for row in plan.estimate("puf", [stage])] == [0]
+
+
+def test_without_data_one_record_is_taken_and_of_two_none(stale):
+    config = {"value": 1, "of": [{"dataset": "mnist"}]}  # which is nowhere here, and nobody downloads it to look
+    stage, folder = stale("one", config=config)
+    assert plan.export_finished([stage], folder) == (1, 1)
+    stage, folder = stale("another", config=config)
+    with pytest.raises(
+        StorageError, match=r"2 records of one run of toy.of_file.*\(data (one|another)\).*bring the data"
+    ):
+        plan.export_finished([stage], folder)
+    assert exported(folder) == ["one"]
+    assert [row.done for row in plan.estimate("puf", [stage])] == [1]  # whichever it is
+
+
+def test_another_precision_version_or_revision_is_not_what_is_planned(own_runs, tmp_path, monkeypatch):
+    stage, folder = Planned("numbers", toy_runs.number, [{"value": 1}]), tmp_path / "exported"
+    record = RecordStore(own_runs).run(toy_runs.number, {"value": 1})
+    assert plan.export_finished([stage], folder) == (1, 1)
+    committed = CommittedStore(folder)
+    assert map_runs(toy_runs.number, stage.configs, store=committed) == [record]
+    for change in ("precision", "version", "revision"):
+        with monkeypatch.context() as patch:
+            if change == "precision":
+                patch.setenv("FU_PRECISION", "bf16")
+            elif change == "version":
+                patch.setattr("fu_papers.lab.record.__version__", "9.9.9")
+            else:
+                patch.setattr(toy_runs.number, "revision", 2, raising=False)
+                patch.setattr("fu_papers.lab.record._raised", {"tests.toy_runs.number"})
+            assert [row.done for row in plan.estimate("puf", [stage])] == [0], change
+            assert plan.export_finished([stage], tmp_path / change) == (0, 1)
+            with pytest.raises(NoRecord, match=r"1 of 1 runs of number have no record.*those of fu_core .* count"):
+                map_runs(toy_runs.number, stage.configs, store=committed)
+            with pytest.raises(NoRecord):
+                committed.run(toy_runs.number, {"value": 1})
+    assert [row.done for row in plan.estimate("puf", [stage])] == [1]
+
+
+def test_of_two_committed_records_the_data_that_are_here_decide(stale, own_runs, tmp_path, monkeypatch):
+    stage, _ = stale("old", "new")
+    write_records(RecordStore(own_runs).everything(), tmp_path / "both")
+    for data in ("old", "new"):
+        monkeypatch.setenv("TOY_DATA", data)
+        [record] = map_runs(toy_runs.of_file, stage.configs, store=CommittedStore(tmp_path / "both"))
+        assert record.metrics == {"data": data}
+        assert CommittedStore(tmp_path / "both").run(toy_runs.of_file, stage.configs[0]) == record
+
+
+# --- what is asked for ---
 
 
 def test_everything_asked_for_is_checked_before_anything_runs(own_runs, capsys):
@@ -205,6 +339,8 @@ def test_records_without_times_tell_nothing_of_hours(tmp_path, monkeypatch):
     shutil.copyfile(paths.ROOT / "figures" / "quick" / "puf" / "records.jsonl", folder / "records.jsonl")
     assert plan.Reference("puf").seconds(stage) > 0
     monkeypatch.setenv("FU_FIGURES", str(tmp_path / "figures"))
+    assert plan.Reference("puf").seconds(stage) > 0  # of the checkout's own, where there are none of this machine
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
     assert list(CommittedStore(folder).everything())
     assert plan.Reference("puf").seconds(stage) is None
 

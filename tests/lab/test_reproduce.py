@@ -121,6 +121,7 @@ def test_misspelt_names_are_errors_that_name_the_nearest(lab, capsys):
     assert "others is not set here; set each parameter by its own name" in wrong(capsys, "-p", "others", "{rounds: 2}")
     assert "interactive must be true, false or null, got 3" in wrong(capsys, "-p", "interactive", "3")
     assert "did you mean 'toy'" in wrong(capsys, "--paper", "toi")
+    assert "paper must be one of 'all', 'toy', got 'toi'; did you mean 'toy'?" in wrong(capsys, "--paper", "all", "toi")
     assert "toy has no profile 'quik'; did you mean 'quick'?; there are: quick" in wrong(capsys, "--profile", "quik")
 
 
@@ -172,6 +173,15 @@ def test_the_notebook_gets_what_differs_from_the_profile_in_its_cell_or_among_th
     assert made.changes == {"rounds": 7, "target": 3, "interactive": False}
 
 
+def test_where_figures_go_depends_on_whether_the_profile_is_changed(lab):
+    root = lab() / "figures"
+    own, changed = root / "quick" / "toy", root / "changed" / "quick" / "toy"
+    for changes in ({}, {"rounds": 2}, {"interactive": True}, {"target": None}):
+        assert notebooks.plan("toy", "quick", changes).figures == own, changes
+    for changes in ({"rounds": 3}, {"target": 3}, {"etas": [1.0, 0.1]}):
+        assert notebooks.plan("toy", "quick", changes).figures == changed, changes
+
+
 def test_a_paper_without_profiles_is_an_error(lab, capsys):
     root = lab()
     (root / "toy" / "profiles" / "quick.yaml").unlink()
@@ -212,6 +222,27 @@ def test_list_shows_papers_and_profiles(lab, capsys):
     lab(paper="first", number=1)
     assert reproduce.main(["--list"]) == 0
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [["first", "quick"], ["later", "quick"]]
+
+
+@pytest.mark.parametrize(
+    "options", [["--dry-run"], ["--stage", "training"], ["--part", "1/2"], ["--export"], ["--merge", "."]]
+)
+def test_ctrl_c_is_one_line_whatever_is_done(lab, capsys, monkeypatch, options):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    lab()
+    monkeypatch.setattr(reproduce, "_stages", lambda each, options: [])
+    for name in ("_show_plan", "_run_part", "_export", "_merge"):
+        monkeypatch.setattr(reproduce, name, interrupted)
+    assert reproduce.main(options) == 130
+    assert capsys.readouterr().err == "interrupted; finished runs are kept, call again to continue\n"
+
+
+def test_a_wrong_switch_is_named_before_anything_runs(lab, capsys, monkeypatch):
+    lab()
+    monkeypatch.setenv("FU_FIGURES_ONLY", "yes")
+    assert "FU_FIGURES_ONLY must be 1 (yes), or 0 or empty (no), got 'yes'" in wrong(capsys)
 
 
 # --- guides: notebooks of no paper ---
@@ -273,15 +304,30 @@ def test_parameters_settings_and_interpreter_reach_the_kernel(lab, capsys, monke
         f"assert sys.executable == {sys.executable!r}\n"
         "assert (rounds, alpha, profile, others) == (None, 0.001, 'quick', {'mode': 'regular'})\n"
         "assert (os.environ['FU_JOBS'], os.environ['FU_FIGURES_ONLY']) == ('1', '1')",
-        "folder = pathlib.Path('figures/quick/toy'); folder.mkdir(parents=True)\n"
+        "folder = pathlib.Path('figures/changed/quick/toy'); folder.mkdir(parents=True)\n"
         "folder.joinpath('table.csv').write_text('a')",
     )
     assert reproduce.main(["--jobs", "1", "--figures-only", "-p", "alpha", "1e-3", "-p", "mode", "regular"]) == 0
     summary = capsys.readouterr().out
     assert "01_toy.ipynb" in summary
-    assert "1 files in figures/quick/toy, executed copy runs/executed/quick/01_toy.ipynb" in summary
-    assert (root / "figures/quick/toy/table.csv").exists()
+    assert "1 files in figures/changed/quick/toy, executed copy runs/executed/quick/01_toy.ipynb" in summary
+    assert (root / "figures/changed/quick/toy/table.csv").exists()
     assert "FU_FIGURES_ONLY" not in os.environ
+
+
+def test_folders_are_those_of_whoever_calls_wherever_the_notebook_works(lab, monkeypatch, tmp_path, capsys):
+    folder = tmp_path / "else where {x}"  # papermill would fill in the braces
+    (folder / "here").mkdir(parents=True)
+    monkeypatch.chdir(folder / "here")
+    names = ["FU_RUNS", "FU_FIGURES", "FU_DATA"]
+    root = lab(f"import os; print([os.path.realpath(os.environ[name]) for name in {names}], os.getcwd())")
+    for name in names:  # the fixture has set some
+        monkeypatch.setenv(name, f"../{name}")
+    assert reproduce.main([]) == 0, capsys.readouterr().err
+    [copy] = (folder / "FU_RUNS").rglob("*.ipynb")
+    shown = nbformat.read(copy, as_version=4).cells[-1].outputs[0].text
+    assert shown.strip() == f"{[str(folder / name) for name in names]} {root}"
+    assert os.environ["FU_RUNS"] == "../FU_RUNS"
 
 
 @pytest.mark.parametrize(("given", "threads"), [("", "1"), ("3", "3")])
@@ -377,7 +423,9 @@ def test_a_lane_has_one_row_of_a_terminal_and_a_log_what_stays(terminal, monkeyp
 def test_what_took_longest_begins_first_and_a_dead_child_fails_its_notebook_alone(two, capsys, monkeypatch):
     clock = two / "figures" / "quick" / "two" / "clock.jsonl"
     clock.parent.mkdir(parents=True)
-    clock.write_text('{"provenance": {"phases": {"total": {"seconds": 9.0}}}}\n{"provenance": {}}\n')
+    damaged = ['{"provenance": {', "[1]", "", '{"provenance": {"phases": {"total": {"seconds": "x"}}}}', "{}"]
+    whole = '{"provenance": {"phases": {"total": {"seconds": 9.0}}}}'
+    clock.write_text("\n".join([*damaged, whole, '{"provenance": {}}', "\udcff"]), errors="surrogateescape")
     plans, began, start = [notebooks.plan(name, "quick", {}) for name in ("one", "two")], [], lanes.subprocess.Popen
 
     def dying(command, **options):

@@ -2,14 +2,17 @@
 
 import errno
 import hashlib
+import importlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,11 +21,15 @@ import torch
 from fu_core.errors import ConfigError, CorruptData, NumericalFailure, StorageError
 from fu_core.version import __version__
 from fu_papers.lab import context as context_module
+from fu_papers.lab import files as files_module
+from fu_papers.lab import provenance
+from fu_papers.lab.committed import read_records
 from fu_papers.lab.context import RunContext
-from fu_papers.lab.files import file_sha256
+from fu_papers.lab.files import file_sha256, written_atomically
 from fu_papers.lab.paths import ROOT
-from fu_papers.lab.record import function_name, needs_of, run_key
-from fu_papers.lab.store import RecordStore
+from fu_papers.lab.record import function_name, key_of, needs_of, run_key
+from fu_papers.lab.store import CommittedStore, RecordStore, open_store
+from fu_papers.lab.task import Task
 from tests import toy_runs
 
 WALK = {"rounds": 4, "seed": 1}
@@ -88,6 +95,56 @@ def test_key_depends_on_the_version(monkeypatch):
     key = run_key("m.f", {})
     monkeypatch.setattr("fu_papers.lab.record.__version__", "0.0.0")
     assert run_key("m.f", {}) != key
+
+
+def test_committed_keys_are_what_they_were():
+    """Whoever changes how a key is made makes every committed record a stranger."""
+    for folder in sorted((ROOT / "figures").glob("*/*/records.jsonl")):
+        for record in read_records(folder.parent).values():
+            assert run_key(record.function, record.config, record.data_hash) == record.key, folder
+            break  # the first of each: they are thousands, made alike
+    assert run_key("m.f", {"a": 1}, "d") == "da4219084b1efb39c0c2"
+
+
+def test_a_raised_revision_changes_the_keys_of_its_runs_and_of_those_that_need_them(tmp_path, monkeypatch):
+    def declared(walks, afters):
+        (tmp_path / "revised.py").write_text(
+            "from fu_papers.lab.record import run_function\n"
+            f"@run_function('toy.walk', revision={walks})\n"
+            "def walk(config, context):\n    return {'revision': 1}, None\n"
+            "def needs(config):\n    return {'walk': (walk, {'seed': config['seed']})}\n"
+            f"@run_function('toy.end', needs=needs, revision={afters})\n"
+            "def end(config, context):\n    return {}, None\n"
+            "@run_function('toy.other')\n"
+            "def other(config, context):\n    return {}, None\n"
+        )
+        (tmp_path / "__pycache__").exists() and shutil.rmtree(tmp_path / "__pycache__")
+        sys.modules.pop("revised", None)
+        importlib.invalidate_caches()
+        revised = importlib.import_module("revised")
+        return [key_of(fn, {"seed": 1}, "d") for fn in (revised.walk, revised.end, revised.other)]
+
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("fu_papers.lab.record._raised", set())
+    first = declared(1, 1)
+    assert first == [run_key(f"toy.{name}", {"seed": 1}, "d") for name in ("walk", "end", "other")]
+    walk, end, other = declared(2, 1)
+    assert walk != first[0]
+    assert end != first[1]
+    assert other == first[2]
+    assert declared(1, 2) == [first[0], declared(1, 2)[1], first[2]]
+    assert len({first[1], end, declared(1, 2)[1], declared(2, 2)[1], declared(3, 1)[1]}) == 5
+    with pytest.raises(ConfigError, match=r"revision of toy\.walk must be a whole number >= 1, got 0"):
+        declared(0, 1)
+
+
+def test_a_run_of_another_revision_is_made_again(store, computed, monkeypatch):
+    first = store.run(toy_runs.walk, WALK)
+    monkeypatch.setattr("fu_papers.lab.record._raised", {"tests.toy_runs.walk"})
+    monkeypatch.setattr(toy_runs.walk, "revision", 2, raising=False)
+    assert store.run(toy_runs.walk, WALK).key != first.key
+    assert Task(toy_runs.walk, WALK, "").key == store.run(toy_runs.walk, WALK).key
+    assert computed() == 2
 
 
 @pytest.mark.parametrize(
@@ -284,6 +341,101 @@ def test_corrupt_checkpoint_is_moved_aside_and_the_run_starts_afresh(store, tmp_
     assert f"checkpoints/{checkpoint.name}.corrupt-1" in files(store.root)
 
 
+@pytest.mark.parametrize("name", ["notes.json", "0123456789abcdef.json", "0123456789ABCDEF0123.json"])
+def test_files_of_others_are_left_alone(store, name):
+    record = store.run(toy_runs.number, {"value": 1})
+    (store.root / name).write_text("{}")
+    assert list(store.everything()) == [record]
+    assert (store.root / name).read_text() == "{}"
+    other = RecordStore(store.root.parent / "other")
+    assert other.merge(store.root) == 1
+    assert files(other.root) == [f"{record.key}.json"]
+
+
+@pytest.mark.parametrize("there", ["nothing", "a stray file", "records inside", "papers inside"])
+def test_a_folder_without_records_is_no_store_and_says_where_they_are(tmp_path, there):
+    ours, folder = RecordStore(tmp_path / "ours"), tmp_path / "theirs"
+    folder.mkdir()
+    theirs, expected = RecordStore(folder / "records"), "give the runs/records of another machine"
+    if there == "a stray file":
+        (folder / "settings.json").write_text("{}")
+    elif there == "records inside":
+        theirs.run(toy_runs.number, {"value": 1})
+        expected = f"there are some in {folder / 'records'}$"
+    elif there == "papers inside":
+        key = ours.run(toy_runs.number, {"value": 1}).key
+        for paper in ("puf", "arena"):
+            ours.export([key], folder / paper)
+        expected = f"there are some in {folder / 'arena'}, {folder / 'puf'}$"
+    with pytest.raises(StorageError, match=f"--merge: there are no records in {folder}, neither .*{expected}"):
+        ours.merge(folder)
+
+
+def denied(self, *_, **__):
+    raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+
+def test_a_record_that_may_not_be_read_is_named_with_the_way_out(store, tmp_path, monkeypatch):
+    record = store.run(toy_runs.number, {"value": 1})
+    store.export([record.key], tmp_path / "figures")
+    monkeypatch.setattr(Path, "read_text", denied)
+    for reading in (lambda: store.get(record.key), lambda: RecordStore(tmp_path / "other").merge(store.root)):
+        with pytest.raises(StorageError, match=rf"cannot read .*{record.key}\.json: Permission denied.*FU_RUNS"):
+            reading()
+    monkeypatch.setattr(Path, "read_bytes", denied)
+    with pytest.raises(StorageError, match=r"cannot read .*clock\.jsonl: Permission denied.*FU_FIGURES"):
+        read_records(tmp_path / "figures")
+
+
+def test_a_checkpoint_that_nobody_may_remove_does_not_undo_a_finished_run(store, monkeypatch):
+    record = store.run(toy_runs.number, {"value": 1})
+    left = store.checkpoint_path(record.key)
+    left.parent.mkdir()
+    left.touch()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", denied)
+        assert store.get(record.key) == record
+    assert left.exists()
+    assert store.get(record.key) == record
+    assert not left.exists()
+
+
+# --- half-written files of others ---
+
+
+def test_what_another_host_writes_is_left_alone(tmp_path, monkeypatch):
+    """Hosts share the folder; a number of one's processes means nothing to the other."""
+    path, pid = tmp_path / "records.jsonl", os.getpid()
+    monkeypatch.setattr(files_module.socket, "gethostname", lambda: "host-a.cluster")
+    monkeypatch.setattr(os, "getpid", lambda: 3999999)  # which does not live here
+    with written_atomically(path) as theirs:
+        theirs.write_text("theirs")
+        monkeypatch.setattr(os, "getpid", lambda: pid)
+        monkeypatch.setattr(files_module.socket, "gethostname", lambda: "host-b")
+        with written_atomically(path) as ours:
+            ours.write_text("ours")
+        assert theirs.exists()
+        assert path.read_text() == "ours"
+    assert path.read_text() == "theirs"
+    assert files(tmp_path) == ["records.jsonl"]
+
+
+def test_what_a_killed_process_of_this_host_left_is_cleared_away(tmp_path, monkeypatch):
+    path = tmp_path / "records.jsonl"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: 3999999)
+        with written_atomically(path) as part:
+            part.write_text("half")
+            left = part.with_name(part.name)
+            content = left.read_text()
+    left.write_text(content)
+    with written_atomically(path) as one, written_atomically(path) as two:
+        assert one != two  # whose processes may have the same number, in two containers
+        one.write_text("one")
+        two.write_text("two")
+    assert files(tmp_path) == ["records.jsonl"]
+
+
 # --- interruptions ---
 
 
@@ -368,7 +520,44 @@ def test_checkpoint_accepts_views_of_one_vector(store):
     assert torch.equal(tensors["rows"], w.view(2, 3).T)
 
 
+# --- whose code it was ---
+
+
+def state_of(monkeypatch, core, papers):
+    """`code_state()` if the two packages were imported from these folders."""
+    for name, folder in (("fu_core", core), ("fu_papers", papers)):
+        monkeypatch.setattr(provenance, name, SimpleNamespace(__file__=str(folder / name / "__init__.py")))
+    return provenance.code_state.__wrapped__()
+
+
+def test_a_commit_is_named_only_if_the_code_is_its(tmp_path, monkeypatch):
+    """FU_HOME, or the folder where an installed fu_core works, may be another checkout."""
+    told = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True)
+    if told.returncode:
+        pytest.skip("needs git")
+    installed, nothing = ROOT / "docs", {"commit": None, "dirty": None}  # as in the .venv of a checkout
+    monkeypatch.setattr("fu_papers.lab.paths.ROOT", tmp_path)
+    assert state_of(monkeypatch, ROOT, ROOT)["commit"] == told.stdout.strip()
+    monkeypatch.setattr("fu_papers.lab.paths.ROOT", ROOT)
+    assert state_of(monkeypatch, installed, installed) == nothing  # inside of the checkout, and yet not its code
+    assert state_of(monkeypatch, tmp_path, tmp_path) == nothing
+    assert state_of(monkeypatch, tmp_path, ROOT) == nothing
+    assert state_of(monkeypatch, ROOT, tmp_path) == nothing
+
+
 # --- settings and clocks ---
+
+
+@pytest.mark.parametrize(("given", "kind"), [(None, RecordStore), ("", RecordStore), ("0", RecordStore),
+                                             ("1", CommittedStore)])  # fmt: skip
+def test_drawing_only_is_a_switch(given, kind, tmp_path, monkeypatch):
+    monkeypatch.delenv("FU_FIGURES_ONLY", raising=False)
+    if given is not None:
+        monkeypatch.setenv("FU_FIGURES_ONLY", given)
+    assert type(open_store(tmp_path)) is kind
+    monkeypatch.setenv("FU_FIGURES_ONLY", "no")
+    with pytest.raises(ConfigError, match=r"FU_FIGURES_ONLY must be 1 \(yes\), or 0 or empty \(no\), got 'no'"):
+        open_store(tmp_path)
 
 
 def test_a_phase_entered_twice_adds_up_and_cannot_contain_itself(store):

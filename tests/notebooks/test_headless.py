@@ -182,7 +182,7 @@ class Headless:
             assert rest
 
     def test_claims_has_all_55_rows_and_verdicts_on_the_paper(self, tiny):
-        claims = pd.read_csv(tiny.figures / "quick" / "claims.csv", keep_default_na=False).set_index("id")
+        claims = pd.read_csv(tiny.out.parent / "claims.csv", keep_default_na=False).set_index("id")
         assert len(claims) == 55
         letter, count, fixed = CLAIMS[self.paper]
         ours = claims[claims.paper == self.paper]
