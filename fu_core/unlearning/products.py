@@ -4,7 +4,7 @@
     transforms    the same by torch.func, which also takes several vectors at once (vmap), and norms of groups
 
 For one vector the first way is 1.2 to 1.4 times as fast (Gauss-Newton and Fisher, which look at the batch once instead
-of twice; Hessian 1.0 to 1.2). And torch.func's first gradient makes a process import a compiler, for 1.5 s and 145 MB.
+of twice; Hessian 1.0 to 1.2).
 """
 
 from __future__ import annotations
