@@ -147,12 +147,10 @@ def _chosen(runs: pd.DataFrame, group: str, tasks: Sequence[Task]) -> str:
     """Where trials chose the reverse divergence (errata F2), and not the score that the text has, for a reading."""
     where: dict[str, list[str]] = {}
     for m, task in itertools.product(READINGS, tasks):
-        if rows_of(runs, group, task, m).reverse.any() and (name := dataset_title(task.dataset)) not in where.get(
-            m, []
-        ):
-            where.setdefault(m, []).append(name)
-    told = "; ".join(f"{shown(m)} on {' and '.join(names)}" for m, names in where.items())
-    return f"; by trials with the reverse divergence for its score: {told}" * bool(told)
+        if rows_of(runs, group, task, m).reverse.any():
+            where.setdefault(m, []).append(dataset_title(task.dataset))
+    places = "; ".join(f"{shown(m)} on {' and '.join(dict.fromkeys(names))}" for m, names in where.items())
+    return f"; by trials with the reverse divergence for its score: {places}" * bool(places)
 
 
 def _lost(runs: pd.DataFrame, group: str, tasks: Sequence[Task]) -> str:
