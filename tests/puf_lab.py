@@ -31,6 +31,7 @@ MAIN_BLOCK_ONLY = {
     "segmentation_special": [2.0],
     "segmentation_regular": [20.0],
     "sweep_settings": [],
+    "sweep_seeds": [0],
     "sweep_special": [1.0, 2.0, 4.0],
     "sweep_regular": [10.0, 20.0, 40.0],
     "sweep_epochs_u": [1.0],

@@ -230,7 +230,7 @@ def _insensitive(e: Experiment, ended: pd.DataFrame, swept: pd.DataFrame) -> Cla
     parts: dict[str, str] = {}
     shown, keys = [], keys_of(r)
     for setting in e.sweep_settings:
-        here = ended[(ended.group == "clients") & (ended.setting == setting) & ended.seed.isin(list(e.few_seeds))]
+        here = ended[(ended.group == "clients") & (ended.setting == setting) & ended.seed.isin(list(e.sweep_seeds))]
         rivals = [m for m in SWEPT_AGAINST if (one := here[here.method == m]).size and one.reached.all()]
         if not rivals or AGAIN not in set(here.method):
             parts[title(setting)] = "undetermined"

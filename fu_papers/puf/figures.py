@@ -225,11 +225,12 @@ def sweep_scatter(e: Experiment, runs: pd.DataFrame, scenario: str = "clients", 
     the nearest block of its tables, at the rounds that its printed costs imply; those beyond our cap are in the note.
     """
     settings = e.sweep_settings if scenario == "clients" else e.scenario(scenario).settings
+    seeds = e.swept_seeds(scenario)
     fig, axes = axes_row(len(settings), height=4.2, width=7.0)
     names: list[list[tuple[float, float, str, str]]] = []
     for ax, setting in zip(axes, settings, strict=True):
         swept = runs[(runs.group == scenario) & (runs.setting == setting) & (runs.stop == stop)]
-        swept = swept[swept.seed.isin(list(e.few_seeds)) & (swept.label != PUBLISHED)]
+        swept = swept[swept.seed.isin(list(seeds)) & (swept.label != PUBLISHED)]
         lost = []
         labels: list[tuple[float, float, str, str]] = []
         ways: dict[tuple[str, float], list[tuple[float, float, float]]] = {}
@@ -277,7 +278,7 @@ def sweep_scatter(e: Experiment, runs: pd.DataFrame, scenario: str = "clients", 
     for ax, labels in zip(axes, names, strict=True):
         label_dots(ax, labels, off_lines=True)
     requests = counted(len(e.scenario(scenario).requests), "request")
-    told = f"the mean of at most {counted(len(e.few_seeds), 'seed')} × {requests}"
+    told = f"the mean of at most {counted(len(seeds), 'seed')} × {requests}"
     say_below(fig, f"A dot: {told}; open: some of them gave up; lines join the η_u of one E_u")
     return fig
 

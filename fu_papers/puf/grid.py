@@ -124,8 +124,9 @@ class Experiment(PufParameters):
         for name, wanted, there in [*of, *(("pairs", pair, self.clients) for pair in asked)]:
             if outside := [t for t in wanted if t >= there]:
                 raise ConfigError(f"{name} names client {outside[0]}, but clients are 0 to {there - 1}")
-        if not set(self.few_seeds) <= set(self.seeds):
-            raise ConfigError(f"few_seeds must be some of seeds {self.seeds}, got {self.few_seeds}")
+        for name, some in (("few_seeds", self.few_seeds), ("sweep_seeds", self.sweep_seeds)):
+            if not set(some) <= set(self.seeds):
+                raise ConfigError(f"{name} must be some of seeds {self.seeds}, got {some}")
         if not set(self.official_settings) <= set(self.settings):
             raise ConfigError(
                 f"official_settings must be some of settings {self.settings}, got {self.official_settings}"
@@ -299,8 +300,12 @@ class Experiment(PufParameters):
             for k, one in enumerate(trials_of(config)):
                 yield Cell("tuning", setting, self.tuning_seed, one["request"], method, str(k)), one
 
+    def swept_seeds(self, scenario: str) -> Sequence[int]:
+        """The seeds of Fig. 5, which sweeps the main scenario, or of Fig. 6."""
+        return self.sweep_seeds if scenario == "clients" else self.few_seeds
+
     def sweep(self) -> Iterator[tuple[Cell, dict[str, Any]]]:
-        """Fig. 5 and 6: PUF with other eta_u and E_u, the first seed of the others."""
+        """Fig. 5 and 6: PUF with other eta_u and E_u."""
         plans: list[tuple[str, Sequence[str], dict[str, Sequence[float]], Sequence[float]]] = [
             ("clients", self.sweep_settings, {PUFS[0]: self.sweep_special, PUFS[1]: self.sweep_regular},
              self.sweep_epochs_u),
@@ -310,7 +315,7 @@ class Experiment(PufParameters):
         for name, settings, rates, all_epochs_u in plans:
             for setting, (method, etas), epochs_u in itertools.product(settings, rates.items(), all_epochs_u):
                 s = self.scenario(name)
-                for eta_u, seed, request in itertools.product(etas, self.few_seeds, s.requests):
+                for eta_u, seed, request in itertools.product(etas, self.swept_seeds(name), s.requests):
                     change = {"eta_u": float(eta_u), "epochs_u": float(epochs_u)}
                     variant = f"eta_u={eta_u:g}, E_u={epochs_u:g}"
                     config = self.unlearning(s, setting, seed, request, method, **change)

@@ -56,10 +56,10 @@ NOTEBOOKS = {
         {
             "settings": [EASY], "targets": [0], "seeds": [0], "clients": 3, "n_train": 90, "n_val": 30, "n_test": 60,
             "rounds": 2, "epochs": 1.0, "batch_size": 20, "recovery_cap": 2, "mode_rounds_d": 1, "mode_rounds_m": 1,
-            "fed_au_epochs": 1, "few_seeds": [0], "long_settings": [], "sample_settings": [EASY], "pair_settings": [],
-            "segmentation_settings": [], "sweep_settings": [], "partial_settings": [], "backdoor_settings": [EASY],
-            "official_settings": [EASY], "natural_rounds": [1], "relearn_cap": 1, "tuning_trials": 2,
-            "tuning_target": 1, "tuning_cap": 1,
+            "fed_au_epochs": 1, "few_seeds": [0], "sweep_seeds": [0], "long_settings": [], "sample_settings": [EASY],
+            "pair_settings": [], "segmentation_settings": [], "sweep_settings": [], "partial_settings": [],
+            "backdoor_settings": [EASY], "official_settings": [EASY], "natural_rounds": [1],
+            "relearn_cap": 1, "tuning_trials": 2, "tuning_target": 1, "tuning_cap": 1,
         },
     ),
     "hf_kcu": Notebook(
@@ -375,7 +375,7 @@ def test_configurations_run_or_end_in_one_clear_error(paper, tmp_path):
     ("puf", {"lr": 1e300}, "train"),
     ("puf", {"lr_decay": 1e300}, "train"),
     ("puf", {"batch_size": 2**70}, "train"),
-    ("puf", {"seeds": [2**70], "few_seeds": [2**70]}, "unlearn"),
+    ("puf", {"seeds": [2**70], "few_seeds": [2**70], "sweep_seeds": [2**70]}, "unlearn"),
     ("puf", {"settings": ["breast_cancer/iid/mlp"], "augmentation": "flip_crop", "augmented": ["breast_cancer"],
              "official_settings": []}, "train"),
     ("hf_kcu", {"trigger_target": 100}, "train"),

@@ -21,7 +21,7 @@ from tests.puf_lab import experiment
 SKEWED, EVEN = "cifar10/dirichlet-0.3/tiny_cnn", "cifar10/iid/tiny_cnn"
 SITES, PHANTOM = "prostate_mri/site/small_res_unet", "phantom/site/small_res_unet"
 MORE = "mnist/dirichlet-0.3/tiny_cnn"
-PLAIN = experiment([SKEWED, EVEN], targets=[0, 1], seeds=[0, 1], few_seeds=[0, 1], rounds=200)
+PLAIN = experiment([SKEWED, EVEN], targets=[0, 1], seeds=[0, 1], few_seeds=[0, 1], sweep_seeds=[0, 1], rounds=200)
 E = PLAIN.changed(
     sample_settings=[SKEWED, EVEN], pair_settings=[SKEWED], pairs=[[0, 1], [2, 3]], sweep_settings=[SKEWED],
     segmentation_settings=[SITES], segmentation_targets=[0, 3],
@@ -309,7 +309,7 @@ def test_without_the_yardstick_or_doing_nothing_no_comparison_is_made(id, missin
 
 
 def test_one_seed_leaves_every_comparison_undetermined():
-    results = judge(E.changed(seeds=[0], few_seeds=[0]))
+    results = judge(E.changed(seeds=[0], few_seeds=[0], sweep_seeds=[0]))
     counted = {"P4": "holds", "P5": "holds", "P13": "holds"}  # exact, or arithmetic
     assert {name: one.verdict for name, one in results.items()} == dict.fromkeys(results, "undetermined") | counted
     assert "from 2 targets x 2 seeds on" in results["P1"].reason

@@ -382,8 +382,9 @@ def test_what_does_not_concern_a_run_is_not_in_its_config():
     """Another profile, more targets or another method's parameter must not repeat a run."""
     e = experiment()
     other = experiment(
-        profile="other", targets=[1], seeds=[5], few_seeds=[5], settings=[IID], recovery_cap=3, eta_u_special=9.0,
-        pga_stop=1.0, mode_lambda=0.5, fed_au_epochs=3, calibration=1.0, sample_settings=[SKEWED], long_rounds=3,
+        profile="other", targets=[1], seeds=[5], few_seeds=[5], sweep_seeds=[5], settings=[IID], recovery_cap=3,
+        eta_u_special=9.0, pga_stop=1.0, mode_lambda=0.5, fed_au_epochs=3, calibration=1.0, sample_settings=[SKEWED],
+        long_rounds=3,
     )  # fmt: skip
     assert config_key(training(e)) == config_key(training(other))
     assert config_key(unlearning(e, "Retrain")) == config_key(unlearning(other, "Retrain"))
@@ -420,9 +421,9 @@ def test_the_split_does_not_depend_on_the_training_seed():
 # --- sweeps and the printed form ---
 
 
-def test_the_sweep_has_a_cell_per_rate_and_epochs_and_request_of_few_seeds():
+def test_a_sweep_has_a_cell_per_rate_and_epochs_and_request_of_its_seeds():
     e = everything(
-        few_seeds=[1], sweep_special=[1.0, 2.0], sweep_regular=[20.0], sweep_epochs_u=[1.0, 5.0],
+        few_seeds=[0], sweep_seeds=[1], sweep_special=[1.0, 2.0], sweep_regular=[20.0], sweep_epochs_u=[1.0, 5.0],
         segmentation_special=[0.5], segmentation_regular=[5.0, 40.0],
     )  # fmt: skip
     cells = [cell for cell, _ in e.sweep()]
@@ -430,7 +431,7 @@ def test_the_sweep_has_a_cell_per_rate_and_epochs_and_request_of_few_seeds():
                 "PUF-Regular": ["eta_u=20, E_u=1", "eta_u=20, E_u=5"]}  # fmt: skip
     digits = {Cell("clients", SKEWED, 1, f"client-{t}", m, v) for m in PUFS for v in variants[m] for t in (0, 2)}
     variants = {"PUF-Special": ["eta_u=0.5, E_u=1"], "PUF-Regular": ["eta_u=5, E_u=1", "eta_u=40, E_u=1"]}
-    sites = {Cell("segmentation", SITES, 1, f"client-{t}", m, v) for m in PUFS for v in variants[m] for t in (0, 5)}
+    sites = {Cell("segmentation", SITES, 0, f"client-{t}", m, v) for m in PUFS for v in variants[m] for t in (0, 5)}
     assert len(cells) == len(set(cells))
     assert set(cells) == digits | sites
     for cell, config in e.sweep():
@@ -470,7 +471,7 @@ def test_the_printed_form_is_run_on_the_first_setting_and_differs_in_the_form_al
 
 @pytest.mark.parametrize(("seeds", "other"), [([0, 1], {0: 1, 1: 0}), ([4, 7, 5], {4: 7, 7: 5, 5: 4}), ([3], {3: 4})])
 def test_the_other_seed_is_the_next_of_the_scenario_and_never_the_same(seeds, other):
-    e = experiment(seeds=seeds, few_seeds=seeds[:1])
+    e = experiment(seeds=seeds, few_seeds=seeds[:1], sweep_seeds=seeds[:1])
     assert {seed: unlearning(e, AGAIN, seed=seed)["other_seed"] for seed in seeds} == other
 
 

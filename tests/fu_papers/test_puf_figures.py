@@ -791,7 +791,7 @@ def test_a_caption_says_who_is_tuned(monkeypatch, capsys):
     told = "Methods by their name alone are tuned, by 3 trials each where there is a choice; "
     assert told in first.replace("&quot;", '"')
     assert "of seed" not in first
-    e = TUNED.changed(seeds=[3, 1], few_seeds=[1])  # what is published is run with the first
+    e = TUNED.changed(seeds=[3, 1], few_seeds=[1], sweep_seeds=[1])  # what is published is run with the first
     assert "are their own settings (of seed 3 only)." in shown(monkeypatch, capsys, "clients", e=e)[0][0]
 
 
@@ -1253,7 +1253,9 @@ def test_a_sweeps_dot_is_the_mean_over_its_runs_and_so_is_a_rivals():
 
 
 def test_a_sweep_compares_seeds_of_the_sweep_and_requests_of_its_scenario():
-    e = E.changed(seeds=[0, 1], few_seeds=[1], segmentation_special=[2.0, 4.0], segmentation_regular=[])
+    e = E.changed(
+        seeds=[0, 1], few_seeds=[1], sweep_seeds=[1], segmentation_special=[2.0, 4.0], segmentation_regular=[]
+    )
     unlearnings = planted(e)
     for cell, found in unlearnings.items():
         if cell.method == "Natural" and cell.seed == 0:

@@ -36,7 +36,7 @@ POSITIVE = (
     "transformer_lr", "segmentation_epochs", "segmentation_lr", "pga_stop", "pga_lr", "pga_epochs", "mode_lr_guidance",
     "mode_lr_target",
 )  # fmt: skip
-NOT_EMPTY = ("settings", "targets", "seeds", "few_seeds", "natural_rounds")
+NOT_EMPTY = ("settings", "targets", "seeds", "few_seeds", "sweep_seeds", "natural_rounds")
 LISTS = ("segmentation_special", "segmentation_regular", "sweep_special", "sweep_regular", "sweep_epochs_u")
 REFUSED = [
     *(({name: 0}, f"{name} must be greater than or equal to 1, got 0") for name in AT_LEAST_ONE),
@@ -54,6 +54,7 @@ REFUSED = [
     ({"targets": [-1]}, "targets must be greater than or equal to 0, got -1"),
     ({"targets": [0.0]}, "targets must be a valid integer, got 0.0"),
     ({"few_seeds": [0, 7]}, "few_seeds must be some of seeds [0, 1], got [0, 7]"),
+    ({"sweep_seeds": [0, 7]}, "sweep_seeds must be some of seeds [0, 1], got [0, 7]"),
     ({"clients": 1, "targets": [0]}, "clients must be a whole number >= 2, got 1"),
     ({"optimiser": "sgdd"}, "got 'sgdd'; did you mean 'sgd'?"),
     ({"augmentation": "flip", "augmented": ["digits"]}, "augmentation must be one of"),
