@@ -69,8 +69,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def listed(ids: Iterable[int]) -> str:
     """Clients for a message: `"0 to 9"`, or all of them where some are missing."""
-    known = sorted(ids)
-    whole = known and known == list(range(known[0], known[-1] + 1))
+    known = sorted(ids, key=lambda i: (str(type(i)), i))  # where they are not all numbers, a message still
+    numbers = all(isinstance(i, Integral) for i in known)
+    whole = known and numbers and known == list(range(known[0], known[-1] + 1))
     return f"{known[0]} to {known[-1]}" if whole else ", ".join(map(str, known)) or "none"
 
 
@@ -96,8 +97,8 @@ def check_not_negative(parameter: str, given: float, error: type[Exception] = Va
 
 def check_share(parameter: str, given: float, error: type[Exception] = ValueError) -> None:
     """Raise unless `given` lies between 0 and 1, both included."""
-    if not 0 <= given <= 1:
-        raise error(f"{parameter} must be between 0 and 1, got {given}")
+    if not (isinstance(given, Real) and 0 <= given <= 1):
+        raise error(f"{parameter} must be between 0 and 1, got {given!r}")
 
 
 def check_count(parameter: str, given: int, least: int = 1, error: type[Exception] = ValueError) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
-from fu_core.errors import ConfigError
 from fu_papers.lab.record import Record, RunFunction, key_of
 from fu_papers.lab.store import RecordStore
 
@@ -55,9 +54,7 @@ class Failure:
     @classmethod
     def of(cls, error: Exception) -> Failure:
         """Of the exception that is being handled."""
-        # The kinds themselves and nothing that is derived from them, such as a full disk: of a package that is not
-        # installed, and of one that does not start.
-        not_here = type(error) in (NotHere, ImportError, ModuleNotFoundError, ConfigError, RuntimeError)
+        not_here = isinstance(error, (NotHere, ImportError))
         return cls(f"{type(error).__name__}: {error}", traceback.format_exc(), not_here)
 
 

@@ -14,13 +14,14 @@ import pandas as pd
 
 from fu_core import partition
 from fu_core.data import load
-from fu_core.errors import ConfigError
+from fu_core.errors import NumericalFailure
 from fu_core.federation import ClientOpt, Federation, fedavg
 from fu_core.models import build
 from fu_core.request import Deletion
 from fu_core.unlearning.puf import PUF, puf_round
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.record import Record, run_function
+from fu_papers.lab.task import NotHere
 
 CLIENTS, TARGET, LOCAL = 4, 1, ClientOpt(lr=0.05, batch_size=20)
 CONFIG = {"eta_u": {"special": 2.0, "regular": 20.0}, "round": 2}
@@ -33,11 +34,11 @@ def flower_round(config: Mapping[str, Any], context: RunContext) -> tuple[dict[s
     """Train, unlearn in round `config["round"]`: in Flower and here, for both modes.
 
     Metrics: the largest difference of a parameter between the two, and how far the unlearning round has moved one.
-    Four clients of digits, an MLP. Raises ConfigError where Flower is not installed.
+    Four clients of digits, an MLP. Raises `NotHere` where Flower is not installed or does not start.
     """
     os.environ.update(dict.fromkeys(QUIET, "0"))
     if find_spec("flwr") is None or find_spec("ray") is None:
-        raise ConfigError('Flower is not installed: pip install "fu_core[flower]"')
+        raise NotHere('Flower is not installed: pip install "fu_core[flower]"')
     from fu_core import flower
 
     data, rounds = load("digits"), config["round"]
@@ -56,7 +57,12 @@ def flower_round(config: Mapping[str, Any], context: RunContext) -> tuple[dict[s
             for mode, how in modes.items()
         ]
 
-    theirs = flower.simulate(flower.client_app(f), CLIENTS, serve)
+    try:
+        theirs = flower.simulate(flower.client_app(f), CLIENTS, serve)
+    except NumericalFailure:
+        raise  # of our own methods
+    except RuntimeError as error:  # Flower's and ray's word for whatever does not start
+        raise NotHere(str(error)) from error
     before = fedavg(f, w_0, rounds - 1)
     metrics = {}
     for (mode, how), arrays in zip(modes.items(), theirs, strict=True):

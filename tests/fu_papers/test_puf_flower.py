@@ -5,6 +5,7 @@ import pytest
 pytest.importorskip("flwr", reason='Flower is an extra: pip install "fu_core[flower]"')
 
 from fu_core import flower
+from fu_core.errors import NumericalFailure
 from fu_papers.lab.store import CommittedStore, RecordStore
 from fu_papers.puf import flower as puf_flower
 from fu_papers.study import Study
@@ -63,6 +64,17 @@ def test_a_simulation_that_does_not_start_is_told_in_a_line(store, monkeypatch, 
     assert asked(store) == []
     [line] = capsys.readouterr().out.splitlines()
     assert line.startswith("Flower's simulation did not run here: 1 of 1 runs of Flower failed")
+
+
+def test_what_goes_wrong_once_it_has_started_is_an_error(store, without_ray, monkeypatch):
+    """As opposed to a simulation that cannot start, which is no fault of ours."""
+
+    def diverges(*how, **more):
+        raise NumericalFailure("its update is not finite")
+
+    monkeypatch.setattr(flower.PufStrategy, "start", diverges)
+    with pytest.raises(RuntimeError, match="NumericalFailure: its update is not finite"):
+        asked(store)
 
 
 def test_a_committed_record_is_shown_where_flower_is_missing(store, without_ray, monkeypatch):

@@ -76,7 +76,7 @@ def test_where_a_clock_is_running_there_is_one_run_at_a_time(study, ran):
     assert dict(ran) == {"first": 2, "second": 2, "third": 1}
 
 
-@pytest.mark.parametrize("kind", ["ImportError", "ModuleNotFoundError", "RuntimeError", "not here"])
+@pytest.mark.parametrize("kind", ["ImportError", "ModuleNotFoundError", "not here"])
 def test_a_stage_that_need_not_run_says_in_a_line_why_it_did_not(tmp_path, ran, capsys, kind):
     study = Study(SimpleNamespace(**vars(EXPERIMENT) | {"kind": kind}), RecordStore(tmp_path), jobs=1)
     assert study.run("perhaps") == {}
@@ -87,7 +87,7 @@ def test_a_stage_that_need_not_run_says_in_a_line_why_it_did_not(tmp_path, ran, 
         study.run("surely")
 
 
-@pytest.mark.parametrize("kind", ["disk", "torch", "TypeError", "ZeroDivisionError"])
+@pytest.mark.parametrize("kind", ["disk", "torch", "RuntimeError", "TypeError", "ZeroDivisionError"])
 def test_a_stage_that_need_not_run_fails_for_whatever_else_goes_wrong(tmp_path, ran, kind):
     study = Study(SimpleNamespace(**vars(EXPERIMENT) | {"kind": kind}), RecordStore(tmp_path), jobs=1)
     with pytest.raises(RuntimeError, match=r"1 of 1 runs of perhaps failed.*no, not here"):
