@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from fu_core.errors import check_positive
+from fu_core.errors import CertificateViolation, check_positive
+from fu_core.federation.federation import Federation
 from fu_core.federation.meter import Meter
 from fu_core.unlearning.gaussian_mechanism import check_probability
 from fu_core.unlearning.noise import Draw, Noise
@@ -51,6 +52,18 @@ def check_guarantee(epsilon: float, delta: float) -> None:
     """Raise ValueError unless epsilon > 0 and 0 < delta < 1."""
     check_positive("epsilon", epsilon)
     check_probability("delta", delta)
+
+
+def check_before(f: Federation, samples: int) -> None:
+    """Raise CertificateViolation unless f holds so many samples, those that earlier requests have left.
+
+    From a federation that still has what they deleted, the next model would learn it again.
+    """
+    if (there := int(f.sizes().sum())) != samples:
+        raise CertificateViolation(
+            f"f must be the federation before this request, {samples} samples without what earlier requests have "
+            f"deleted, got {there}"
+        )
 
 
 @dataclass(frozen=True)

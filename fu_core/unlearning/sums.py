@@ -23,7 +23,7 @@ from fu_core.federation.federation import Federation
 from fu_core.federation.local import Client
 from fu_core.federation.server import FedOpt
 from fu_core.models.calls import seen_by
-from fu_core.models.flat import FlatModel
+from fu_core.models.flat import FlatModel, in_a_row
 from fu_core.models.linear import UnitLength
 from fu_core.unlearning.certificate import softmax_constants, strong_convexity
 from fu_core.unlearning.curvature import Product, curvature_product, weighted_gradient
@@ -203,9 +203,12 @@ def loss_bounds(linear: Federation, original: FlatModel) -> Bounds:
 
 
 def has_unit_length(model: FlatModel) -> bool:
-    """Whether the features of the only layer have length 1 by construction, whatever the data."""
-    parts = [part for part in model.module.modules() if not any(True for _ in part.children())]
-    k = next(k for k, part in enumerate(parts) if isinstance(part, nn.Linear))
+    """Whether the features of the only layer have length 1 by construction, whatever the data.
+
+    Of layers in a row alone: what somebody's own container does between them nobody knows.
+    """
+    parts = in_a_row(model.module)
+    k = next((k for k, part in enumerate(parts) if isinstance(part, nn.Linear)), 0)
     return k > 0 and isinstance(parts[k - 1], UnitLength) and parts[k].bias is None
 
 

@@ -9,8 +9,8 @@ The gradient that is left is bounded, |grad L_b(w; D')| <= sum of all beta so fa
     printed    beta = gamma R |X|_2 |v| |X v|                gamma = 1/4 of the logistic loss, R = 1 >= |x|
     tight      half of it, with the true Lipschitz constant of l'': 1 / (6 sqrt 3); 1 / sqrt 2 of softmax's Hessian
 
-(epsilon, delta) holds while sum beta <= sigma epsilon / c with c = sqrt(2 ln(1.5 / delta)); beyond it a new b and a new
-training are due. To beta we add what the paper takes for zero: the gradient at which training stopped, and the residual
+(epsilon, delta) holds while sum beta <= sigma epsilon / c with c = sqrt(2 ln(1.5 / delta)), and for large epsilon,
+where that is more than a mere shift of b may be, while it is at most that; beyond it a new b and a new training are due. To beta we add what the paper takes for zero: the gradient at which training stopped, and the residual
 of the linear system. Everybody who computes knows w; the certificate is about those who see no more than the model,
 and b must stay with somebody who shows it to nobody. Where b'w bends the model far, beta grows with sigma, too: the
 budget is not for sale. That a request is served at all depends on the data, a bit that no epsilon covers.
@@ -28,15 +28,16 @@ from fu_core.errors import CertificateViolation, UnsupportedModel, check_choice,
 from fu_core.federation.federation import Federation
 from fu_core.models.flat import FlatModel
 from fu_core.request import Deletion
-from fu_core.unlearning.gaussian_mechanism import gaussian_sigma
+from fu_core.unlearning.gaussian_mechanism import gaussian_sigma, gdp_epsilon
 from fu_core.unlearning.krylov import solve
 from fu_core.unlearning.noise import Noise
-from fu_core.unlearning.released import Clock, Released, caveats, check_guarantee, draw_of
+from fu_core.unlearning.released import Clock, Released, caveats, check_before, check_guarantee, draw_of
 from fu_core.unlearning.sums import BesideZero, Bounds, Sums, as_linear, bare_linear, loss_bounds, minimise
 
 BOUNDS = ("tight", "printed")
 HEADS = ("softmax", "one-vs-rest")
 PRINTED_GAMMA = 0.25
+ROUNDING = 1e-4  # of sigma: a gradient that training leaves and that is taken for a part of b
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Removal:
 
     heads: "one-vs-rest" trains a logistic regression per class, each with a b of its own, and adds their residuals up;
     bound: of a removal's residual; tol, most: gradients |grad L_b| / n at which training stops, and how many at most.
+    What stops far from the minimum depends on b in another way than the minimum does: its certificate is nominal.
     """
 
     sigma: float = 10.0  # MNIST 3 against 8, SVHN
@@ -66,8 +68,17 @@ class Removal:
 
     @property
     def budget(self) -> float:
-        """sigma epsilon / c: what the residuals may add up to (Guo et al., Theorem 3)."""
-        return self.sigma * self.epsilon / math.sqrt(2 * math.log(1.5 / self.delta))
+        """What the residuals may add up to: sigma epsilon / c (Guo et al., Theorem 3).
+
+        Beyond epsilon of about 9 at delta 1e-5 that formula, as the classical one of Gaussian noise, is not true.
+        """
+        printed = self.sigma * self.epsilon / math.sqrt(2 * math.log(1.5 / self.delta))
+        return min(printed, self.shifted_budget)
+
+    def epsilon_for(self, spent: float) -> float:
+        """The least epsilon whose budget `spent` does not exceed, at this delta."""
+        printed = spent / self.sigma * math.sqrt(2 * math.log(1.5 / self.delta))
+        return max(printed, gdp_epsilon(spent / self.sigma, self.delta))
 
     @property
     def shifted_budget(self) -> float:
@@ -77,13 +88,15 @@ class Removal:
 
 @dataclass(frozen=True, eq=False)
 class Perturbed:
-    """A model trained for removals. w (d,), b (d,): head after head; spent: residuals so far, of `config.budget`."""
+    """A model trained for removals. w (d,), b (d,): head after head; spent: residuals so far, of `config.budget`;
+    n: samples that it knows."""
 
     config: Removal
     w: Tensor
     b: Tensor
     spent: float
     nominal: str
+    n: int
 
 
 def prepare(f: Federation, config: Removal, noise: Noise | None = None) -> Perturbed:
@@ -92,7 +105,10 @@ def prepare(f: Federation, config: Removal, noise: Noise | None = None) -> Pertu
     b = config.sigma * draw_of(noise).normal("objective", 0, torch.zeros(f.model.d, dtype=torch.float64))
     w, residual, reasons = perturbed_minimum(f, b, config)
     _check_budget(residual, config)
-    return Perturbed(config, w, b, residual, caveats(*reasons, noise=noise))
+    n = int(f.sizes().sum())
+    if n * config.tol > ROUNDING * config.sigma:
+        reasons.append(f"training stops at gradients up to {n * config.tol:.3g}, which depend on the secret b")
+    return Perturbed(config, w, b, residual, caveats(*reasons, noise=noise), n)
 
 
 def perturbed_minimum(f: Federation, b: Tensor, config: Removal) -> tuple[Tensor, float, list[str]]:
@@ -127,6 +143,7 @@ def release(f: Federation, prepared: Perturbed, deletion: Deletion, noise: Noise
     f: the federation before the request. Raises CertificateViolation once the residuals exceed the budget.
     """
     config, clock = prepared.config, Clock.start(f.meter)
+    check_before(f, prepared.n)
     rest, gone = _heads(f.after(deletion), config), _heads(f.having(clients=deletion.forgotten), config)
     after, spent = [], prepared.spent
     for kept, lost, w in zip(rest, gone, prepared.w.split(len(prepared.w) // len(rest)), strict=True):
@@ -138,7 +155,7 @@ def release(f: Federation, prepared: Perturbed, deletion: Deletion, noise: Noise
     passes, vectors = clock.spent(n, w)
     return Released(
         w, None, config.sigma, config.epsilon, config.delta, spent / (f.model.l2 * n), prepared.nominal,
-        passes, vectors, replace(prepared, w=w, spent=spent),
+        passes, vectors, replace(prepared, w=w, spent=spent, n=n),
     )  # fmt: skip
 
 

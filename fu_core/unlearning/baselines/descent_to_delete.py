@@ -35,7 +35,7 @@ from fu_core.federation.federation import Federation
 from fu_core.request import Deletion
 from fu_core.unlearning.gaussian_mechanism import gaussian_sigma
 from fu_core.unlearning.noise import Noise
-from fu_core.unlearning.released import Clock, Released, caveats, check_guarantee, draw_of
+from fu_core.unlearning.released import Clock, Released, caveats, check_before, check_guarantee, draw_of
 from fu_core.unlearning.sums import Bounds, Sums, as_linear, descend, loss_bounds, rounding
 
 STATES = ("secret", "published")
@@ -159,12 +159,14 @@ class Descent:
 
 @dataclass(frozen=True, eq=False)
 class Start:
-    """Where the next request starts. w (d,): noiseless, secret, or as published; served: requests so far."""
+    """Where the next request starts. w (d,): noiseless, secret, or as published; served: requests so far; n: samples
+    that they have left."""
 
     descent: Descent
     w: Tensor
     served: int
     reason: str
+    n: int
 
 
 def prepare(f: Federation, config: DescentToDelete, noise: Noise | None = None) -> Start:
@@ -178,7 +180,7 @@ def prepare(f: Federation, config: DescentToDelete, noise: Noise | None = None) 
     if config.state == "published":
         w = w + sigma * draw_of(noise).normal("release", 0, w)
     begun = noise if config.state == "published" else None
-    return Start(descent, w, 0, caveats(bounds.nominal, noise=begun))
+    return Start(descent, w, 0, caveats(bounds.nominal, noise=begun), sums.n)
 
 
 def release(f: Federation, prepared: Start, deletion: Deletion, noise: Noise | None = None) -> Released:
@@ -188,6 +190,7 @@ def release(f: Federation, prepared: Start, deletion: Deletion, noise: Noise | N
     """
     descent, clock, request = prepared.descent, Clock.start(f.meter), prepared.served + 1
     config = descent.config
+    check_before(f, prepared.n)
     if deletion.m > config.samples:
         raise CertificateViolation(f"samples: {deletion.m} are to be deleted, sigma was chosen for {config.samples}")
     if request > config.requests and config.calibration == "analytic":
@@ -198,7 +201,7 @@ def release(f: Federation, prepared: Start, deletion: Deletion, noise: Noise | N
     w = descend(sums.gradient, prepared.w, descent.steps(request), lr=descent.lr)
     model = w + descent.sigma * draw_of(noise).normal("release", 0, w)
     passes, vectors = clock.spent(sums.n, w)
-    following = replace(prepared, w=model if config.state == "published" else w, served=request)
+    following = replace(prepared, w=model if config.state == "published" else w, served=request, n=sums.n)
     radius = descent.apart if config.state == "secret" else None
     return Released(
         model, w, descent.sigma, config.epsilon, config.delta, radius, caveats(prepared.reason, noise=noise), passes,

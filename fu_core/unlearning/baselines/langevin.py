@@ -33,7 +33,7 @@ from fu_core.errors import CertificateViolation, NumericalFailure, check_count, 
 from fu_core.federation.federation import Federation
 from fu_core.request import Deletion
 from fu_core.unlearning.noise import Noise
-from fu_core.unlearning.released import Clock, Released, caveats, check_guarantee, draw_of, least
+from fu_core.unlearning.released import Clock, Released, caveats, check_before, check_guarantee, draw_of, least
 from fu_core.unlearning.sums import Bounds, Sums, as_linear, loss_bounds
 
 LARGEST_ALPHA = 1e4
@@ -179,6 +179,7 @@ def release(f: Federation, prepared: Learnt, deletion: Deletion, noise: Noise | 
     Raises CertificateViolation for more samples than announced, or where `most` steps are not enough.
     """
     config, walk, clock = prepared.config, prepared.walk, Clock.start(f.meter)
+    check_before(f, walk.n - sum(gone for gone, _ in prepared.requests))
     if deletion.m > config.samples:
         raise CertificateViolation(f"samples: {deletion.m} are to be deleted, sigma was chosen for {config.samples}")
     K = walk.steps(deletion.m, prepared.requests, config)

@@ -31,7 +31,7 @@ from fu_core.unlearning.noise import Draw
 from fu_core.unlearning.ranges import Range
 from fu_core.unlearning.sums import Bounds, bare_linear
 
-ENOUGH = 1e12  # an epsilon that no removal exceeds: the release never refuses
+ENOUGH = 1e24  # an epsilon that no removal exceeds: the release never refuses
 RANGES = {"l2": Range(1e-5, 1e-2, "log")}  # around the paper's, 2e-4 and 1e-3
 
 
@@ -103,12 +103,12 @@ def removed(trained: Trained, deletion: Deletion, config: LastLayer) -> tuple[Te
     zero = torch.zeros(heads.model.d, dtype=torch.float64, device=w.device)
     b = config.sigma * Draw(f.seed, 0).normal("objective", 0, zero)
     v, left, nominal = perturbed_minimum(heads, b, removal)
-    released = release(heads, Perturbed(removal, v, b, left, "; ".join(nominal)), gone)
+    released = release(heads, Perturbed(removal, v, b, left, "; ".join(nominal), deletion.n), gone)
     f.meter.bytes_down += heads.meter.bytes_down
     f.meter.bytes_up += heads.meter.bytes_up
     told = {"head_passes": heads.meter.gradient_passes / deletion.n, "residual_bound": released.state.spent}
     if config.sigma:
-        told["epsilon"] = released.state.spent / removal.budget * ENOUGH  # the least that sigma covers it at
+        told["epsilon"] = removal.epsilon_for(released.state.spent)
     return _with_head(f.model, w, head, released.model / longest), told
 
 

@@ -236,9 +236,13 @@ def release(f: Federation, prepared: Ready, deletion: Deletion, noise: Noise | N
     rest = f.after(deletion)
     sums = Sums(as_linear(rest) if prepared.linear else rest)
     w = noisy_steps(prepared.w, lambda x, t: sums.gradient(x), config, draw_of(noise))
+    proved = step_sigma(replace(config, calibration="renyi"), config.rounds) if config.calibration == "printed" else 0.0
+    less = config.noise_per_step < proved
+    reason = f"the printed sigma is less than the {proved:.3g} that are proved at this epsilon" if less else ""
     passes, vectors = clock.spent(sums.n, w)
     return Released(
-        w, None, config.noise_per_step, config.epsilon, config.delta, None, caveats(noise=noise), passes, vectors,
+        w, None, config.noise_per_step, config.epsilon, config.delta, None, caveats(reason, noise=noise), passes,
+        vectors,
         replace(prepared, w=w),
     )  # fmt: skip
 

@@ -25,7 +25,7 @@ from fu_core.request import Deletion
 from fu_core.unlearning.baselines.noisy_fine_tuning import clipped
 from fu_core.unlearning.gaussian_mechanism import gaussian_sigma
 from fu_core.unlearning.noise import Noise
-from fu_core.unlearning.released import Clock, Released, caveats, check_guarantee, draw_of
+from fu_core.unlearning.released import Clock, Released, caveats, check_before, check_guarantee, draw_of
 from fu_core.unlearning.sums import Bounds, Sums, as_linear, descend, loss_bounds
 
 
@@ -81,6 +81,7 @@ def release(f: Federation, prepared: Fitted, deletion: Deletion, noise: Noise | 
     """The retrained model, or the old one, with noise. f: the federation before the request, without what earlier
     requests have deleted, which the state counts."""
     config, clock, rest = prepared.config, Clock.start(f.meter), as_linear(f.after(deletion))
+    check_before(f, prepared.n - prepared.gone)
     m = prepared.gone + deletion.m
     if isinstance(config, NoisyRetrain):
         w, sigma, radius, epsilon, delta = _trained(rest, prepared.bounds, config.training), config.sigma, 0.0, 0.0, 0.0

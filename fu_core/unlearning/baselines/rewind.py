@@ -36,7 +36,7 @@ from fu_core.unlearning.method import Trained, register
 from fu_core.unlearning.needs import Needs
 from fu_core.unlearning.noise import Noise
 from fu_core.unlearning.ranges import Range
-from fu_core.unlearning.released import Clock, Released, caveats, check_guarantee, draw_of
+from fu_core.unlearning.released import Clock, Released, caveats, check_before, check_guarantee, draw_of
 from fu_core.unlearning.sums import Bounds, Sums, as_linear, descend, loss_bounds, rounding
 
 GROWTHS = ("paper", "mean", "contraction")
@@ -124,6 +124,7 @@ def release(f: Federation, prepared: Checkpoint, deletion: Deletion, noise: Nois
     where the bound is no number any more.
     """
     config, bounds, clock = prepared.config, prepared.bounds, Clock.start(f.meter)
+    check_before(f, prepared.n - prepared.gone)
     K, m = config.back(config.training), prepared.gone + deletion.m
     radius = _radius(config, bounds, lr=prepared.lr, l2=f.model.l2, n=prepared.n, d=f.model.d, m=m)
     sums = Sums(as_linear(f.after(deletion)))

@@ -165,6 +165,9 @@ BENT = {
     "relu": lambda layer, x: layer(x).relu(),
     "twice": lambda layer, x: layer(layer(x)),
     "with itself": lambda layer, x: layer(x) * layer.weight.sum(),
+    "cut off": lambda layer, x: layer(x).clamp(-30, 30),
+    "cut off far away": lambda layer, x: layer(x).clamp(-1e6, 1e6),
+    "left out near zero": lambda layer, x: nn.functional.softshrink(layer(x), 1e-4),
 }
 
 
@@ -173,6 +176,24 @@ def test_what_a_container_does_to_the_linear_layer_is_looked_at(bent):
     """Two stationary points of a squared layer, 4.5 apart, were certified to be 2e-9 from the only one."""
     with pytest.raises(UnsupportedModel, match="convex loss"):
         strong_convexity(FlatModel(Own(BENT[bent]), l2=0.1))
+
+
+class Squared(nn.Linear):
+    """A linear layer by name."""
+
+    def forward(self, x):
+        return super().forward(x).pow(2)
+
+
+@pytest.mark.parametrize("inside", [lambda layer: layer, lambda layer: nn.Sequential(nn.Flatten(), layer)])
+def test_what_only_looks_like_a_linear_layer_is_not_convex(inside):
+    """Two "only minimisers" of a subclass, 3.6 apart, were both certified."""
+    hooked = nn.Linear(3, 2)
+    hooked.register_forward_hook(lambda module, inputs, outputs: outputs.pow(2))
+    normed = nn.utils.spectral_norm(nn.Linear(3, 2))
+    for layer in (Squared(3, 2), hooked, normed):
+        with pytest.raises(UnsupportedModel, match=r"convex loss|spectral|vectors"):
+            strong_convexity(FlatModel(inside(layer), l2=0.1))
 
 
 def test_a_layer_in_a_row_with_itself_is_not_convex():

@@ -18,6 +18,7 @@ from fu_core.unlearning.baselines.certified_removal import (
     residual_bound,
     worst_case,
 )
+from fu_core.unlearning.gaussian_mechanism import gaussian_delta
 from fu_core.unlearning.noise import Noise, rehearsal
 from fu_core.unlearning.sums import Bounds, Sums, as_linear, loss_bounds
 from tests.certified_peers_lab import federation, logistic, softmax, without
@@ -108,6 +109,24 @@ def test_the_budget_is_guo_and_others_and_more_if_b_were_only_shifted():
     assert config.shifted_budget == pytest.approx(0.314, abs=5e-4)
     assert replace(config, sigma=3.0).budget == pytest.approx(3 * config.budget)
     assert replace(config, epsilon=0.5).budget < config.budget
+
+
+@pytest.mark.parametrize("delta", [1e-5, 0.01])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0, 9.0, 20.0, 50.0])
+def test_no_budget_is_larger_than_a_mere_shift_of_b_may_be(epsilon, delta):
+    """The formula alone gives 4.1 sigma at epsilon 20, which is 25."""
+    config = Removal(sigma=2.0, epsilon=epsilon, delta=delta)
+    assert gaussian_delta(config.budget, 2.0, epsilon=epsilon) <= delta * (1 + 1e-9)
+    assert config.epsilon_for(config.budget) == pytest.approx(epsilon)
+
+
+def test_a_training_that_stops_early_is_nominal():
+    """With a tolerance as large as b, 23 of 126 models were the start: no shift of b gives that."""
+    f = softmax(l2=1.0)
+    assert prepare(f, Removal(sigma=1000.0)).nominal == ""
+    early = prepare(f, Removal(sigma=1000.0, epsilon=100.0, tol=1.0))
+    assert "training stops at gradients up to 120, which depend on the secret b" in early.nominal
+    assert not release(f, early, without(f, {0: torch.arange(3)})).certified
 
 
 def served(epsilon) -> tuple[int, str]:

@@ -11,6 +11,7 @@ from fu_core.federation import ClientOpt, Federation
 from fu_core.models.flat import FlatModel
 from fu_core.models.linear import mlp
 from fu_core.unlearning.baselines.last_layer import LastLayer, features, last_layer
+from fu_core.unlearning.gaussian_mechanism import gdp_epsilon
 from fu_core.unlearning.method import Trained, unlearn
 from fu_core.unlearning.noise import Draw
 from tests.certified_peers_lab import without
@@ -81,10 +82,11 @@ def test_nothing_but_the_head_changes_and_it_is_nearer_to_a_head_that_never_saw_
 
 def test_the_epsilon_that_is_told_is_the_one_at_which_the_budget_is_just_enough():
     trained = with_server()
-    one, two = (unlearn("Last layer", trained, "client-1", sigma=sigma, l2=1e-2).notes for sigma in (1e-3, 2e-3))
-    assert one["epsilon"] > two["epsilon"] > 0
-    budget = 1e-3 / math.sqrt(2 * math.log(1.5e5))  # at epsilon 1 and delta 1e-5
-    assert one["epsilon"] == pytest.approx(one["residual_bound"] / budget, rel=1e-6)
+    one, two = (unlearn("Last layer", trained, "client-1", sigma=1e-3, l2=l2).notes for l2 in (1e-2, 100.0))
+    assert one["epsilon"] == pytest.approx(gdp_epsilon(one["residual_bound"] / 1e-3, 1e-5), rel=1e-6)
+    budget = 1e-3 / math.sqrt(2 * math.log(1.5e5))  # at epsilon 1 and delta 1e-5, and so for all that are not large
+    assert two["epsilon"] == pytest.approx(two["residual_bound"] / budget, rel=1e-6)
+    assert one["epsilon"] > one["residual_bound"] / budget
 
 
 def test_the_last_layer_is_the_one_that_a_forward_pass_reaches_last():

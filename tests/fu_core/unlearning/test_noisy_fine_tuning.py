@@ -25,10 +25,10 @@ from fu_core.unlearning.baselines.noisy_fine_tuning import (
     step_sigma,
     theta,
 )
-from fu_core.unlearning.gaussian_mechanism import gaussian_sigma
+from fu_core.unlearning.gaussian_mechanism import gaussian_delta, gaussian_sigma
 from fu_core.unlearning.method import unlearn
 from fu_core.unlearning.noise import Draw, Noise, rehearsal
-from fu_core.unlearning.released import least
+from fu_core.unlearning.released import caveats, least
 from fu_core.unlearning.sums import Sums, as_linear
 from tests import federations
 from tests.certified_peers_lab import softmax, without
@@ -62,6 +62,19 @@ def test_sigma_of_clipped_gradients_is_the_derived_one_and_the_papers():
     assert reach_and_room(config, 100) == (4.0, 100.0)
     nearly = replace(config, decay=1e-9)
     assert nearly.noise_per_step == pytest.approx(config.noise_per_step, rel=1e-6)
+
+
+@pytest.mark.parametrize(("epsilon", "proved"), [(1.0, True), (20.0, False)])
+def test_the_printed_sigma_is_a_certificate_where_it_is_large_enough(epsilon, proved):
+    """At epsilon 20 it lets 23.8 through."""
+    f = softmax(l2=0.5)
+    config = NoisyFineTuning(epsilon=epsilon, calibration="printed", lr=1e-9, steps=1, training=5)
+    done = release(f, prepare(f, config), without(f, {0: torch.arange(3)}), Noise(1))
+    told = caveats("" if proved else done.nominal.split(";")[0], noise=Noise(1))
+    assert done.nominal == told
+    assert ("the printed sigma is less than" in done.nominal) != proved
+    enough = gaussian_delta(reach_and_room(config, 1)[0], config.noise_per_step, epsilon=epsilon) <= config.delta
+    assert enough == proved
 
 
 def test_sigma_gives_back_epsilon():

@@ -11,7 +11,7 @@ from fu_core.errors import NumericalFailure, UnsupportedModel
 from fu_core.federation.federation import Federation
 from fu_core.federation.meter import Meter
 from fu_core.models.flat import FlatModel, Standardize
-from fu_core.models.linear import mlp, softmax_regression, unit_softmax
+from fu_core.models.linear import UnitLength, mlp, softmax_regression, unit_softmax
 from fu_core.unlearning.baselines import certified_removal
 from fu_core.unlearning.baselines.certified_removal import Removal
 from fu_core.unlearning.certificate import residual_radius
@@ -130,6 +130,25 @@ def test_bounds_bound_gradients_and_curvature_and_are_proved_by_unit_length_alon
         sharpest = max(sharpest, float(torch.linalg.matrix_norm(dense_curvature(plain, w, [(1.0, one)]), ord=2)))
     assert 0.9 * bounds.gradient < steepest <= bounds.gradient
     assert 0.5 * bounds.curvature < sharpest <= bounds.curvature
+
+
+class Scaled(nn.Module):
+    """Samples of length 1, made longer again on their way to the layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.unit, self.linear = UnitLength(), nn.Linear(4, 3, bias=False)
+
+    def forward(self, x):
+        return self.linear(20 * self.unit(x))
+
+
+def test_what_a_container_does_to_unit_lengths_is_seen_in_the_data():
+    """The order in which layers were registered proved length 1, where it is 20."""
+    model = FlatModel(Scaled(), l2=0.1)
+    bounds = loss_bounds(as_linear(federation(model, (10, 10), 4, 3, 0, False)), model)
+    assert bounds.radius == pytest.approx(20)
+    assert "nobody knew beforehand" in bounds.nominal
 
 
 def test_bounds_seen_in_the_data_are_nominal():
