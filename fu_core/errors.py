@@ -69,9 +69,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def listed(ids: Iterable[int]) -> str:
     """Clients for a message: `"0 to 9"`, or all of them where some are missing."""
-    known = sorted(ids, key=lambda i: (str(type(i)), i))  # where they are not all numbers, a message still
-    numbers = all(isinstance(i, Integral) for i in known)
-    whole = known and numbers and known == list(range(known[0], known[-1] + 1))
+    known = list(ids)
+    if not all(isinstance(i, Integral) for i in known):  # nor can they be sorted, perhaps
+        return ", ".join(map(repr, known))
+    known.sort()
+    whole = known and known == list(range(known[0], known[-1] + 1))
     return f"{known[0]} to {known[-1]}" if whole else ", ".join(map(str, known)) or "none"
 
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import operator
 from collections.abc import Sequence
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from fu_core.streams import numpy_stream, stream
 
 Parts = Sequence[Tensor]
 INDICES = (torch.int64, torch.int32, torch.int16)
+MOST_ALPHA = 1e300  # above, the numbers that shares are made of overflow, and one client would get everything
 
 
 def iid(n: int, clients: int, *, seed: int) -> list[Tensor]:
@@ -57,13 +59,15 @@ def dirichlet(
     """
     if not (isinstance(alpha, Real) and 0 < alpha < math.inf):
         raise ValueError(f"alpha must be > 0, got {alpha!r}")
+    if float(alpha) > MOST_ALPHA:
+        raise ValueError(f"alpha must be at most {MOST_ALPHA:g}, got {alpha!r}")
     check_count("min_size", min_size, least=0)
     check_count("max_tries", max_tries)
     labels = _numbers("labels", labels)
     if labels.ndim != 1:
         raise ValueError(f"labels must have shape (n,), got {tuple(labels.shape)}")
     if sizes is not None:
-        _check_sizes(sizes, clients, len(labels))
+        sizes = _checked_sizes(sizes, clients, len(labels))
         return _sized_draw(labels, sizes, alpha, numpy_stream(seed, "partition dirichlet sizes"))
     _check_clients(clients, len(labels), max(min_size, 1))
     best = 0
@@ -126,8 +130,8 @@ def read(path: str | Path, n: int) -> list[Tensor]:
     """
     check_count("n", n)
     try:
-        held = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        held = json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=_named_once)
+    except (OSError, ValueError, TypeError) as error:
         raise ValueError(f"path must name a JSON file with a partition, got {str(path)!r}: {error}") from error
     if not isinstance(held, dict) or not held:
         raise ValueError(f'{path} must hold lists of indices by client, {{"0": [...], ...}}, got {type(held).__name__}')
@@ -141,6 +145,14 @@ def read(path: str | Path, n: int) -> list[Tensor]:
             raise ValueError(f"{path}: clients {int(owner[taken[0]])} and {client} both have index {int(taken[0])}")
         owner[part] = client
     return parts
+
+
+def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """JSON's own reader would keep the last of two clients of one name, and lose the other's samples."""
+    names = [name for name, _ in pairs]
+    if again := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"client {again!r} is there twice")
+    return dict(pairs)
 
 
 def _indices(path: str | Path, client: int, given: Any, n: int) -> Tensor:
@@ -169,8 +181,8 @@ def vertical(shape: int | Sequence[int], parties: int, *, axis: int = -1) -> lis
     cut, so an image falls into vertical stripes; two parties get the left and the right half. A party's view is
     `x.index_select(axis, block)`. Deterministic.
     """
-    sample = (int(shape),) if isinstance(shape, Integral) else tuple(cast(Sequence[int], shape))
-    if not -len(sample) <= axis < 0:
+    sample = _sample_shape(shape)
+    if not (isinstance(axis, Integral) and -len(sample) <= axis < 0):
         raise ValueError(f"axis counts from the end: -{len(sample)} to -1 for a sample of shape {sample}, got {axis}")
     check_count("parties", parties)
     if parties > sample[axis]:
@@ -188,11 +200,13 @@ def feature_blocks(
     """
     if blocks is None:
         return vertical(shape, 2 if parties is None else parties)
+    if not isinstance(blocks, (Sequence, np.ndarray, Tensor)):
+        raise ValueError(f"blocks must be the columns of each party, in a list, got {blocks!r:.60}")
     if not len(blocks):
         raise ValueError("blocks must name the columns of one party at least, got none")
     if parties is not None and parties != len(blocks):
         raise ValueError(f"parties must be {len(blocks)} if given beside so many blocks, one each, got {parties}")
-    width = shape if isinstance(shape, int) else shape[-1]
+    width = _sample_shape(shape)[-1]
     owner, cut = torch.full((width,), -1), []
     for k, given in enumerate(blocks):
         block = _numbers(f"blocks[{k}]", given)
@@ -216,22 +230,22 @@ def label_counts(parts: Parts, labels: Tensor | np.ndarray, classes: int) -> Ten
     """How many samples of each class each client holds, int64 `(N, classes)`."""
     check_count("classes", classes)
     labels = _numbers("labels", labels)
-    if labels.ndim != 1 or labels.is_floating_point():
+    if labels.ndim != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
         raise ValueError(f"labels must be whole numbers (n,), got {labels.dtype} of shape {tuple(labels.shape)}")
     if len(labels) and int(labels.min()) < 0:
         raise ValueError(f"labels must be 0 to {classes - 1}, got {int(labels.min())}")
     if len(labels) and int(labels.max()) >= classes:
         raise ValueError(f"classes must exceed every label, got {classes} for labels up to {int(labels.max())}")
+    parts = _as_indices(parts)
+    _check_range(parts, len(labels))
     counts = [torch.bincount(labels[part], minlength=classes) for part in parts]
     return torch.stack(counts) if counts else torch.zeros((0, classes), dtype=torch.int64)
 
 
 def check_partition(parts: Parts, n: int, *, whole: bool = True) -> None:
     """Raise `ValueError` unless the parts are disjoint and cover `0..n-1`; with `whole=False` they may leave some."""
-    indices = torch.cat([*parts, torch.empty(0, dtype=torch.int64)])
-    if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < n:
-        raise ValueError(f"parts must hold indices 0..{n - 1}, found {int(indices.min())}..{int(indices.max())}")
-    times = torch.bincount(indices, minlength=n)
+    check_count("n", n, least=0)
+    times = torch.bincount(_check_range(_as_indices(parts), n), minlength=n)
     lost, repeated = int((times == 0).sum()), int((times > 1).sum())
     if repeated and not whole:
         raise ValueError(f"parts must hold none of {n} samples twice: {repeated} are repeated")
@@ -242,28 +256,69 @@ def check_partition(parts: Parts, n: int, *, whole: bool = True) -> None:
 def partition_hash(parts: Parts) -> str:
     """SHA-256 of the sizes and indices, in client order."""
     digest = hashlib.sha256()
-    for part in parts:
+    for part in _as_indices(parts):
         digest.update(f"{len(part)}\n".encode())
         digest.update(part.numpy().astype("<i8").tobytes())
     return digest.hexdigest()
 
 
+def _as_indices(parts: Parts) -> list[Tensor]:
+    """The parts as int64 (n_k,), be they NumPy's or lists; what torch would take for a mask is none."""
+    if not isinstance(parts, (Sequence, np.ndarray, Tensor)):
+        raise ValueError(f"parts must be the indices of each client, in a list, got {type(parts).__name__}")
+    indices = []
+    for k, given in enumerate(parts):
+        part = _numbers(f"parts[{k}]", given)
+        if part.ndim != 1 or (len(part) and part.dtype not in INDICES):
+            raise ValueError(f"parts[{k}] must be whole numbers (n,), got {part.dtype} of shape {tuple(part.shape)}")
+        indices.append(part.cpu().long())
+    return indices
+
+
+def _check_range(parts: list[Tensor], n: int) -> Tensor:
+    """All indices of the parts, each below n."""
+    indices = torch.cat([*parts, torch.empty(0, dtype=torch.int64)])
+    if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < n:
+        raise ValueError(f"parts must hold indices 0..{n - 1}, found {int(indices.min())}..{int(indices.max())}")
+    return indices
+
+
 def _numbers(parameter: str, given: Any) -> Tensor:
-    """As a tensor, be it NumPy's or a list."""
+    """As a tensor, be it NumPy's or a list. NaN is no number: it equals nothing, and its samples would be lost."""
     try:
-        return torch.as_tensor(given)
+        numbers = torch.as_tensor(given)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{parameter} must be numbers, as an array or tensor, got {given!r:.60}") from error
+    if numbers.is_complex() or (numbers.is_floating_point() and bool(numbers.isnan().any())):
+        what = "complex ones" if numbers.is_complex() else f"{int(numbers.isnan().sum())} that are NaN"
+        raise ValueError(f"{parameter} must be numbers, as an array or tensor, got {what}")
+    return numbers
 
 
-def _check_sizes(sizes: Sequence[int], clients: int, n: int) -> None:
+def _sample_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
+    """The sizes of one sample's axes, one at least."""
+    try:
+        sample = (int(shape),) if isinstance(shape, Integral) else tuple(map(operator.index, shape))  # type: ignore
+    except TypeError as error:
+        raise ValueError(f"shape must be whole numbers, p or (C, H, W), got {shape!r:.60}") from error
+    if not sample or min(sample) < 0:
+        raise ValueError(f"shape must be one size >= 0 at least, p or (C, H, W), got {shape!r:.60}")
+    return sample
+
+
+def _checked_sizes(sizes: Sequence[int], clients: int, n: int) -> list[int]:
+    """Python's integers: NumPy's narrow ones would overflow when they are added up."""
     check_count("clients", clients)
+    if not isinstance(sizes, (Sequence, np.ndarray, Tensor)):
+        raise ValueError(f"sizes must be one per client, {clients}, got {sizes!r:.60}")
     if len(sizes) != clients:
         raise ValueError(f"sizes must be one per client, {clients}, got {len(sizes)}")
     for client, size in enumerate(sizes):
         check_count(f"size of client {client}", size)
-    if sum(sizes) > n:
-        raise ValueError(f"sizes must not add up to more than there is: {sum(sizes)} of {n} samples")
+    whole = [int(size) for size in sizes]
+    if sum(whole) > n:
+        raise ValueError(f"sizes must not add up to more than there is: {sum(whole)} of {n} samples")
+    return whole
 
 
 def _check_clients(clients: int, n: int, each: int = 1) -> None:

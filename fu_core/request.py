@@ -20,11 +20,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fu_core.errors import InvalidRequest, listed, nearest
+from fu_core.errors import InvalidRequest, check_count, listed, nearest
 from fu_core.federation.local import Client
 from fu_core.streams import stream
 
@@ -41,6 +43,7 @@ GRAMMAR = {  # kind -> an example, and what follows the kind
     "classes": ("classes-2-50", r"-(?P<count>\d+)-(?P<percent>\d+)(-from-(?P<first>\d+))?"),
     "sequence": ("sequence-2-3-0.2", rf"-(?P<count>\d+)-(?P<of>\d+)-{SHARE}"),
 }
+DIGITS = 1000  # of one number; Python reads none of more than 4300
 
 
 @dataclass(frozen=True)
@@ -65,22 +68,24 @@ class Request:
     @classmethod
     def parse(cls, text: str) -> Request:
         """Read a request; raises InvalidRequest that names what is wrong and how it should look."""
+        if not isinstance(text, str):
+            raise InvalidRequest(f"request must be a text such as 'client-3', got {text!r:.60}")
         kind = text.partition("-")[0]
         if kind not in GRAMMAR:
             known = ", ".join(GRAMMAR)
             raise InvalidRequest(f"request must begin with one of {known}, got {text!r}{nearest(kind, GRAMMAR)}")
         example, pattern = GRAMMAR[kind]
         found = re.fullmatch(kind + pattern, text, re.ASCII)
-        if found is None:
-            raise InvalidRequest(f"request must look like {example!r}, got {text!r}")
+        if found is None or re.search(rf"\d{{{DIGITS}}}", text):
+            raise InvalidRequest(f"request must look like {example!r}, got {text!r:.{DIGITS}}")
         words = found.groupdict()
         clients = tuple(int(i) for i in words.pop("clients", "").split("-")[1:])
         share = float(words.pop("share", 0.0))
-        request = cls(text, kind, clients, share, **{name: int(number) for name, number in words.items() if number})
-        request._check()
-        return request
+        return cls(text, kind, clients, share, **{name: int(number) for name, number in words.items() if number})
 
-    def _check(self) -> None:
+    def __post_init__(self) -> None:
+        if self.kind not in GRAMMAR:
+            raise InvalidRequest(f"kind must be one of {', '.join(GRAMMAR)}, got {self.kind!r}")
         if len(set(self.clients)) != len(self.clients):
             raise InvalidRequest(f"request names a client twice: {self.text!r}")
         if self.kind in ("sample", "sequence") and not 0 < self.share < 1:
@@ -102,6 +107,10 @@ class Request:
         classes: how many there are, by default as many as the labels tell. Clients that forget nothing are absent.
         Raises InvalidRequest for clients or classes that do not exist, or if too little would be left.
         """
+        if classes is not None:
+            check_count("classes", classes, error=InvalidRequest)
+        if not isinstance(labels, Mapping):
+            raise InvalidRequest(f"labels must be (n_i, ...) by client, got {type(labels).__name__}")
         for i in self.clients:
             if i not in labels:
                 raise InvalidRequest(f"{self.text!r} names client {i}, but clients are {listed(labels)}")
@@ -137,14 +146,16 @@ class Request:
 
     def _of_classes(self, labels: Mapping[int, Tensor], classes: int | None) -> dict[int, Tensor]:
         """All samples of a class, or of each of some classes a share, at random."""
-        if any(y.dim() != 1 or y.is_floating_point() for y in labels.values()):
+        if not all(isinstance(y, Tensor) and y.dim() == 1 and not _broken(y) for y in labels.values()):
             raise InvalidRequest(f"{self.text!r} asks for classes, but these labels are not one class per sample")
-        held = torch.cat([y.cpu() for y in labels.values()]).unique().tolist()
+        held = torch.cat([torch.zeros(0, dtype=torch.bool), *(y.cpu() for y in labels.values())]).unique().tolist()
         if self.kind == "class":
             if self.label not in held:
                 raise InvalidRequest(f"{self.text!r} must name a class that some client holds, one of {held}")
             return _where({i: y.cpu() == self.label for i, y in labels.items()})
-        known = classes or 1 + max(held, default=0)
+        seen = 1 + int(max(held, default=0))
+        known = seen if classes is None else classes
+        check_count("classes", known, least=seen, error=InvalidRequest)
         if not 0 < self.count <= known:
             raise InvalidRequest(f"request must name 1 to {known} classes, got {self.text!r}")
         if self.first > known:  # which is class 0 again
@@ -153,6 +164,11 @@ class Request:
         if not rows:
             raise InvalidRequest(f"{self.text!r} takes no sample: there are too few of classes {self.labels(known)}")
         return rows
+
+
+def _broken(y: Tensor) -> bool:
+    """Whether these numbers can have a fraction, as classes have not."""
+    return y.is_floating_point() or y.is_complex()
 
 
 def _some(client: int, n: int, wanted: float, purpose: str) -> Tensor:
@@ -198,6 +214,8 @@ class Deletion:
             raise InvalidRequest("forget names nobody: at least one client must lose samples")
         forgotten: dict[int, Client] = {}
         kept: dict[int, Client] = {i: client for i, client in held.items() if len(client[1])}
+        if other := [i for i in wanted if not _is_id(i)]:
+            raise InvalidRequest(f"forget must name clients by their numbers, got {other[0]!r}")
         for i, indices in sorted(wanted.items(), key=lambda named: named[0]):  # sums run in client order
             if i not in held:
                 raise InvalidRequest(f"forget names client {i}, but clients are {listed(held)}")
@@ -258,7 +276,25 @@ def joined(parts: Mapping[int, Client]) -> Client:
 
 
 def _by_id(clients: Mapping[int, Client] | Sequence[Client]) -> dict[int, Client]:
-    return dict(enumerate(clients)) if isinstance(clients, Sequence) else dict(sorted(clients.items()))
+    """The clients in order. Raises InvalidRequest as a federation does, for what is no client."""
+    held = dict(enumerate(clients)) if isinstance(clients, Sequence) else clients
+    if not isinstance(held, Mapping):
+        raise InvalidRequest(f"clients must be (x, y) by id, or a list of them, got {type(clients).__name__}")
+    for i, client in held.items():
+        if not _is_id(i):
+            raise InvalidRequest(f"clients must be numbered by whole numbers, got {i!r}")
+        pair = isinstance(client, Sequence) and len(client) == 2
+        if not (pair and isinstance(client[0], Tensor) and isinstance(client[1], Tensor)):
+            raise InvalidRequest(f"client {i} must be a pair of tensors (x, y), got {type(client).__name__}")
+        x, y = client
+        if not (x.dim() and y.dim() and len(x) == len(y)):
+            given = f"shapes {tuple(x.shape)} and {tuple(y.shape)}"
+            raise InvalidRequest(f"client {i} must hold as many samples in x as in y, got {given}")
+    return dict(sorted(held.items()))
+
+
+def _is_id(i: Any) -> bool:
+    return isinstance(i, Integral) and not isinstance(i, bool)
 
 
 def _client_list(forget: int | Sequence[int]) -> list[int]:
@@ -267,7 +303,7 @@ def _client_list(forget: int | Sequence[int]) -> list[int]:
         given = torch.as_tensor(forget).flatten()
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidRequest(f"forget must name clients by their numbers, got {forget!r}") from error
-    if len(given) and (given.is_floating_point() or given.dtype == torch.bool):
+    if len(given) and (_broken(given) or given.dtype == torch.bool):
         raise InvalidRequest(f"forget must name clients by their numbers, got {forget!r}")
     if len(given.unique()) != len(given):
         raise InvalidRequest(f"forget names a client twice: {given.tolist()}")
@@ -281,12 +317,17 @@ def _mask(i: int, n: int, indices: Tensor | None) -> Tensor:
     gone = torch.zeros(n, dtype=torch.bool)
     if indices is None:
         return ~gone
-    indices = torch.as_tensor(indices)
+    try:
+        indices = torch.as_tensor(indices)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidRequest(
+            f"forget must hold indices 0..{n - 1} of client {i} (int64), got {indices!r:.60}"
+        ) from error
     if indices.numel() == 0:
         raise InvalidRequest(f"forget names client {i} but none of its samples")
     whole = indices.dtype == torch.int64 and indices.dim() == 1
     if not whole or int(indices.min()) < 0 or int(indices.max()) >= n:
-        given = indices.flatten().tolist()[:5]
+        given = f"{indices.flatten().tolist()[:5]}, {indices.dtype} of shape {tuple(indices.shape)}"
         raise InvalidRequest(f"forget must hold indices 0..{n - 1} of client {i} (int64), got {given}")
     if len(indices.unique()) != len(indices):
         raise InvalidRequest(f"forget names a sample of client {i} twice")

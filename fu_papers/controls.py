@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from fu_core.errors import ConfigError
+
 REFERENCES = ("Original", "Retrain")
 AGAIN = "Retrain again"  # another seed's: what a difference to Retrain is worth
 DESTROYED = "Destroyed"  # random weights: what has forgotten, and is of no use
@@ -28,9 +30,12 @@ USEFUL = 1.0  # points of test accuracy below Retrain's
 
 def other_seed(seed: int, *lists: Sequence[int]) -> int:
     """Of the second retraining: the next of the seeds, of the first list that has several; else one more."""
-    for seeds in lists:
+    for given in lists:
+        seeds = list(dict.fromkeys(given))  # a seed that is there twice is not its own other
         if len(seeds) > 1:
-            return seeds[(list(seeds).index(seed) + 1) % len(seeds)]
+            if seed not in seeds:
+                raise ConfigError(f"seed must be one of {', '.join(map(str, seeds))}, got {seed}")
+            return seeds[(seeds.index(seed) + 1) % len(seeds)]
     return seed + 1
 
 
@@ -57,7 +62,7 @@ def wrong_controls(rows: Mapping[str, Standing], what: str = "forget gap") -> li
     accuracy than everybody, and more than two retrainings differ by and a point. Where not, the table cannot tell who
     forgets; where a control is missing, nobody knows.
     """
-    missing = [name for name in CONTROLS if name not in rows or pd.isna(rows[name].shortfall)]
+    missing = [name for name in CONTROLS if name not in rows or any(pd.isna(number) for number in rows[name])]
     if missing:
         return [f"{name} {HAS_NOT}" for name in missing]
     nothing, again, destroyed = (rows[name] for name in ("Original", AGAIN, DESTROYED))

@@ -41,6 +41,7 @@ __all__ = [
 SIDES = ("less", "more")
 FAMILY_FROM = 6  # comparisons; up to five are taken as they are
 MOST = 1000  # targets or seeds: what would need more of them is out of reach
+AT = 1e-9  # of a margin, or of a ratio: what is nearer is there but for rounding
 
 
 # --- verdicts --------------------------------------------------------------------------------------------------------
@@ -110,7 +111,9 @@ def _from_boundary(
     side = -1 if claim == "less" else 1
     boundary = 0.0 if margin is None else on_scale(margin, estimate.ratio)
     values = (estimate.effect, estimate.low, estimate.high)
-    effect, *ends = (side * on_scale(value, estimate.ratio) - boundary for value in values)
+    near = AT * (1.0 if estimate.ratio else abs(boundary))  # 0.4 - 0.7 is 0.3 less
+    away = [side * on_scale(value, estimate.ratio) - boundary for value in values]
+    effect, *ends = (0.0 if abs(distance) <= near else distance for distance in away)
     return effect, min(ends), max(ends), float(np.log1p(beyond)) if estimate.ratio else beyond
 
 
@@ -121,7 +124,10 @@ def _within(distance: float, floor: float) -> bool:
 def _needed(
     estimate: Estimate, distance: float, low: float, high: float, floor: float, *, grow: tuple[bool, bool]
 ) -> int | None:
-    """The smallest number of targets or seeds (those of `grow`), or of both, that is enough; t intervals throughout."""
+    """The smallest number of targets or seeds (those of `grow`), or of both, that is enough; t intervals throughout.
+
+    Those there have not been enough, even if a t interval of whole cells would do: of more than there are, then.
+    """
     if estimate.spread is None or _within(distance, floor):
         return None
     targets, seeds = estimate.targets, estimate.seeds
@@ -133,6 +139,7 @@ def _needed(
     s_a, s_b, s_e = estimate.spread
     se = np.sqrt(s_a / i + s_b / j + s_e / (i * j))
     enough = t.ppf((1 + estimate.level) / 2, np.minimum(i, j) - 1) * se < abs(distance)
+    enough &= (i > targets) | (j > seeds)
     return int(n[enough][0]) if enough.any() else None
 
 
@@ -213,6 +220,8 @@ def completed(frame: pd.DataFrame, reached: str = "reached") -> tuple[pd.DataFra
     check_choice("reached", reached, frame.columns, ConfigError)
     if frame[reached].isna().any():
         raise ConfigError(f"{reached} must be true or false in every row, got {frame[reached].isna().sum()} without it")
+    if len(other := [given for given in frame[reached] if given not in (True, False)]):
+        raise ConfigError(f"{reached} must be true or false in every row, got {other[0]!r}")
     done = frame[reached].astype(bool)
     return frame[done], f"gave up ({(~done).sum()} of {len(frame)})" if not done.all() else ""
 
@@ -236,7 +245,7 @@ def mostly_gave_up(gave_up: int, n: int) -> bool:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Ours against one rival on the cells that both completed; estimate: None if there are none.
+    """Ours against one rival on the cells that both completed, with a value; estimate: None if there are none.
 
     ours_gave_up, rival_gave_up: in how many of ours_runs, rival_runs; verdict: "" until `judge_all`.
     """
@@ -269,7 +278,9 @@ def compare(
 
     Raises ConfigError for a method without runs, and as `paired`.
     """
-    check_choice("method", method, runs.columns, ConfigError)
+    places, value = [how.get("target", "request"), how.get("seed", "seed")], how.get("value", "value")
+    for column in (method, *places, value):
+        check_choice("method, target, seed, value", column, runs.columns, ConfigError)
     done, gave_up, n = {}, {}, {}
     for name in (ours, *rivals):
         check_choice("ours and rivals", name, runs[method].unique(), ConfigError)
@@ -278,8 +289,7 @@ def compare(
         n[name], gave_up[name] = len(of), len(of) - len(done[name])
     found = {}
     for rival in rivals:
-        places = [how.get("target", "request"), how.get("seed", "seed")]
-        common = done[ours][places].merge(done[rival][places])
+        common = done[ours].dropna(subset=value)[places].merge(done[rival].dropna(subset=value)[places])
         estimate = paired(done[ours], done[rival], **how) if len(common) else None
         found[rival] = Comparison(estimate, gave_up[ours], n[ours], gave_up[rival], n[rival])
     return found
@@ -301,6 +311,9 @@ def judge_all(
     Whoever gave up anywhere cannot win: what would be decided in their favour is undetermined, as is what has no
     common cell.
     """
+    check_choice("claim", claim, SIDES, ConfigError)
+    if isinstance(beyond, Mapping) and (without := [name for name in compared if name not in beyond]):
+        raise ConfigError(f"beyond must have a floor for every comparison, got none for {', '.join(without)}")
     made = {name: c.estimate for name, c in compared.items() if c.estimate is not None}
     estimates = family(made, step_down=margin is None) if one_family else made
     judged = {}

@@ -36,7 +36,8 @@ def show_beside(experiment: Parameters, *names: str) -> tuple[str, Path] | None:
     """As `show_larger`, without verdicts: where a figure's larger twin belongs beside it. Its profile and folder."""
     larger = SIZES[SIZES.index(experiment.profile) + 1 :]
     above = [(profile, figures_dir(profile, experiment.paper)) for profile in reversed(larger)]
-    found = next(((p, folder) for p, folder in above if all((folder / name).exists() for name in names)), None)
+    whole = (folder.is_dir() and all((folder / name).exists() for name in names) for _, folder in above)
+    found = next((place for place, there in zip(above, whole, strict=True) if there), None)
     if found is None:
         display(Markdown(f"*Here are no results of a larger profile than `{experiment.profile}`.*"))
         return None

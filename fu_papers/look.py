@@ -29,7 +29,7 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.transforms import Bbox
 
-from fu_core.errors import nearest
+from fu_core.errors import CorruptData, nearest
 from fu_core.unlearning.method import Method, methods
 from fu_core.unlearning.method import method as registered
 from fu_papers.eyes import distance
@@ -289,8 +289,10 @@ def save_table(frame: pd.DataFrame, path: Path, source: str, caption: str = "") 
 
 
 def read_table(path: Path) -> tuple[pd.DataFrame, str, str]:
-    """A table that `save_table` has written, its source, and its caption, which is empty if there is none."""
-    first, second = [*path.read_text(encoding="utf-8").splitlines(), ""][:2]
+    """A table that `save_table` has written, its source, and its caption or ""; CorruptData for any other file."""
+    first, second = [*path.read_text(encoding="utf-8").splitlines(), "", ""][:2]
+    if not (first.startswith("# source: ") and second):
+        raise CorruptData(f"{path} must begin with '# source: ' and go on with a table, got {first[:40]!r}")
     frame = pd.read_csv(path, comment="#", keep_default_na=False, na_values=[""])
     caption = second.removeprefix("# ") if second.startswith("# ") else ""
     return frame, first.removeprefix("# source: "), caption
@@ -342,19 +344,18 @@ def keep_table(path: Path, source: str, frame: pd.DataFrame, caption: str = "") 
 
 def show_parameters(experiment: Parameters) -> HTML:
     """All parameters with their values, the paper's and their meaning: a table that unfolds."""
-    table = _table(
-        experiment.table(), f"profile {experiment.profile}, and what was changed above", "", experiment.paper
-    )
-    return HTML(folded(f"All {len(experiment.table())} parameters", table))
+    rows, source = experiment.table(), f"profile {experiment.profile}, and what was changed above"
+    return HTML(folded(f"All {len(rows)} parameters", _table(rows, source, "", experiment.paper)))
 
 
 def published(paper: str, table: str) -> pd.DataFrame:
     """The numbers that a paper prints, e.g. `published("puf", "table_iii")`. Raises ValueError for an unknown table."""
     folder = resources.files("fu_papers") / paper / "published"
-    known = sorted(file.name.removesuffix(".csv") for file in folder.iterdir() if file.name.endswith(".csv"))
+    files = [file.name for file in folder.iterdir()] if folder.is_dir() else []
+    known = sorted(name.removesuffix(".csv") for name in files if name.endswith(".csv"))
     if table not in known:
         raise ValueError(
-            f"{paper} has no published table {table!r}{nearest(table, known)}. There are: {', '.join(known)}"
+            f"{paper} has no published table {table!r}{nearest(table, known)}. There are: {', '.join(known) or 'none'}"
         )
     return pd.read_csv(io.StringIO((folder / f"{table}.csv").read_text(encoding="utf-8")))
 

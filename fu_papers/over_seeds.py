@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.stats import beta, norm, rankdata, t
 
+from fu_core.errors import ConfigError, check_choice, check_count, check_share
 from fu_papers.controls import ROUNDING
 from fu_papers.evidence import MOST, in_part
 from fu_papers.verdicts import NO_OTHER, ClaimResult
@@ -73,13 +74,16 @@ def interval(values: Iterable[float]) -> tuple[float, float]:
     found = np.asarray(list(values), dtype=float)
     if len(found) < 2:
         return -np.inf, np.inf
-    reach = float(t.ppf((1 + LEVEL) / 2, len(found) - 1) * found.std(ddof=1) / np.sqrt(len(found)))
+    with np.errstate(invalid="ignore"):  # of what is infinite for a seed there is none
+        reach = float(t.ppf((1 + LEVEL) / 2, len(found) - 1) * found.std(ddof=1) / np.sqrt(len(found)))
     return float(found.mean()) - reach, float(found.mean()) + reach
 
 
 def told(values: Iterable[float], digits: int = 1) -> str:
     """`"0.74 [-1.00, 2.48] (3 seeds)"`: the mean and its interval, which one seed does not have."""
     found = list(values)
+    if not found:
+        return "none (0 seeds)"
     ends = ", ".join(f"{end:z.{digits}f}" for end in interval(found))
     between = f" [{ends}]" if len(found) > 1 else ""
     return f"{np.mean(found):z.{digits}f}{between} ({len(found)} seed{'s' * (len(found) != 1)})"
@@ -149,17 +153,26 @@ def lowered_by(nothing: Part, part: Part) -> Part:
 
 
 def difference(ours: pd.DataFrame, other: pd.DataFrame, column: str) -> pd.Series:
-    """ours - other of a column, seed by seed: both have one row per seed."""
+    """ours - other of a column, seed by seed. Raises ConfigError unless both have one row per seed.
+
+    Rows that share a seed would count as so many seeds.
+    """
+    for name, frame in (("ours", ours), ("other", other)):
+        for needed in ("seed", column):
+            check_choice(f"a column of {name}", needed, frame.columns, ConfigError)
+        if frame.seed.duplicated().any():
+            raise ConfigError(f"{name} must have one row per seed, got seeds {frame.seed.tolist()}")
     return (ours.set_index("seed")[column] - other.set_index("seed")[column]).dropna()
 
 
 def jackknife(pairs: Mapping[tuple[int, int], float]) -> dict[int, float]:
     """One value per seed of a mean over pairs of seeds, for an interval: n mean - (n - 1) mean without that seed.
 
-    The pairs share seeds, so that n of them are not n independent numbers. Empty with fewer than three seeds.
+    The pairs share seeds, so that n of them are not n independent numbers. Empty with fewer than three seeds, and where
+    one seed is in all pairs, without which there is no mean.
     """
     seeds = sorted({seed for pair in pairs for seed in pair})
-    if len(seeds) < 3:
+    if len(seeds) < 3 or any(all(s in pair for pair in pairs) for s in seeds):
         return {}
     n, mean = len(seeds), float(np.mean(list(pairs.values())))
     without = {s: float(np.mean([value for pair, value in pairs.items() if s not in pair])) for s in seeds}
@@ -172,6 +185,8 @@ def _open(values: Sequence[float], limit: float) -> Part:
     if now < 2:
         return Part(OPEN, now=now, tells=f"several seeds would tell ({now} now)")
     distance, n = abs(float(np.mean(values)) - limit), np.arange(now + 1, MOST + 1)
+    if not np.isfinite(distance):  # more seeds would not tell
+        return Part(OPEN, now=now, tells="a finite number for every seed would tell")
     enough = t.ppf((1 + LEVEL) / 2, n - 1) * np.std(values, ddof=1) / np.sqrt(n) < distance
     return Part(OPEN, needed=int(n[enough][0]) if enough.any() else np.inf, now=now)
 
@@ -187,6 +202,8 @@ def _all_open(parts: Sequence[Part]) -> Part:
 
 def share_interval(count: float, n: float) -> tuple[float, float]:
     """The exact 95 % interval of how often something happens that happened `count` times in n (Clopper and Pearson)."""
+    if not 0 <= count <= n:
+        raise ConfigError(f"count must be between 0 and n = {n}, got {count}")
     tail = (1 - LEVEL) / 2
     low = float(beta.ppf(tail, count, n - count + 1)) if count > 0 else 0.0
     return low, float(beta.ppf(1 - tail, count + 1, n - count)) if count < n else 1.0
@@ -195,10 +212,15 @@ def share_interval(count: float, n: float) -> tuple[float, float]:
 def rarely(happened: Iterable[bool], limit: float) -> Part:
     """Whether something happens in at most a share `limit` of all trainings, by the exact interval.
 
-    happened: in each of one training or more. That it never happened in 3 says that it happens in at most 71 %.
+    happened: in each training. That it never happened in 3 says that it happens in at most 71 %; none says nothing.
     """
+    check_share("limit", limit, ConfigError)
     found = list(happened)
+    if len(other := [given for given in found if given not in (True, False)]):
+        raise ConfigError(f"happened must be true or false in every training, got {other[0]!r}")
     count, now = sum(found), len(found)
+    if not now:
+        return Part(OPEN, tells="several seeds would tell (0 now)")
     low, high = share_interval(count, now)
     if high <= limit:
         return Part(HOLDS)
@@ -210,6 +232,8 @@ def rarely(happened: Iterable[bool], limit: float) -> Part:
 
 def rank_correlation(one: pd.Series, other: pd.Series) -> float:
     """Spearman's, where a tie counts as its two orders, half each: of a constant it is 0, and ties never make a 1."""
+    if not len(one) == len(other) >= 2:
+        raise ConfigError(f"one and other must be equally long, two numbers or more, got {len(one)} and {len(other)}")
     n, middle = len(one), (len(one) + 1) / 2
     together = (rankdata(one) - middle) @ (rankdata(other) - middle)
     return float(12 * together / (n**3 - n))
@@ -247,8 +271,14 @@ def ranks_below(correlations: Sequence[float], sizes: Sequence[int], limit: floa
     simulated sweeps, also where seeds differ, noise has heavy tails or numbers tie, where the t interval alone is in up
     to 52 %. More seeds of more runs that differ in steepness by half of it: in up to 13 %, for which t is to blame.
     """
+    if len(sizes) != len(correlations):
+        raise ConfigError(f"sizes must be one for each of {len(correlations)} correlations, got {len(sizes)}")
+    for size in sizes:
+        check_count("sizes", size, least=2, error=ConfigError)
+    if not -1 < limit < 1:
+        raise ConfigError(f"limit must lie between -1 and 1, got {limit}")
     by_interval, now = below(correlations, limit), len(correlations)
-    if now < 2:
+    if now < 2 or not np.isfinite(correlations).all():
         return by_interval
     low, high = rank_shares(correlations, sizes, limit)
     by_orders = HOLDS if low <= (1 - LEVEL) / 2 else FAILS if high <= (1 - LEVEL) / 2 else OPEN

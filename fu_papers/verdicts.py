@@ -56,8 +56,11 @@ class ClaimResult:
 def verdict_of(met: Sequence[bool]) -> str:
     """A claim holds if every condition of `met` is; in part if not all but at least half of them are.
 
-    One condition met out of six is not a half-truth. Raises `ConfigError` if there are no conditions at all.
+    One condition met out of six is not a half-truth. Raises `ConfigError` if there are no conditions at all, or one is
+    neither true nor false: NaN would count as met.
     """
+    if len(other := [given for given in met if given not in (True, False)]):
+        raise ConfigError(f"met must be true or false for every condition, got {other[0]!r}")
     if not met:
         raise ConfigError("met must have at least one condition of the claim, got none")
     return "holds" if all(met) else "holds in part" if 2 * sum(met) >= len(met) else "does not hold"
@@ -174,13 +177,11 @@ def largest_verdicts(profile_dirs: Iterable[Path]) -> dict[str, tuple[ClaimResul
 
     "not run", and no name, where none has.
     """
-    found: dict[str, tuple[ClaimResult, str]] = {}
+    found = {name: (ClaimResult(name, "not run", reason=NOT_RUN), "") for name in claims()["id"]}
     for folder in map(Path, profile_dirs):
         for name, result in read_claims(folder).items():
             if result.verdict != "not run":
                 found[name] = result, folder.name
-            else:
-                found.setdefault(name, (result, ""))
     return found
 
 

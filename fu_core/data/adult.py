@@ -68,8 +68,11 @@ def parse(path: Path, rows: int) -> tuple[np.ndarray, np.ndarray]:
 def encode(arrays: Arrays) -> Arrays:
     """Raw strings to float32: numeric columns as they are, then one column per category seen in training.
 
-    A category that only the test set has becomes a row of zeros.
+    A category that only the test set has becomes a row of zeros. Raises `CorruptData` for other columns than the
+    table has, and for numbers that are none.
     """
+    if arrays["columns"].tolist() != list(COLUMNS):
+        raise CorruptData(f"columns of the adult table must be {', '.join(COLUMNS)}, got {arrays['columns'].tolist()}")
     from sklearn.preprocessing import OneHotEncoder  # here: it takes a second to import
 
     numeric = np.isin(arrays["columns"], NUMERIC)
@@ -77,7 +80,11 @@ def encode(arrays: Arrays) -> Arrays:
     encoder.fit(arrays["x_train"][:, ~numeric])
 
     def split(x: np.ndarray) -> np.ndarray:
-        return np.hstack([x[:, numeric].astype(np.float32), encoder.transform(x[:, ~numeric])])
+        with np.errstate(over="ignore"):
+            numbers = x[:, numeric].astype(np.float32)
+        if not np.isfinite(numbers).all():  # "nan" and "1e99" are read without a word
+            raise ValueError("NaN, or beyond float32")
+        return np.hstack([numbers, encoder.transform(x[:, ~numeric])])
 
     try:
         return arrays | {"x_train": split(arrays["x_train"]), "x_test": split(arrays["x_test"])}

@@ -10,12 +10,13 @@ checked while the array is read, and the agreement of the shapes.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -25,7 +26,11 @@ Arrays = dict[str, np.ndarray]
 
 SPLITS = ("train", "test")
 REQUIRED = ("x_train", "y_train", "x_test", "y_test", "source")
-UNREADABLE = (OSError, ValueError, EOFError, KeyError, SyntaxError, RuntimeError, zipfile.BadZipFile, zlib.error)
+UNREADABLE = (
+    *(OSError, ValueError, EOFError, KeyError, SyntaxError, RuntimeError, OverflowError),
+    *(zipfile.BadZipFile, zlib.error),
+)
+MOST_LABEL = 2**31 - 1  # what no set has; a net for so many classes would not fit anywhere
 
 
 def pack(train: tuple[Any, Any], test: tuple[Any, Any], source: str, **more: Any) -> Arrays:
@@ -83,12 +88,25 @@ def read_cache(path: Path) -> Arrays:
 
 
 def _whole(archive: zipfile.ZipFile, key: str) -> np.ndarray:
-    """One array of a cache. Where its header asks for less than there is, plain reading would never get to the CRC."""
+    """One array of a cache. Where its header asks for less than there is, plain reading would never get to the CRC;
+    where it asks for more, memory for that much would be taken first."""
+    with archive.open(f"{key}.npy") as member:  # not rewound for the second reading, which would forgo the CRC
+        asked, there = _bytes_asked(member), archive.getinfo(f"{key}.npy").file_size
+    if asked > there:
+        raise ValueError(f"{key} has {there:,} bytes, and its header asks for {asked:,}")
     with archive.open(f"{key}.npy") as member:
         array: np.ndarray = np.lib.format.read_array(member, allow_pickle=False)
         if member.read(1):
             raise ValueError(f"{key} is longer than its header says")
     return array
+
+
+def _bytes_asked(member: IO[bytes]) -> int:
+    """How many bytes of numbers an array has according to its header; 0 for kinds that are refused anyway."""
+    version = np.lib.format.read_magic(member)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(member)
+    return 0 if dtype.hasobject else math.prod(shape) * dtype.itemsize
 
 
 def _corrupt(path: Path, problem: str) -> CorruptData:
@@ -107,20 +125,27 @@ def _problem(arrays: Arrays) -> str:
         return "source is not a single string"
     if arrays["x_train"].shape[1:] != arrays["x_test"].shape[1:]:
         return f"x_train is {arrays['x_train'].shape} but x_test {arrays['x_test'].shape}"
-    problems = (_split_problem(split, arrays) for split in SPLITS)
-    return next((problem for problem in problems if problem), "")
+    if problem := next(filter(None, (_split_problem(split, arrays) for split in SPLITS)), ""):
+        return problem
+    for name in ("x", "y"):
+        train, test = arrays[f"{name}_train"], arrays[f"{name}_test"]
+        if train.ndim != test.ndim or (train.dtype.kind == "U") != (test.dtype.kind == "U"):
+            return f"{name}_train is {train.dtype} {train.shape} but {name}_test {test.dtype} {test.shape}"
+    if ("site_train" in arrays) != ("site_test" in arrays):
+        return f"{'site_test' if 'site_train' in arrays else 'site_train'} missing"
+    return ""
 
 
 def _split_problem(split: str, arrays: Arrays) -> str:
     x, y, site = arrays[f"x_{split}"], arrays[f"y_{split}"], arrays.get(f"site_{split}")
-    if x.ndim == 0 or y.ndim == 0 or len(x) == 0 or len(x) != len(y):
+    if x.ndim == 0 or y.ndim == 0 or x.size == 0 or len(x) != len(y):
         return f"x_{split} is {x.shape} but y_{split} {y.shape}"
     if site is not None and (site.dtype.kind not in "iu" or site.shape != (len(x),)):
         return f"site_{split} is {site.dtype} {site.shape}, not {len(x)} whole numbers"
     if not (_is_image(x) or _is_table(x) or _is_raw_table(x, arrays.get("columns"))):
         return f"x_{split} is {x.dtype} {x.shape}, neither uint8 images nor a table of numbers or named columns"
     if not (_is_label(y) or _is_mask(y, x)):
-        return f"y_{split} is {y.dtype} {y.shape}, neither labels >= 0 nor uint8 masks of the images' size"
+        return f"y_{split} is {y.dtype} {y.shape}, neither labels >= 0 nor uint8 masks of the images' size, of 0 and 1"
     return ""
 
 
@@ -129,16 +154,21 @@ def _is_image(x: np.ndarray) -> bool:
 
 
 def _is_table(x: np.ndarray) -> bool:
-    return x.dtype.kind in "fiu" and x.ndim == 2 and bool(np.isfinite(x).all())
+    if x.dtype.kind not in "fiu" or x.ndim != 2:
+        return False
+    with np.errstate(over="ignore"):  # 1e300 is finite until it is what tensors hold
+        return bool(np.isfinite(x.astype(np.float32, copy=False)).all())
 
 
 def _is_raw_table(x: np.ndarray, columns: np.ndarray | None) -> bool:
-    return x.dtype.kind == "U" and x.ndim == 2 and columns is not None and columns.shape == x.shape[1:]
+    named = columns is not None and columns.dtype.kind == "U" and columns.shape == x.shape[1:]
+    return x.dtype.kind == "U" and x.ndim == 2 and named
 
 
 def _is_label(y: np.ndarray) -> bool:
-    return y.dtype.kind in "iu" and y.ndim == 1 and bool((y >= 0).all())
+    return y.dtype.kind in "iu" and y.ndim == 1 and bool((y >= 0).all()) and bool((y <= MOST_LABEL).all())
 
 
 def _is_mask(y: np.ndarray, x: np.ndarray) -> bool:
-    return y.dtype == np.uint8 and y.ndim == 3 and y.shape == x.shape[:3]
+    """Of 0 and 1: one of 0 and 255 would make a net for 256 classes, and Dice of 255 times the organ."""
+    return y.dtype == np.uint8 and y.ndim == 3 and y.shape == x.shape[:3] and int(y.max()) <= 1

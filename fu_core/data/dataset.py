@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -44,12 +44,25 @@ class Dataset:
     site_test: Tensor | None = None
     known_classes: int | None = None  # set by `subset` and `holdout`, whose labels may miss a class
 
+    def __post_init__(self) -> None:
+        for split in ("train", "test"):
+            x, y, site = (getattr(self, f"{field}_{split}") for field in ("x", "y", "site"))
+            if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.dim() in (2, 4) and y.dim()):
+                wanted = f"x_{split} must be a tensor (n, C, H, W) or (n, p), y_{split} one (n,) or (n, H, W)"
+                raise ValueError(f"{wanted}, got {_what(x)} and {_what(y)}")
+            if len(x) != len(y) or (site is not None and len(site) != len(x)):
+                given = f"{len(x)}, {len(y)}" + ("" if site is None else f" and {len(site)}")
+                raise ValueError(f"x_{split}, y_{split} and site_{split} must be of one length, got {given}")
+        if self.x_train.shape[1:] != self.x_test.shape[1:]:
+            given = f"{_what(self.x_train)} and {_what(self.x_test)}"
+            raise ValueError(f"x_train and x_test must hold samples of one shape, got {given}")
+
     @cached_property
     def classes(self) -> int:
         """How many classes the full data set has; 2 for masks of one organ."""
         if self.known_classes is not None:
             return self.known_classes
-        return 1 + int(max(self.y_train.max(), self.y_test.max()))
+        return 1 + max((int(y.max()) for y in (self.y_train, self.y_test) if y.numel()), default=0)
 
     @cached_property
     def sha256(self) -> str:
@@ -135,14 +148,20 @@ class Dataset:
         )
 
 
+def _what(given: Any) -> str:
+    return f"{given.dtype} {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
+
+
 def channel_statistics(dataset: Dataset) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation, float32: `(C,)` of pixels / 255 for images, `(p,)` of the raw values for a table.
 
-    The published constants for CIFAR-10 and CIFAR-100, else computed from the training set, in float64 and in two
-    passes. The deviation of a constant feature is 1: it carries nothing, and dividing by almost 0 would blow up a test
-    row that differs.
+    The published constants for the colours of CIFAR-10 and CIFAR-100, else computed from the training set, in float64
+    and in two passes. The deviation of a constant feature is 1: it carries nothing, and dividing by almost 0 would
+    blow up a test row that differs.
     """
-    if dataset.name in PUBLISHED_STATISTICS:
+    x = dataset.x_train
+    colour = x.dim() == 4 and x.shape[1] == 3 and x.dtype == torch.uint8  # a grey copy has others
+    if dataset.name in PUBLISHED_STATISTICS and colour:
         mean, std = PUBLISHED_STATISTICS[dataset.name]
         return torch.tensor(mean), torch.tensor(std)
     scale = 255 if dataset.x_train.dtype == torch.uint8 else 1

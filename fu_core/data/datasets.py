@@ -15,7 +15,7 @@ from filelock import FileLock
 from fu_core.data.cache import Arrays, read_cache, storage_errors, write_cache
 from fu_core.data.catalogue import BUNDLED, CACHED, NAMES
 from fu_core.data.dataset import Dataset
-from fu_core.errors import ConfigError, DataUnavailable, check_choice
+from fu_core.errors import ConfigError, CorruptData, DataUnavailable, check_choice
 
 
 def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
@@ -45,8 +45,11 @@ def data_dir() -> Path:
 
 
 def cache_path(name: str, folder: str | os.PathLike[str] | None = None) -> Path:
-    """Where the cache of a data set is, or would be."""
-    return Path(folder or data_dir()) / f"{name}.npz"
+    """Where the cache of a data set is, or would be; `~` is the user's home. ConfigError for what is no folder."""
+    try:
+        return Path(folder or data_dir()).expanduser() / f"{name}.npz"
+    except (TypeError, RuntimeError) as error:
+        raise ConfigError(f"data_dir must be a folder, got {folder!r}: {error}") from error
 
 
 def prepare(name: str, data_dir: str | os.PathLike[str] | None = None) -> Path:
@@ -86,6 +89,8 @@ def _to_dataset(name: str, arrays: Arrays) -> Dataset:
     if arrays["x_train"].dtype.kind == "U":
         from fu_core.data.adult import encode  # here: it comes with what downloads the table
 
+        if name != "adult":
+            raise CorruptData(f"the cache of {name} holds texts, as that of adult does alone; put a good copy there")
         arrays = encode(arrays)
     segmentation = arrays["y_train"].ndim == 3
     labels = {split: torch.from_numpy(_labels(arrays[f"y_{split}"])) for split in ("train", "test")}

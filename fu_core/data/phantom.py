@@ -14,6 +14,7 @@ import numpy as np
 from scipy.ndimage import gaussian_filter
 
 from fu_core.data.cache import Arrays, pack
+from fu_core.errors import check_count
 from fu_core.streams import numpy_stream
 
 SEED = 0
@@ -56,7 +57,11 @@ class Patient:
 
 
 def phantom(size: int = 64) -> Arrays:
-    """uint8 images and masks `(n, size, size)`, 6 sites x (40 training + 10 test) slices. The seed is fixed."""
+    """uint8 images and masks `(n, size, size)`, 6 sites x (40 training + 10 test) slices. The seed is fixed.
+
+    Raises ValueError for a `size` below 8 pixels, which would show no gland.
+    """
+    check_count("size", size, least=8)
     train, test = ([*range(TRAIN_PATIENTS)], [*range(TRAIN_PATIENTS, TRAIN_PATIENTS + TEST_PATIENTS)])
     x_train, y_train, site_train = _slices(train, size)
     x_test, y_test, site_test = _slices(test, size)

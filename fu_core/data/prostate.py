@@ -26,6 +26,7 @@ SIDE = 384
 TEST_SHARE = 0.2
 SPLIT_SEED = 0
 PERCENTILES = (0.5, 99.5)
+VOLUME_NAME = re.compile(r"^[^.].*\.nii(\.gz)?$", re.IGNORECASE)
 MASK_NAME = re.compile(r"^(.+)_segmentation\.nii(\.gz)?$", re.IGNORECASE)
 
 Case = tuple[Path, Path]  # volume, mask
@@ -63,6 +64,8 @@ def read_case(volume: Path, mask: Path) -> tuple[np.ndarray, np.ndarray]:
     image, zones = _read(volume), _read(mask)
     if image.ndim != 3 or image.shape != zones.shape:
         raise CorruptData(f"{volume} is {image.shape} but {mask.name} {zones.shape}; both must be the same volume")
+    if not (np.isfinite(image).all() and np.isfinite(zones).all()):
+        raise CorruptData(f"{volume} or {mask.name} holds numbers that are NaN or infinite")
     shown = np.flatnonzero((zones > 0).any(axis=(0, 1)))
     if len(shown) == 0:
         raise CorruptData(f"{mask} marks no prostate at all")
@@ -97,6 +100,10 @@ def _cases(folder: Path) -> list[Case]:
             if volume is None:
                 raise CorruptData(f"{mask} has no volume {match[1]}.nii.gz beside it")
             cases.append((volume, mask))
+    known = {path for case in cases for path in case}
+    alone = [path for name, path in files.items() if VOLUME_NAME.match(name) and path not in known]
+    if alone:  # a folder copied by half would quietly have fewer patients
+        raise CorruptData(f"{alone[0]} has no mask beside it; copy it there, or take the volume away")
     return cases
 
 

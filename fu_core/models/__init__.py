@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import nn
 
 from fu_core.data import Dataset
@@ -38,20 +39,29 @@ MODELS: dict[str, Callable[[int, int, int], nn.Module]] = {
 }
 TABULAR = ("softmax_regression", "unit_softmax", "mlp")
 SEGMENTING = ("res_unet", "small_res_unet")
+ANY_SIDES = ("small_resnet", "resnet18", "mit_b0_224")  # others are built for square images
 
 
 def build(name: str, dataset: Dataset, *, l2: float = 0.0) -> FlatModel:
     """The net `name` for the shape and classes of `dataset`, with its normalisation built in; `l2` as in FlatModel.
 
-    Raises ValueError for an unknown name, `UnsupportedModel` for a net on a table or on a task that it is not for.
+    Raises ValueError for an unknown name, `UnsupportedModel` for a net on a table, on images that are not square or on
+    a task that it is not for.
     """
     check_choice("model", name, MODELS)
+    if not isinstance(dataset, Dataset):
+        raise ValueError(f"dataset must be a Dataset, load('digits') say, got {type(dataset).__name__}")
     images = dataset.x_train.dim() == 4
     if not images and name not in TABULAR:
         raise UnsupportedModel(f"model {name!r} needs images; {dataset.name} is a table: use one of {TABULAR}")
     if (name in SEGMENTING) != (dataset.task == "segmentation"):
         raise UnsupportedModel(f"model {name!r} is not for {dataset.task}, the task of {dataset.name}")
+    if images and dataset.x_train.shape[2] != dataset.x_train.shape[3] and name not in ANY_SIDES:
+        given = " x ".join(map(str, dataset.x_train.shape[2:]))
+        raise UnsupportedModel(
+            f"model {name!r} needs square images; {dataset.name}'s are {given}: use one of {ANY_SIDES}"
+        )
     side = dataset.x_train.shape[-1] if images else 1
     net = MODELS[name](dataset.x_train.shape[1], side, dataset.classes)
-    scale = 255.0 if images else 1.0  # mean and std of images are in units of 0 to 1
+    scale = 255.0 if dataset.x_train.dtype == torch.uint8 else 1.0  # whose mean and std are in units of 0 to 1
     return FlatModel(nn.Sequential(Standardize(dataset.mean, dataset.std, scale), net), dataset.task, l2)

@@ -18,33 +18,17 @@ from torch import Tensor, nn
 from torch.func import grad, jvp, vmap
 from torch.nn import functional as F
 
-from fu_core.errors import UnsupportedModel, check_choice
+from fu_core.errors import UnsupportedModel, check_choice, check_count, check_not_negative
 from fu_core.models.pure import redraw, refuse_what_is_not_pure
+from fu_core.models.standardize import Standardize as Standardize
+from fu_core.streams import whole_seed
 
 TASKS = ("classification", "segmentation", "regression")
 MOST_FEATURES = 2**28  # numbers, 1 GiB of float32: what features kept for later passes may take
 # samples that evaluation passes through a net in one call. On a processor as many as its cache holds the activations
 # of: small convolutional nets take twice as long by the thousand. An accelerator wants few calls.
 EVALUATED_AT_ONCE = {"cpu": 125}
-
-
-class Standardize(nn.Module):
-    """`(x / scale - mean) / std` per channel or feature, so that every model takes raw pixels.
-
-    Keeping it inside the model means that attacks, triggers and evaluations all see the same input:
-    raw values. `mean`, `std`: (channels,) for images (n, C, H, W), (features,) for tables (n, p).
-    """
-
-    def __init__(self, mean: Tensor, std: Tensor, scale: float = 1.0) -> None:
-        super().__init__()
-        self.register_buffer("shift", mean * scale, persistent=False)
-        self.register_buffer("gain", 1.0 / (std * scale), persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Raw `x` in, standardised `x` of the same shape out."""
-        shift, gain = cast(Tensor, self.shift), cast(Tensor, self.gain)
-        per_channel = (-1,) + (1,) * (x.dim() - 2)  # broadcasts over height and width
-        return (x.to(gain.dtype) - shift.view(per_channel)) * gain.view(per_channel)
+NO_LABEL = -(2**63)  # the label that cross-entropy passes over without a word: torch's -100 can stand in real data
 
 
 class FlatModel:
@@ -65,6 +49,7 @@ class FlatModel:
         refuse_what_is_not_pure(module)
         self.module = copy.deepcopy(module)
         self.task = task
+        check_not_negative("l2", l2)
         self.l2 = float(l2)
         named = dict(self.module.named_parameters())
         self.names = list(named)
@@ -77,10 +62,16 @@ class FlatModel:
         self._buffers: dict[tuple[torch.dtype, torch.device], dict[str, Tensor]] = {}
 
     def init(self, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Fresh parameters (d,): the modules' own initialisers, drawn from `seed` alone."""
+        """Fresh parameters (d,): the modules' own initialisers, drawn from `seed` alone.
+
+        Raises ValueError for a seed that is no whole number, or a dtype that is none of floating point.
+        """
+        if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise ValueError(f"dtype must be one of floating point, torch.float64 say, got {dtype!r}")
+        seed = whole_seed(seed)
         with torch.random.fork_rng(devices=[]):
             # not torch.manual_seed, which takes five times as long to seed accelerators that nothing is drawn on here
-            torch.default_generator.manual_seed(int(seed) % 2**64)  # of which torch has no more
+            torch.default_generator.manual_seed(seed % 2**64)  # of which torch has no more
             redraw(self._drawn)
         for name, parameter in self._drawn.named_parameters():
             if parameter.isnan().any():
@@ -94,7 +85,10 @@ class FlatModel:
         return copy.deepcopy(self.module).cpu()
 
     def views(self, w: Tensor) -> dict[str, Tensor]:
-        """Named tensors that share storage with `w`, in module order."""
+        """Named tensors that share storage with `w`, in module order. Raises ValueError for another shape than (d,)."""
+        if not isinstance(w, Tensor) or w.shape != (self.d,):
+            given = f"shape {tuple(w.shape)}" if isinstance(w, Tensor) else type(w).__name__
+            raise ValueError(f"w must be a vector of the model's {self.d} parameters, got {given}")
         # split, not slicing: its backward is one concatenation instead of a zero-filled (d,) per layer
         pieces = w.split(self.sizes)
         return {n: p.view(s) for n, p, s in zip(self.names, pieces, self.shapes, strict=True)}
@@ -111,7 +105,14 @@ class FlatModel:
         }
 
     def joined(self, layers: Mapping[str, Tensor]) -> Tensor:
-        """The vector (d,) whose `views` are `layers`, in whatever memory order."""
+        """The vector (d,) whose `views` are `layers`, in whatever memory order; a module's `state_dict()` is such.
+
+        Raises ValueError for layers that are missing or of another shape.
+        """
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            if name not in layers or layers[name].shape != shape:
+                given = f"shape {tuple(layers[name].shape)}" if name in layers else f"none among {len(layers)} layers"
+                raise ValueError(f"layers must have {name!r} of shape {shape}, got {given}")
         return torch.cat([layers[name].reshape(-1) for name in self.names])
 
     def logits(self, w: Tensor, x: Tensor) -> Tensor:
@@ -132,7 +133,7 @@ class FlatModel:
         return x if self._plain(x) else _channels_last(x)
 
     def _plain(self, x: Tensor) -> bool:
-        if x.dim() != 4:
+        if x.dim() != 4 or len(x) == 0:  # which would pass through any net, and tell nothing
             return True
         if self._any_order is None:
             own = {
@@ -144,7 +145,7 @@ class FlatModel:
             try:
                 with torch.no_grad(), _unwatched(self.module):
                     self._outputs(own, _channels_last(few))
-            except RuntimeError as error:
+            except (RuntimeError, ValueError) as error:
                 self._any_order = "view size is not compatible" not in str(error)  # other errors are the caller's
             else:
                 self._any_order = True
@@ -203,10 +204,12 @@ class FlatModel:
     def sample_losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Loss of each sample (n,), without the l2 term."""
         if self.task == "classification":
-            return F.cross_entropy(outputs, y, reduction="none")
+            return F.cross_entropy(outputs, y, reduction="none", ignore_index=NO_LABEL)
         if self.task == "regression":
+            if len(outputs) != len(y) or outputs.numel() != y.numel():
+                raise ValueError(f"y must have the outputs' shape, {tuple(outputs.shape)}, got {tuple(y.shape)}")
             return 0.5 * (outputs.reshape(y.shape) - y) ** 2
-        pixel_loss = F.cross_entropy(outputs, y.long(), reduction="none").mean(dim=(1, 2))
+        pixel_loss = F.cross_entropy(outputs, y.long(), reduction="none", ignore_index=NO_LABEL).mean(dim=(1, 2))
         return pixel_loss + soft_dice_loss(outputs, y)
 
     def grad(self, w: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -234,12 +237,12 @@ class FlatModel:
 
         `batch_size`: None for what is fast on the device of `x`; it changes nothing but rounding.
         """
-        return torch.cat([self.logits(w, self.arrange(part)) for part in x.split(batch_size or _at_once(x))])
+        return torch.cat([self.logits(w, self.arrange(part)) for part in x.split(_size(batch_size, x))])
 
     @torch.no_grad()
     def predict_losses(self, w: Tensor, x: Tensor, y: Tensor, batch_size: int | None = None) -> Tensor:
         """`sample_losses` (n,) over a whole data set, in batches; `batch_size` as in `predict`."""
-        size = batch_size or _at_once(x)
+        size = _size(batch_size, x)
         parts = zip(x.split(size), self.labels(y).split(size), strict=True)
         return torch.cat([self.sample_losses(self.logits(w, self.arrange(xb)), yb) for xb, yb in parts])
 
@@ -367,6 +370,13 @@ def _channels_last(x: Tensor) -> Tensor:
 def _at_once(x: Tensor) -> int:
     """How many of the samples `x` to evaluate in one call."""
     return EVALUATED_AT_ONCE.get(x.device.type, 1000)
+
+
+def _size(batch_size: int | None, x: Tensor) -> int:
+    if batch_size is None:
+        return _at_once(x)
+    check_count("batch_size", batch_size)
+    return int(batch_size)
 
 
 def in_a_row(module: nn.Module) -> list[nn.Module]:

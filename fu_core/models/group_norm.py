@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import torch
 from torch import Tensor, nn
+
+from fu_core.errors import UnsupportedModel
 
 
 class GroupNorm(nn.GroupNorm):
@@ -26,7 +27,11 @@ class GroupNorm(nn.GroupNorm):
         return y.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)  # back in the order that it came in
 
 
-two_groups = partial(GroupNorm, 2)  # the norm of our residual nets: for so many channels
+def two_groups(channels: int) -> GroupNorm:
+    """The norm of our residual nets. Raises `UnsupportedModel` for an odd number of channels."""
+    if channels % 2:
+        raise UnsupportedModel(f"widths must be even, for two groups of channels each, got {channels}")
+    return GroupNorm(2, channels)
 
 
 def he_normal_(weight: Tensor) -> None:

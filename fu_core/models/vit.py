@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fu_core.errors import UnsupportedModel
+from fu_core.errors import UnsupportedModel, check_count
 
 PATCH = 4
 
@@ -31,6 +31,9 @@ class ViTLite(nn.Module):
         ratio: int = 2,
     ) -> None:
         super().__init__()
+        if width % heads:
+            raise UnsupportedModel(f"width must be a multiple of heads, {heads}, got {width}")
+        check_count("side of a vision transformer's images", side, least=PATCH, error=UnsupportedModel)
         if side % PATCH:
             raise UnsupportedModel(
                 f"a vision transformer with {PATCH}x{PATCH} patches cannot cut images of side {side}"

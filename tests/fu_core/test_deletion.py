@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fu_core.errors import InvalidRequest
-from fu_core.request import Deletion
+from fu_core.request import Deletion, Request
 
 ROWS = torch.tensor
 EVERYTHING = {i: torch.arange(n) for i, n in enumerate((8, 12, 20, 10))}  # of the four quadratic clients
@@ -76,3 +76,44 @@ def test_requests_to_clients_without_data_are_named(quadratics):
         Deletion.of([(X, y), (X[:0], y[:0])], 1)
     with pytest.raises(InvalidRequest, match="forget leaves no data at all"):
         Deletion.of([(X, y), (X[:0], y[:0])], 0)
+
+
+@pytest.mark.parametrize(
+    ("forget", "message"),
+    [
+        ({"1": None}, "forget must name clients by their numbers, got '1'"),
+        ({True: None}, "forget must name clients by their numbers, got True"),
+        ({1.0: None}, "forget must name clients by their numbers, got 1.0"),
+        ({1: None, "a": None}, "forget must name clients by their numbers, got 'a'"),
+        ({ROWS(1): [0]}, r"forget must name clients by their numbers, got tensor\(1\)"),
+        (1j, "forget must name clients by their numbers, got 1j"),
+        ({1: "ab"}, r"forget must hold indices 0\.\.11 of client 1 \(int64\), got 'ab'"),
+        ({1: {0, 1}}, r"indices 0\.\.11 of client 1 \(int64\), got {0, 1}"),
+        ({1: [2**70]}, r"indices 0\.\.11 of client 1 \(int64\), got \[1180591620717411303424\]"),
+        ({1: np.array([0, 1], np.uint8)}, r"\(int64\), got \[0, 1\], torch.uint8 of shape \(2,\)"),
+    ],
+)
+def test_ids_and_indices_of_another_kind_are_named(quadratics, forget, message):
+    with pytest.raises(InvalidRequest, match=message):
+        Deletion.of(quadratics.clients, forget)
+
+
+@pytest.mark.parametrize(
+    ("clients", "message"),
+    [
+        (None, r"clients must be \(x, y\) by id, or a list of them, got NoneType"),
+        (
+            {"a": (ROWS([0]), ROWS([0])), "b": (ROWS([0]), ROWS([0]))},
+            "clients must be numbered by whole numbers, got 'a'",
+        ),
+        ([1, 2], r"client 0 must be a pair of tensors \(x, y\), got int"),
+        ([(ROWS([0]),)] * 2, r"client 0 must be a pair of tensors \(x, y\), got tuple"),
+        ([(ROWS([0, 1]), [0, 1])] * 2, "client 0 must be a pair of tensors"),
+        ([(ROWS([0, 1]), ROWS([0]))] * 2, r"as many samples in x as in y, got shapes \(2,\) and \(1,\)"),
+        ([(ROWS(0), ROWS(0))] * 2, r"as many samples in x as in y, got shapes \(\) and \(\)"),
+    ],
+)
+def test_what_are_no_clients_is_named(clients, message):
+    for call in (lambda: Deletion.of(clients, 1), lambda: Request.parse("client-1").resolve(clients)):
+        with pytest.raises(InvalidRequest, match=message):
+            call()

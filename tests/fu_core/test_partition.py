@@ -14,6 +14,7 @@ from torch import Tensor
 from fu_core.partition import (
     check_partition,
     dirichlet,
+    feature_blocks,
     iid,
     label_counts,
     natural,
@@ -376,3 +377,99 @@ def test_the_hash_sees_who_holds_what():
     ]
     assert len(set(hashes)) == 4
     assert partition_hash(indices([0, 1], [2])) == hashes[0]
+
+
+# What would lose samples, or count somebody else's
+
+
+def test_samples_whose_label_is_nan_are_not_lost():
+    """NaN equals no class: of 40 samples 10 were nobody's, and a hospital had no images."""
+    labels = torch.tensor([0.0, 1.0, torch.nan, 2.0] * 10)
+    for call in (
+        lambda: dirichlet(labels, 4, alpha=1.0, seed=0),
+        lambda: dirichlet(labels, 4, alpha=1.0, seed=0, sizes=[10] * 4),
+    ):
+        with pytest.raises(ValueError, match="labels must be numbers, as an array or tensor, got 10 that are NaN"):
+            call()
+    with pytest.raises(ValueError, match=r"site must be numbers, .* got 1 that are NaN"):
+        natural(torch.tensor([0.0, torch.nan, 1.0]))
+
+
+def test_sizes_of_a_narrow_type_do_not_overflow():
+    """100 + 100 + 100 + 100 are 144 as uint8, and -112 as int8, which passed for few enough."""
+    for dtype in (np.int8, np.uint8):
+        with pytest.raises(ValueError, match="sizes must not add up to more than there is: 400 of 100 samples"):
+            dirichlet(torch.arange(100) % 4, 4, alpha=1.0, seed=0, sizes=np.full(4, 100, dtype))
+        parts = dirichlet(torch.arange(400) % 4, 4, alpha=1.0, seed=0, sizes=np.full(4, 100, dtype))
+        assert [len(part) for part in parts] == [100] * 4
+    for sizes in (10, {10}, iter([10] * 4)):
+        with pytest.raises(ValueError, match="sizes must be one per client, 4, got"):
+            dirichlet(torch.arange(100) % 4, 4, alpha=1.0, seed=0, sizes=sizes)
+
+
+@pytest.mark.parametrize("how", [{"min_size": 0}, {"sizes": [10] * 4}])
+def test_an_alpha_that_overflows_does_not_give_everything_to_one_client(how):
+    labels = torch.arange(40) % 4
+    with pytest.raises(ValueError, match=r"alpha must be at most 1e\+300, got 1e\+308"):
+        dirichlet(labels, 4, alpha=1e308, seed=0, **how)
+    assert min(len(part) for part in dirichlet(labels, 4, alpha=1e300, seed=0, **how)) > 0
+
+
+def test_a_client_that_a_file_names_twice_does_not_lose_what_it_had_first(tmp_path):
+    path = tmp_path / "parts.json"
+    path.write_text('{"0": [1], "1": [2], "0": [0]}')
+    with pytest.raises(ValueError, match=r"path must name a JSON file .* client '0' is there twice"):
+        read(path, 3)
+    with pytest.raises(ValueError, match="path must name a JSON file with a partition, got 'None'"):
+        read(None, 3)
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ([[0, -1]], r"parts must hold indices 0\.\.3, found -1\.\.0"),  # of the last sample
+        ([[0, 4]], r"parts must hold indices 0\.\.3, found 0\.\.4"),
+        ([[0.0, 1.0]], r"parts\[0\] must be whole numbers \(n,\), got torch.float32 of shape \(2,\)"),
+        ([[0], [True, False]], r"parts\[1\] must be whole numbers \(n,\), got torch.bool"),  # not a mask
+        ([torch.tensor([[0, 1]])], r"parts\[0\] must be whole numbers \(n,\), got torch.int64 of shape \(1, 2\)"),
+        ([torch.tensor(0)], r"parts\[0\] must be whole numbers"),
+        ({0: [0]}, "parts must be the indices of each client, in a list, got dict"),
+        (None, "parts must be the indices of each client, in a list, got NoneType"),
+    ],
+)
+def test_parts_that_are_no_indices_are_named(parts, message):
+    calls = [lambda: label_counts(parts, torch.tensor([0, 1, 0, 1]), 2), lambda: check_partition(parts, 4)]
+    for call in calls if "found" in message else [*calls, lambda: partition_hash(parts)]:
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+def test_parts_may_be_lists_or_numpys():
+    expected = indices([0, 2], [1, 3])
+    for parts in ([[0, 2], [1, 3]], [np.array([0, 2]), np.array([1, 3], np.int32)], torch.tensor([[0, 2], [1, 3]])):
+        check_partition(parts, 4)
+        assert partition_hash(parts) == partition_hash(expected)
+        assert label_counts(parts, [0, 1, 1, 1], 2).tolist() == [[1, 1], [0, 2]]
+    with pytest.raises(ValueError, match=r"labels must be whole numbers \(n,\), got torch.bool"):
+        label_counts(expected, [True] * 4, 2)
+    with pytest.raises(ValueError, match="n must be a whole number >= 0, got -1"):
+        check_partition([], -1)
+
+
+@pytest.mark.parametrize("shape", ["abc", None, 8.0, (3, 8.0), (), (3, -4), torch.tensor([3.0, 8.0])])
+def test_a_shape_that_is_none_is_named(shape):
+    """Of (3, 8.0) came columns of type float32, which select nothing."""
+    for call in (lambda: vertical(shape, 2), lambda: feature_blocks(shape, blocks=[[0], [1]])):
+        with pytest.raises(ValueError, match="shape must be"):
+            call()
+
+
+def test_columns_of_a_width_that_is_numpys_are_cut():
+    for width in (np.int64(4), [np.int64(4)], torch.tensor([4])):
+        assert as_lists(feature_blocks(width, blocks=[[0, 1], [2]])) == [[0, 1], [2]]
+        assert as_lists(feature_blocks(width, 2)) == [[0, 1], [2, 3]]
+    for axis in (None, "last", 0.5):
+        with pytest.raises(ValueError, match="axis counts from the end"):
+            vertical(8, 2, axis=axis)
+    with pytest.raises(ValueError, match="blocks must be the columns of each party, in a list, got 5"):
+        feature_blocks(4, blocks=5)

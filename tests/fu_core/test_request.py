@@ -344,6 +344,60 @@ def test_requests_can_follow_each_other():
     assert sorted(whole.tolist()) == list(range(100))
 
 
+@pytest.mark.parametrize("text", [None, 3, b"client-3", ["client-3"], Request("client-3", "client", (3,))])
+def test_a_request_is_a_text(text):
+    with pytest.raises(InvalidRequest, match="request must be a text such as 'client-3', got "):
+        Request.parse(text)
+
+
+def test_numbers_longer_than_python_reads_are_refused_and_many_clients_are_not():
+    for text in ("client-" + "1" * 5000, "samples-" + "9" * 5000):
+        with pytest.raises(InvalidRequest, match="request must look like"):
+            Request.parse(text)
+    assert len(Request.parse("-".join(["client", *map(str, range(2000))])).clients) == 2000
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Request("", "sample", share=5.0), "a share between 0 and 1"),  # was all but one sample
+        (lambda: Request("", "foo"), "kind must be one of none, client, .* got 'foo'"),
+        (lambda: Request("", "client", (1, 1)), "names a client twice"),
+    ],
+)
+def test_a_request_that_is_made_is_checked_like_one_that_is_read(make, message):
+    with pytest.raises(InvalidRequest, match=message):
+        make()
+
+
+@pytest.mark.parametrize("classes", [0, -1, 2.0, "3", True])
+def test_a_number_of_classes_that_is_none_is_named(classes):
+    for text in ("classes-1-100", "class-1"):
+        with pytest.raises(InvalidRequest, match=f"classes must be a whole number >= 1, got {classes!r}"):
+            Request.parse(text).resolve(clients_of([0, 1, 1], [1]), classes)
+
+
+def test_fewer_classes_than_there_are_would_be_other_classes():
+    """Of 2 classes the first is 1 and the second 0, so nobody of class 2 would ever be asked."""
+    with pytest.raises(InvalidRequest, match="classes must be a whole number >= 3, got 2"):
+        Request.parse("classes-2-100").resolve(clients_of([0, 1, 2], [1]), classes=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "labels", "message"),
+    [
+        ("client-1", [torch.zeros(2), torch.zeros(2)], r"labels must be \(n_i, ...\) by client, got list"),
+        ("class-0", None, "labels must be .* got NoneType"),
+        ("class-0", {}, r"a class that some client holds, one of \[\]"),
+        ("class-0", {0: [0, 1]}, "these labels are not one class per sample"),
+        ("class-0", {0: torch.tensor([1 + 0j])}, "these labels are not one class per sample"),
+    ],
+)
+def test_labels_that_are_none_are_named(text, labels, message):
+    with pytest.raises(InvalidRequest, match=message):
+        Request.parse(text).rows(labels)
+
+
 # What a deletion is made of
 
 

@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 
+from fu_core.errors import ConfigError
 from fu_papers.controls import AGAIN, CONTROLS, DESTROYED, Standing, other_seed, warned, warning, wrong_controls
 
 AS_THEY_MUST = {
@@ -56,6 +57,11 @@ def test_a_control_that_has_not_been_run_is_missing_and_not_wrong(name):
     )
 
 
+@pytest.mark.parametrize("number", ["gap", "test", "shortfall"])
+def test_a_control_without_one_of_its_numbers_is_missing_and_not_wrong(number):
+    assert wrong({AGAIN: AS_THEY_MUST[AGAIN]._replace(**{number: float("nan")})}) == [f"{AGAIN} has not been run here"]
+
+
 @pytest.mark.parametrize("name", CONTROLS)
 def test_a_control_without_a_row_is_missing_as_well(name):
     assert wrong_controls({other: row for other, row in AS_THEY_MUST.items() if other != name}) == [
@@ -87,3 +93,6 @@ def test_the_other_seed_is_the_next_where_there_are_several_else_one_more():
     assert [other_seed(seed, [3, 1, 2]) for seed in (3, 1, 2)] == [1, 2, 3]
     assert other_seed(1, [1], [0, 1, 2]) == 2
     assert other_seed(4, [4], [4]) == 5
+    assert [other_seed(1, [1, 1]), other_seed(1, [1, 1, 3])] == [2, 3]  # no seed is its own other
+    with pytest.raises(ConfigError, match="seed must be one of 0, 1, got 5"):
+        other_seed(5, [0, 1])

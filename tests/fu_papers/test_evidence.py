@@ -37,7 +37,7 @@ def frame(grid, **columns):
     """One row per (target, seed) of `grid`, (I, J); NaN where a run is missing."""
     grid = np.asarray(grid, dtype=float)
     target, seed = np.indices(grid.shape)
-    rows = pd.DataFrame({"request": [f"client-{i}" for i in target.ravel()], "seed": seed.ravel()})
+    rows = pd.DataFrame({"request": [f"client-{i:02}" for i in target.ravel()], "seed": seed.ravel()})
     return rows.assign(value=grid.ravel(), **columns)
 
 
@@ -78,7 +78,7 @@ def estimate(effect, low, high, **other):
 
 @pytest.mark.parametrize(
     ("shape", "least", "most"),
-    [((3, 2), 0.90, 1), ((4, 3), 0.90, 1), ((4, 4), 0.90, 1), ((6, 6), 0.90, 0.98), ((12, 10), 0.90, 0.98)],
+    [((3, 2), 0.90, 1), ((4, 3), 0.90, 1), ((4, 4), 0.90, 1), ((6, 6), 0.90, 0.99), ((20, 20), 0.90, 0.98)],
 )
 def test_the_interval_covers_the_true_effect(shape, least, most):
     assert least <= covered(shape, by_crossed) <= most
@@ -87,6 +87,13 @@ def test_the_interval_covers_the_true_effect(shape, least, most):
 @pytest.mark.parametrize("variances", [(1, 0, 1), (0, 1, 1), (0, 0, 1)])
 def test_it_covers_where_only_some_factors_vary(variances):
     assert covered((4, 4), by_crossed, variances) >= 0.92
+
+
+@pytest.mark.parametrize("shape", [(6, 6), (8, 8), (12, 6), (20, 20)])
+@pytest.mark.parametrize("variances", [(1, 0, 0.01), (0, 1, 0.01)])
+def test_it_covers_where_one_factor_has_nearly_all_the_spread(shape, variances):
+    """As many independent numbers as that factor has levels, of which percentiles see too few below twenty."""
+    assert covered(shape, by_crossed, variances) >= 0.91
 
 
 def test_it_covers_with_cells_missing():
@@ -127,12 +134,12 @@ def test_the_standard_error_never_falls_below_that_of_one_factor_or_of_the_cells
 
 @pytest.mark.parametrize("hole", [False, True])
 def test_the_bootstrap_is_the_mean_of_drawn_targets_and_drawn_seeds(hole):
-    grid = simulated(np.random.default_rng(1), (6, 7))
+    grid = simulated(np.random.default_rng(1), (20, 21))
     grid[2, 3] = np.nan if hole else grid[2, 3]
     rng = numpy_stream(0, "crossed bootstrap")
-    targets, seeds = (rng.multinomial(n, np.full(n, 1 / n), size=200) for n in (6, 7))
+    targets, seeds = (rng.multinomial(n, np.full(n, 1 / n), size=200) for n in (20, 21))
     means = [
-        np.nanmean(grid[np.ix_(np.repeat(np.arange(6), i), np.repeat(np.arange(7), j))])
+        np.nanmean(grid[np.ix_(np.repeat(np.arange(20), i), np.repeat(np.arange(21), j))])
         for i, j in zip(targets, seeds, strict=True)
     ]
     found = crossed(frame(grid), resamples=200)
@@ -143,7 +150,7 @@ def test_the_bootstrap_is_the_mean_of_drawn_targets_and_drawn_seeds(hole):
     assert found.effect == pytest.approx(np.nanmean(grid))
 
 
-@pytest.mark.parametrize("shape", [(3, 2), (5, 8), (8, 7)])
+@pytest.mark.parametrize("shape", [(3, 2), (8, 7), (21, 20)])
 @pytest.mark.parametrize("c", [0.0, -2.5])
 def test_where_nothing_varies_the_interval_is_a_point(shape, c):
     found = crossed(frame(np.full(shape, c)))
@@ -160,11 +167,11 @@ def test_one_target_or_one_seed_says_nothing_about_others(shape):
     assert "from 2 targets x 2 seeds on" in what_would_tell(found)
 
 
-def test_the_bootstrap_begins_at_six_of_each():
-    grid = simulated(np.random.default_rng(0), (9, 6))
+def test_the_bootstrap_begins_at_twenty_of_each():
+    grid = simulated(np.random.default_rng(0), (22, 20))
     assert crossed(frame(grid)).how == "bootstrap"
-    assert crossed(frame(grid[:, :5])).how == "t"
-    assert crossed(frame(grid[:5])).how == "t"
+    assert crossed(frame(grid[:, :19])).how == "t"
+    assert crossed(frame(grid[:19])).how == "t"
 
 
 def test_what_is_missing_takes_part_in_no_mean():
@@ -184,7 +191,7 @@ def test_text():
 
 # --- what must not matter ---
 
-SHAPES = st.sampled_from([(2, 2), (4, 3), (6, 7)])
+SHAPES = st.sampled_from([(2, 2), (4, 3), (20, 20)])
 NUMBERS = st.floats(-100, 100, allow_nan=False)
 GRIDS = SHAPES.flatmap(lambda shape: arrays(float, shape, elements=NUMBERS))
 
@@ -277,6 +284,8 @@ def test_the_floor_is_the_mean_distance_of_two_retrains():
         (lambda: crossed(pd.concat([frame([[1, 2]])] * 2)), r"one row per \(request, seed\), got several for"),
         (lambda: crossed(frame([[1, np.inf]])), "value must be finite, got inf"),
         (lambda: crossed(frame([[1, 2]]), value="gap"), "must be one of .* got 'gap'"),
+        (lambda: crossed(frame([[1, 2]]).assign(value=[1.0, "a"])), "value must be a number in every row, got 'a'"),
+        (lambda: crossed(frame([[1, 2]]).assign(seed=[0, None])), "seed must be there in every row, got 1 without it"),
         (lambda: crossed(frame([[1, 2]]), level=95), "level must lie between 0 and 1, got 95"),
         (lambda: crossed(frame([[1, 2]]), resamples=0), "resamples must be a whole number >= 1"),
         (lambda: crossed(frame([[1, -2]]), log=True), "values: value must be > 0 for a ratio, got -2"),
@@ -291,8 +300,12 @@ def test_the_floor_is_the_mean_distance_of_two_retrains():
         (lambda: in_part({"IID": "not run"}), "verdict of part 'IID' must be one of"),
         (lambda: completed(frame([[1]])), "reached must be one of"),
         (lambda: completed(frame([[1, 2]], reached=[True, None])), "reached must be true or false in every row"),
+        (lambda: completed(frame([[1]], reached="False")), "reached must be true or false in every row, got 'False'"),
         (lambda: can_win(3, 2), "gave_up must be at most n = 2, got 3"),
         (lambda: compare(frame([[1]], method="A", reached=True), "A", ["B"]), "ours and rivals must be one of 'A'"),
+        (lambda: compare(runs(A=BASE, B=BASE), "A", ["B"], target="who"), "must be one of .* got 'who'"),
+        (lambda: judge_all(compare(runs(A=BASE, B=BASE), "A", ["B"]), beyond={"C": 1}), "beyond .* got none for B"),
+        (lambda: judge_all({}, claim="fewer"), "claim must be one of 'less', 'more'"),
     ],
 )
 def test_errors_name_the_parameter(call, message):
@@ -365,6 +378,20 @@ def test_a_claim_and_its_opposite_never_both_hold(effect, below, above, floor):
         assert less == "undetermined"
 
 
+def test_what_is_equal_but_for_rounding_is_no_difference():
+    ours, rival = frame(np.full((2, 2), 0.1 + 0.2)), frame(np.full((2, 2), 0.3))
+    for log in (False, True):
+        found = paired(ours, rival, log=log)
+        assert (found.effect, found.p) == (float(log), 1)
+        assert decide(found, claim="more") == "undetermined"
+
+
+def test_what_is_at_the_margin_but_for_rounding_is_there():
+    assert decide(crossed(frame(np.full((2, 2), 0.4 - 0.7))), margin=0.3) == "holds"  # -0.29999999999999993
+    for share in (0.1, 1 / 3, 0.7):
+        assert decide(crossed(frame(np.full((3, 2), share)), log=True), margin=1 / share) == "holds"
+
+
 # --- how many would tell ---
 
 
@@ -407,6 +434,18 @@ def test_the_seeds_that_were_said_to_tell_do():
     many = [crossed(frame(few.effect + simulated(rng, (8, needed), few.spread)), resamples=500) for _ in range(60)]
     told = np.mean([decide(found, claim="more") == "holds" for found in many])
     assert 0.4 < told < 0.8  # the interval just reaches no effect: a little more than half
+
+
+def test_the_number_there_is_not_the_one_that_would_tell():
+    """With cells missing the interval is wider than one of whole rows, with which as many would tell."""
+    rng = np.random.default_rng(1)
+    grid = rng.normal(size=(4, 4)) + 0.6
+    found = crossed(frame(np.where(rng.random((4, 4)) < 0.4, np.nan, grid)))
+    assert decide(found, claim="more") == "undetermined"
+    s_a, s_b, s_e = found.spread
+    se = np.sqrt(s_a / found.targets + s_b / found.seeds + s_e / (found.targets * found.seeds))
+    assert stats.t.ppf(0.975, min(found.targets, found.seeds) - 1) * se < found.effect
+    assert seeds_needed(found, claim="more") == found.seeds + 1
 
 
 # --- many comparisons ---
@@ -461,7 +500,7 @@ def test_against_a_margin_all_of_a_family_get_the_widest_interval():
 
 
 def test_a_bootstrap_widens_by_its_own_draws():
-    found = crossed(frame(1 + simulated(np.random.default_rng(4), (8, 8))))
+    found = crossed(frame(1 + simulated(np.random.default_rng(4), (20, 20))))
     wider = found.at(0.99)
     assert (wider.low, wider.high) == pytest.approx(tuple(np.quantile(found.draws, [0.005, 0.995])))
     assert found.at(0.95) == found
@@ -561,6 +600,12 @@ def test_who_gave_up_cannot_win(ours, rival, verdict):
 def test_ours_is_marked_and_nothing_in_common_is_said():
     text = compare(runs(ours=GAVE_UP, rival=np.where(np.isnan(GAVE_UP), BASE, np.nan)), "ours", ["rival"])["rival"]
     assert text.text() == "no common cell; ours gave up (2 of 6); rival gave up (4 of 6)"
+
+
+def test_common_cells_without_a_value_are_nothing_in_common():
+    compared = compare(runs(ours=BASE, rival=BASE).assign(value=np.nan), "ours", ["rival"])
+    assert compared["rival"] == Comparison(None, 0, 6, 0, 6)
+    assert judge_all(compared)["rival"].verdict == "undetermined"
 
 
 def test_all_comparisons_of_a_claim_are_one_family():

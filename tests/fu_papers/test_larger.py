@@ -68,6 +68,15 @@ def test_what_is_not_whole_or_not_larger_is_not_shown(shown, tmp_path):
     assert "no results of a larger profile than `laptop`" in sentence.data
 
 
+def test_without_names_the_verdicts_are_those_of_the_largest_profile_that_is_there(shown, tmp_path, monkeypatch):
+    commit(tmp_path / "laptop" / "fedora", 41.5)
+    found = []
+    monkeypatch.setattr(larger, "display", found.append)
+    larger.show_larger(experiment_of("fedora").of("quick"))
+    (verdicts,) = found
+    assert "Verdicts at laptop" in verdicts.data
+
+
 def test_the_arena_has_no_claims_to_judge(shown, tmp_path):
     commit(tmp_path / "laptop" / "arena", 41.5)
     picture, table = shown("quick", "arena")

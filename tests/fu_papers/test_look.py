@@ -12,7 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from fu_core.errors import ConfigError
+from fu_core.errors import ConfigError, CorruptData
 from fu_core.unlearning.method import method as registered
 from fu_core.unlearning.method import methods
 from fu_papers import eyes, links, verdicts
@@ -269,6 +269,13 @@ def test_a_table_without_a_caption_is_read_back_with_its_words_as_they_are(tmp_p
     assert frame.acc.isna().tolist() == [True, False]
 
 
+@pytest.mark.parametrize("text", ["", "a,b\n1,2\n", "# source: s\n"])
+def test_a_file_that_is_no_table_of_ours_is_not_read_as_one(tmp_path, text):
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(CorruptData, match=r"t\.csv must begin with '# source: ' and go on with a table"):
+        report.read_table(tmp_path / "t.csv")
+
+
 def test_shown_table_has_caption_source_and_no_index():
     frame = pd.DataFrame({"method": ["<b>"], "acc": [1 / 3], "none": [float("nan")]})
     shown = report.show_table(frame, "digits & more", "Table <1>").data
@@ -330,6 +337,8 @@ def test_published_numbers():
     assert "method" in report.published("puf", "table_iii")
     with pytest.raises(ValueError, match="puf has no published table 'tabel_iii'; did you mean 'table_iii'"):
         report.published("puf", "tabel_iii")
+    with pytest.raises(ValueError, match="pufff has no published table 'table_iii'"):
+        report.published("pufff", "table_iii")
 
 
 def test_a_published_row_comes_under_our_headings_or_not_at_all():
@@ -387,6 +396,16 @@ def test_the_two_readings_are_counted_apart(tmp_path):
     assert "| hf_kcu | as printed | laptop | 1 | 0 | 1 | 1 | 12 |" in lines
     assert "| hf_kcu | corrected | laptop | 1 | 0 | 0 | 1 | 0 |" in lines
     assert not [line for line in lines if line.startswith("| puf | corrected")]
+
+
+def test_without_a_profile_nothing_has_been_judged():
+    lines = verdicts.tally_markdown([]).splitlines()
+    assert lines[2].startswith("| puf | as printed | – | 0 | 0 | 0 | 0 |")
+
+
+def test_a_condition_that_is_no_number_is_not_met():
+    with pytest.raises(ConfigError, match="met must be true or false for every condition, got nan"):
+        verdicts.verdict_of([True, float("nan")])
 
 
 def test_the_tally_is_of_the_largest_profile_that_has_judged_a_claim(tmp_path):

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from scipy.stats import ttest_1samp
 
+from fu_core.errors import ConfigError
 from fu_papers import over_seeds
 from fu_papers.over_seeds import FAILS, HOLDS, OPEN, Part, exact, judged, unknown
 from fu_papers.verdicts import NO_OTHER
@@ -62,6 +63,14 @@ def test_an_open_part_says_how_many_seeds_would_tell():
     assert over_seeds.at_most([], 5) == Part(OPEN, now=0, tells="several seeds would tell (0 now)")
 
 
+@pytest.mark.parametrize("values", [[0.1, np.nan, 0.3], [0.1, np.inf, 0.3], [np.nan]])
+def test_no_number_of_seeds_tells_what_is_no_number(values):
+    part = over_seeds.at_most(values, 0.5)
+    assert (part.verdict, part.needed) == (OPEN, 0)
+    assert "seed" in part.tells
+    assert over_seeds.told([]) == "none (0 seeds)"
+
+
 def test_all_of_fails_with_one_and_is_open_with_one():
     assert over_seeds.all_of(exact(True), exact(True)) == exact(True)
     assert over_seeds.all_of(exact(True), unknown("this"), exact(False)) == exact(False)
@@ -90,6 +99,10 @@ def test_differences_are_paired_by_seed():
     ours = pd.DataFrame({"seed": [0, 1, 2], "test": [1.0, 2.0, 3.0]})
     other = pd.DataFrame({"seed": [2, 1, 0], "test": [30.0, 20.0, 10.0]})
     assert over_seeds.difference(ours, other, "test").to_dict() == {0: -9.0, 1: -18.0, 2: -27.0}
+    with pytest.raises(ConfigError, match="other must have one row per seed, got seeds"):
+        over_seeds.difference(ours, pd.concat([other, other]), "test")
+    with pytest.raises(ConfigError, match="a column of ours must be one of 'seed', 'test', got 'mia'"):
+        over_seeds.difference(ours, other, "mia")
 
 
 def test_the_jackknife_of_pairs_keeps_their_mean_and_is_wider_than_if_they_were_independent():
@@ -103,6 +116,7 @@ def test_the_jackknife_of_pairs_keeps_their_mean_and_is_wider_than_if_they_were_
         naive = over_seeds.interval(pairs.values())
         assert high - low > naive[1] - naive[0]
     assert over_seeds.jackknife({(0, 1): 1.0}) == {}
+    assert over_seeds.jackknife({(0, 1): 1.0, (0, 2): 2.0}) == {}  # without seed 0 there is no pair
 
 
 def test_one_of_six_is_not_in_part_and_three_of_six_are():

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from scipy.stats import binomtest, page_trend_test, spearmanr
 
+from fu_core.errors import ConfigError
 from fu_papers import over_seeds
 from fu_papers.over_seeds import FAILS, HOLDS, OPEN
 
@@ -38,6 +39,29 @@ def test_an_open_share_says_how_many_seeds_would_tell():
     assert over_seeds.rarely([True, False, False], 0.05).needed == 7  # a third of them is more than 5 %
     assert over_seeds.share_interval(7 / 3, 7)[0] > 0.05 > over_seeds.share_interval(2, 6)[0]
     assert over_seeds.rarely([True] + [False] * 19, 0.05).needed == np.inf  # as often as the limit
+
+
+def test_no_training_says_nothing_about_a_share():
+    part = over_seeds.rarely([], 0.05)
+    assert (part.verdict, part.now) == (OPEN, 0)
+    assert part.tells
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: over_seeds.rarely([True], 5), "limit must be between 0 and 1, got 5"),
+        (lambda: over_seeds.rarely([True, np.nan], 0.5), "happened must be true or false in every training, got nan"),
+        (lambda: over_seeds.share_interval(4, 3), "count must be between 0 and n = 3, got 4"),
+        (lambda: over_seeds.rank_correlation(pd.Series([1]), pd.Series([2])), "equally long, two numbers or more"),
+        (lambda: over_seeds.ranks_below([-1.0] * 4, [4], -0.8), "sizes must be one for each of 4 correlations, got 1"),
+        (lambda: over_seeds.ranks_below([-1.0] * 2, [1, 4], -0.8), "sizes must be a whole number >= 2, got 1"),
+        (lambda: over_seeds.ranks_below([-1.0] * 2, [4, 4], -1), "limit must lie between -1 and 1, got -1"),
+    ],
+)
+def test_errors_name_the_parameter(call, message):
+    with pytest.raises(ConfigError, match=message):
+        call()
 
 
 def test_rank_correlations_are_spearmans_and_a_tie_is_half_of_both_orders():

@@ -38,6 +38,10 @@ def test_a_value_is_in_the_choice_whose_range_holds_it():
         letter(1, (2, 1))
     with pytest.raises(InvalidRequest, match="nan"):
         letter(float("nan"), (1, 2))
+    with pytest.raises(InvalidRequest, match="ascend"):
+        letter(1, (1, float("nan")))
+    with pytest.raises(InvalidRequest, match="bounds must be at most 7, got 9"):
+        letter(9, range(9))
 
 
 def test_an_answer_is_folded_and_safe():
@@ -46,6 +50,7 @@ def test_an_answer_is_folded_and_safe():
     assert "open" not in shown[: shown.index(">") + 1]
     assert "1 &lt; 2, <em>really</em>" in shown
     assert all_of(["c", "b", "c"]) == "b and c"
+    assert "<em>" not in reveal("b", "2 * 3 = 6, not 5 * 1").data
 
 
 # --- each of them, on numbers with a known answer ---
@@ -83,8 +88,10 @@ def test_pushing_harder(gaps, choice):
     class Swept:
         sweep_settings = ("digits/iid/mlp",)
 
-    sweep = frame(method="PUF-Special", epochs_u=1.0, eta_u=[1.0, 2.0, 4.0], delta_forget=gaps)
+    sweep = frame(method="PUF-Special", epochs_u=1.0, eta_u=[1.0, 2.0, 4.0], delta_forget=gaps, reached=True)
     assert right(puf.pushing_harder(Swept(), sweep)) == choice
+    patience = frame(method="PUF-Special", epochs_u=1.0, eta_u=[2.0, 8.0], delta_forget=[99.0, 0.0], reached=False)
+    assert right(puf.pushing_harder(Swept(), pd.concat([sweep, patience]))) == choice  # who gave up has no say
 
 
 @pytest.mark.parametrize(("gaps", "choice"), [((9, 5, 2), "a"), ((9, 2, 5), "b"), ((2, 5, 9), "c")])

@@ -10,10 +10,11 @@ The gradient that is left is bounded, |grad L_b(w; D')| <= sum of all beta so fa
     tight      half of it, with the true Lipschitz constant of l'': 1 / (6 sqrt 3); 1 / sqrt 2 of softmax's Hessian
 
 (epsilon, delta) holds while sum beta <= sigma epsilon / c with c = sqrt(2 ln(1.5 / delta)), and for large epsilon,
-where that is more than a mere shift of b may be, while it is at most that; beyond it a new b and a new training are due. To beta we add what the paper takes for zero: the gradient at which training stopped, and the residual
-of the linear system. Everybody who computes knows w; the certificate is about those who see no more than the model,
-and b must stay with somebody who shows it to nobody. Where b'w bends the model far, beta grows with sigma, too: the
-budget is not for sale. That a request is served at all depends on the data, a bit that no epsilon covers.
+where that is more than a mere shift of b may be, while it is at most that; beyond it a new b and a new training are
+due. To beta we add what the paper takes for zero: the gradient at which training stopped, and the residual of the
+linear system. Everybody who computes knows w; the certificate is about those who see no more than the model, and b must
+stay with somebody who shows it to nobody. Where b'w bends the model far, beta grows with sigma, too: the budget is not
+for sale. That a request is served at all depends on the data, a bit that no epsilon covers.
 """
 
 from __future__ import annotations

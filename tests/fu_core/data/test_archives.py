@@ -82,6 +82,34 @@ def test_an_adult_cache_with_text_in_a_numeric_column_is_refused(tmp_path):
         load("adult", tmp_path)
 
 
+ROW = ADULT_TRAIN.splitlines()[0].split(", ")[:-1]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x_train": [["nan", *ROW[1:]]]}, "numeric column of the adult table holds something else: NaN"),
+        ({"x_test": [["1e99", *ROW[1:]]]}, "numeric column of the adult table holds something else: NaN, or beyond"),
+        ({"columns": list("abcdefghijklmn")}, r"columns of the adult table must be age, .* got \['a', "),
+        ({"columns": list(range(14))}, "x_train is .* neither"),
+        ({"x_test": [[1.0] * 14]}, r"x_train is .* but x_test float64 \(1, 14\)"),
+    ],
+)
+def test_an_adult_cache_of_other_numbers_or_columns_is_refused(tmp_path, change, message):
+    """Numbers that are none came out as NaN, and columns of unknown names as one column per value."""
+    arrays = {"x_train": [ROW], "y_train": [0], "x_test": [ROW], "y_test": [1], "columns": adult.COLUMNS}
+    np.savez(tmp_path / "adult.npz", **arrays | change, source=np.array("made by a test"))
+    with pytest.raises(CorruptData, match=message):
+        load("adult", tmp_path)
+
+
+def test_texts_under_another_name_than_adults_are_refused(tmp_path):
+    arrays = {"x_train": [ROW], "y_train": [0], "x_test": [ROW], "y_test": [1], "columns": adult.COLUMNS}
+    np.savez(tmp_path / "mnist.npz", **arrays, source=np.array("made by a test"))
+    with pytest.raises(CorruptData, match="the cache of mnist holds texts, as that of adult does alone"):
+        load("mnist", tmp_path)
+
+
 def _jpeg(level: int, mode: str = "RGB") -> bytes:
     buffer = io.BytesIO()
     Image.new(mode, (64, 64), level if mode == "L" else (level, level, level)).save(buffer, "JPEG", quality=95)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import torch
 from fu_core.data import datasets, load
 from fu_core.data.cache import pack, read_cache, write_cache
 from fu_core.data.catalogue import CACHED, Entry
-from fu_core.errors import CorruptData, DataUnavailable
+from fu_core.errors import ConfigError, CorruptData, DataUnavailable
 
 
 def tiny_arrays(n_train: int = 6, n_test: int = 4) -> dict[str, np.ndarray]:
@@ -128,6 +129,17 @@ def test_a_missing_array_is_named(tmp_path, key):
         ({"source": np.zeros(2)}, "source is not a single string"),
         ({"site_train": np.zeros(5, np.int64)}, "site_train"),
         ({"y_train": np.zeros((6, 5, 6), np.uint8)}, "masks of the images' size"),
+        ({"y_train": np.full((6, 5, 7), 255, np.uint8)}, "masks of the images' size, of 0 and 1"),  # 256 classes
+        ({"y_train": np.zeros((6, 5, 7), np.uint8)}, r"y_train is uint8 \(6, 5, 7\) but y_test int64 \(4,\)"),
+        ({"y_test": np.zeros((4, 5, 7), np.uint8)}, r"y_train is int64 \(6,\) but y_test uint8 \(4, 5, 7\)"),
+        ({"site_train": np.zeros(6, np.int64)}, "site_test missing"),
+        ({"y_train": np.full(6, 2**63 + 5, np.uint64)}, "y_train is uint64"),  # negative as int64
+        ({"y_train": np.full(6, 10**12)}, "y_train is int64"),  # a net for so many classes
+        (
+            {"x_train": np.zeros((6, 0, 0), np.uint8), "x_test": np.zeros((4, 0, 0), np.uint8)},
+            r"x_train is \(6, 0, 0\)",
+        ),
+        ({"x_train": np.full((6, 2), 1e300), "x_test": np.ones((4, 2))}, "x_train is float64"),  # infinite in float32
     ],
 )
 def test_arrays_that_do_not_fit_together_are_refused(tmp_path, change, message):
@@ -141,6 +153,33 @@ def test_a_table_with_missing_values_is_refused(tmp_path):
     write_cache(tmp_path / "adult.npz", pack((x, [0, 1]), (x[1:], [1]), "made by a test"))
     with pytest.raises(CorruptData, match="x_train"):
         load("adult", tmp_path)
+
+
+@pytest.mark.parametrize(("rows", "asked"), [("600000000000000", "63,000,000,000,000,000"), ("9" * 20, "10,4")])
+def test_a_header_that_asks_for_more_than_there_is_takes_no_memory(tmp_path, rows, asked):
+    """Of 6 images it makes 600 million million: asked for, they end in MemoryError."""
+    path = tmp_path / "mnist.npz"
+    np.savez(path, **tiny_arrays())
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    header, _, pixels = members["x_train.npy"].partition(b"\n")
+    lied = header.replace(b"(6,", f"({rows},".encode())
+    members["x_train.npy"] = lied[: len(header)] + b"\n" + pixels  # the header is padded with blanks
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    with pytest.raises(CorruptData, match=f"x_train has 758 bytes, and its header asks for {asked}"):
+        load("mnist", tmp_path)
+
+
+def test_a_folder_may_begin_with_the_users_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sets").mkdir()
+    write_cache(tmp_path / "sets" / "mnist.npz", tiny_arrays())
+    assert len(load("mnist", "~/sets").x_train) == 6
+    with pytest.raises(ConfigError, match="data_dir must be a folder, got 5"):
+        load("mnist", 5)
 
 
 def test_a_failed_write_leaves_the_old_cache_and_nothing_else(tmp_path, monkeypatch):

@@ -210,3 +210,33 @@ def test_cifar_uses_the_published_constants():
     for name, first in (("cifar10", 0.4914), ("cifar100", 0.5071)):
         data = Dataset(name, x, labels, x, labels, "made by a test")
         assert data.mean[0].item() == pytest.approx(first)
+
+
+def test_grey_images_of_a_colour_set_have_their_own_constants():
+    """Three published constants made three channels of one."""
+    x = torch.tensor([[[[0, 255]]]], dtype=torch.uint8)
+    data = Dataset("cifar10", x, torch.tensor([0]), x, torch.tensor([1]), "made by a test")
+    assert (data.mean.tolist(), data.std.tolist()) == ([0.5], [0.5])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"y_train": torch.arange(19)}, "x_train, y_train and site_train must be of one length, got 20, 19"),
+        ({"y_test": torch.arange(4)}, "x_test, y_test and site_test must be of one length, got 5, 4"),
+        ({"site_train": torch.arange(3)}, "site_train must be of one length, got 20, 20 and 3"),
+        ({"x_test": torch.zeros(5, 4)}, r"of one shape, got torch.float32 \(20, 3\) and torch.float32 \(5, 4\)"),
+        ({"x_train": torch.zeros(20, 8, 8)}, r"x_train must be a tensor \(n, C, H, W\) or \(n, p\), .* \(20, 8, 8\)"),
+        ({"x_train": torch.zeros(20)}, "x_train must be a tensor"),
+        ({"y_test": [0] * 5}, r"y_test one \(n,\) or \(n, H, W\), got torch.float32 \(5, 3\) and list"),
+    ],
+)
+def test_tensors_that_do_not_fit_together_are_named(change, message):
+    whole = {"x_train": torch.zeros(20, 3), "y_train": torch.arange(20), "x_test": torch.zeros(5, 3)}
+    with pytest.raises(ValueError, match=message):
+        Dataset("made up", **{**whole, "y_test": torch.arange(5), "source": "made by a test"} | change)
+
+
+def test_classes_are_counted_without_test_samples():
+    x, y = torch.zeros(4, 3), torch.tensor([0, 2, 1, 0])
+    assert Dataset("made up", x, y, x[:0], y[:0], "made by a test").classes == 3

@@ -61,3 +61,9 @@ def test_other_sizes_are_possible():
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_sites_come_as_int64(split):
     assert getattr(load("phantom"), f"site_{split}").dtype == torch.int64
+
+
+@pytest.mark.parametrize("size", [0, 7, 8.0, "8", True])
+def test_a_size_that_shows_no_gland_is_refused(size):
+    with pytest.raises(ValueError, match=f"size must be a whole number >= 8, got {size!r}"):
+        phantom(size)

@@ -87,6 +87,11 @@ def test_without_nibabel_the_error_names_the_extra(release, monkeypatch):
     ("damage", "message"),
     [
         (lambda site: (site / "Case03.nii.gz").unlink(), r"Case03_segmentation\.nii\.gz has no volume"),
+        (lambda site: (site / "Case03_segmentation.nii.gz").unlink(), r"Case03\.nii\.gz has no mask beside it"),
+        (
+            lambda site: write_volume(site / "Case03.nii.gz", np.full((12, 12, 4), np.nan)),  # was black
+            r"Case03\.nii\.gz or Case03_segmentation\.nii\.gz holds numbers that are NaN",
+        ),
         (lambda site: (site / "Case03.nii.gz").write_bytes(b"not NIfTI"), r"Case03\.nii\.gz is not a readable NIfTI"),
         (lambda site: write_volume(site / "Case03.nii.gz", np.ones((3, 3, 2))), "must be the same volume"),
         (
