@@ -109,7 +109,7 @@ def pushing_harder(e: Experiment, sweep: pd.DataFrame) -> HTML:
     told = ", ".join(f"{eta:g}: {gap:.1f}" for eta, gap in gaps.items())
     because = (
         f"Points of forget gap by eta_u, PUF-Special, one epoch, means of the runs that came back: {told}. It shrinks "
-        f"at {smaller} of {steps} steps. The gap is a distance to Retrain, and *below* Retrain is as far off as above; and "
-        "recovery undoes a part."
+        f"at {smaller} of {steps} steps. The gap is a distance to Retrain, and *below* Retrain is as far off as above; "
+        "and recovery undoes a part."
     )
     return reveal(right, because)
