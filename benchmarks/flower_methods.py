@@ -22,6 +22,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+os.environ |= dict.fromkeys(
+    ("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"), "0"
+)  # before flwr reads it
+
 import flwr
 from flwr.serverapp import Grid
 
@@ -35,9 +39,6 @@ from fu_core.request import Request
 from fu_core.unlearning.memory import Memory, UpdateHistory
 from fu_core.unlearning.method import Trained, methods, unlearn
 
-os.environ |= dict.fromkeys(
-    ("FLWR_TELEMETRY_ENABLED", "RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"), "0"
-)
 ROUNDS, REQUEST = 2, "client-1"
 FEW: dict[str, dict[str, Any]] = {"NoT": {}, "PUF-Special": {}, "FedOSD": {"rounds": 1, "post_rounds": 1}}
 PORT, NODE_PORTS = 8010, (8011, 8012)

@@ -433,6 +433,8 @@ def main(argument: str, profile: str = "quick") -> None:
     if argument in committed:
         name, page = committed[argument]
         (ROOT / name).write_text(page(), encoding="utf-8")
+    elif argument.startswith("-"):
+        raise SystemExit(f"make_book.py takes a folder, or one of {', '.join(committed)}, got {argument}")
     else:
         print(f"{len(lay_out(Path(argument), profile))} pages")
 

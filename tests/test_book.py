@@ -74,6 +74,13 @@ def test_a_profile_that_nobody_has_is_an_error(tmp_path):
         make_book().lay_out(tmp_path, "laptpo")
 
 
+def test_an_option_that_there_is_not_makes_no_folder_of_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="takes a folder, or one of --claims, --places, --speed, got --help"):
+        make_book().main("--help")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_copy_that_disagrees_with_the_figures_is_on_no_page(tmp_path, monkeypatch):
     """One pixel of one figure: `shown` refuses, and the page falls back to the committed run."""
     paper, path = "hf_kcu", notebooks()["hf_kcu"]

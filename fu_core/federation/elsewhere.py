@@ -10,7 +10,8 @@ method wants beyond that is refused as it happens: it would compute with samples
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -90,7 +91,10 @@ def departure(clients: Clients, request: str | Sequence[int]) -> Deletion:
 
 def _named(request: str | Sequence[int], clients: Mapping[int, Client]) -> list[int]:
     if not isinstance(request, str):
-        return list(request)
+        named = list(request) if isinstance(request, Iterable) else [request]
+        if not isinstance(request, Iterable) or not all(isinstance(j, Integral) for j in named):
+            raise InvalidRequest(f"request must be 'client-3' or a list of clients' numbers, got {request!r:.60}")
+        return named
     read = Request.parse(request)
     if read.kind not in ("client", "none"):
         raise UnsupportedTask(

@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy.strategy_utils import sample_nodes
 
-from fu_core.errors import ConfigError, check_choice
+from fu_core.errors import ConfigError, check_choice, check_count
 from fu_core.federation.federation import Federation
 from fu_core.federation.local import ClientOpt, train_client
 from fu_core.flower.messages import ARRAYS, CONFIG, LOCAL, LOSS, LOSSES, ROUND, SAMPLES, the_only, to_arrays, to_vector
@@ -53,6 +53,7 @@ def client_nodes(grid: Grid, clients: int) -> list[int]:
     Waits until so many nodes are connected. Their ClientApp must answer as `client_app` does. Raises `ConfigError` if
     one cannot, or unless every client lives on exactly one node.
     """
+    check_count("clients", clients, error=ConfigError)
     _, nodes = sample_nodes(grid, clients, clients)
     replies = list(grid.send_and_receive([Message(RecordDict(), node, MessageType.QUERY) for node in nodes]))
     failed = [reply for reply in replies if reply.has_error()]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import fields
+from numbers import Integral
 from typing import Any, cast
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import FedAvg, Result
 from torch import Tensor
 
 from fu_core.errors import InvalidRequest, MissingHistory, UnsupportedTask, check_count, check_positive, listed
@@ -29,17 +30,28 @@ from fu_core.unlearning.method import Trained, Unlearned, method, unlearn
 class Departure(FedAvg):
     """FedAvg from which clients are left out from a round on: what every unlearning strategy shares.
 
-    leaving: the index in `nodes` of every client that leaves, by its node.
+    leaving: the index in `nodes` of every client that leaves, by its node. Raises `InvalidRequest` for nodes that are
+    no numbers or there twice, for wrong targets and rounds, and if it is started for fewer rounds than it unlearns in.
     """
 
     def __init__(self, nodes: Sequence[int], targets: Sequence[int], unlearning_round: int, **fedavg: Any) -> None:
         super().__init__(**fedavg)
+        _check_nodes(nodes)
         check_count("unlearning_round", unlearning_round, error=InvalidRequest)
         if targets:
             _check_targets(targets, len(nodes))
             self._check_enough_stay(len(nodes) - len(targets))
         self.unlearning_round = unlearning_round
         self.leaving = {nodes[j]: j for j in sorted(targets)}  # node -> client
+
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, *others: Any, **more: Any) -> Result:
+        """As Flower's; InvalidRequest for rounds that end before anybody is forgotten."""
+        if self.leaving and num_rounds < self.unlearning_round:
+            raise InvalidRequest(
+                f"num_rounds must be >= unlearning_round = {self.unlearning_round}, or nobody is forgotten, "
+                f"got {num_rounds}"
+            )
+        return super().start(grid, initial_arrays, num_rounds, *others, **more)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -99,6 +111,11 @@ class UnlearningStrategy(Departure):
         timeout: float = 3600.0,
         **fedavg: Any,
     ) -> None:
+        if not isinstance(f, Federation):
+            raise InvalidRequest(f"f must be the Federation that the server knows, got {type(f).__name__}")
+        if not (parameters is None or isinstance(parameters, Mapping)):
+            raise InvalidRequest(f"parameters must be the method's, by name, got {parameters!r:.60}")
+        _check_nodes(nodes)
         if len(nodes) != len(f.clients):
             raise InvalidRequest(f"nodes must name one node for each of {len(f.clients)} clients, got {len(nodes)}")
         check_positive("timeout", timeout)
@@ -269,7 +286,17 @@ def _net(model: FlatModel) -> tuple[Any, ...]:
     return model.names, model.shapes, model.task, model.l2
 
 
+def _check_nodes(nodes: Sequence[int]) -> None:
+    """Two clients with one node would share its updates."""
+    if not isinstance(nodes, Sequence) or not all(isinstance(node, Integral) for node in nodes):
+        raise InvalidRequest(f"nodes must list the clients' Flower nodes, whole numbers, got {nodes!r:.60}")
+    if twice := [node for node in nodes if nodes.count(node) > 1]:
+        raise InvalidRequest(f"nodes must list every node once, got {twice[0]} twice")
+
+
 def _check_targets(targets: Sequence[int], clients: int) -> None:
+    if not all(isinstance(j, Integral) for j in targets):
+        raise InvalidRequest(f"targets must list the clients that leave by their numbers, got {targets!r:.60}")
     if unknown := sorted(set(targets) - set(range(clients))):
         raise InvalidRequest(f"targets names client {unknown[0]}, but clients are {listed(range(clients))}")
     if len(set(targets)) < len(targets):

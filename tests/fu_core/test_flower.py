@@ -262,6 +262,7 @@ def test_a_target_that_does_not_answer_is_named_with_its_reason(mode):
         ({"targets": [4]}, "targets names client 4, but clients are 0 to 3"),
         ({"targets": [-1]}, "targets names client -1"),
         ({"targets": [1, 1]}, "targets names a client twice"),
+        ({"targets": "client-0"}, "targets must list the clients that leave by their numbers, got 'client-0'"),
         ({"targets": [0, 1, 2, 3]}, "nobody would be left"),
         ({"targets": [0, 1, 2]}, r"leave 1 of the clients, but Flower would wait for 2: min_train_nodes=2"),
         ({"min_available_nodes": 4}, r"would wait for 4.*min_available_nodes=4; lower them to 3"),
@@ -317,6 +318,11 @@ def test_a_vector_goes_into_the_arrays_of_its_names_in_whatever_order_they_are()
 def test_arrays_of_another_model_are_refused():
     with pytest.raises(UnsupportedModel, match=r"\['w'\], got \['A', 'b'\]"):
         to_vector(arrays_of(1.0, 1.0), ["w"])
+
+
+def test_no_nodes_cannot_be_asked_for(federation):
+    with pytest.raises(ConfigError, match="clients must be a whole number >= 1, got 0"):
+        client_nodes(Grid(client_app(federation)), 0)
 
 
 @pytest.mark.parametrize(

@@ -208,6 +208,13 @@ def test_a_strategy_can_be_started_again(trained):
         torch.testing.assert_close(first[t], second[t], rtol=0, atol=1e-6)
 
 
+def test_rounds_that_end_before_anybody_is_forgotten_are_refused(trained):
+    """They ran through, and `unlearned` was None."""
+    f = trained.federation
+    with pytest.raises(InvalidRequest, match=f"num_rounds must be >= unlearning_round = {T + 1}.*got {T}"):
+        in_flower(strategy("Rewind", f), grid_of(f), trained, rounds=T)
+
+
 def test_a_client_that_does_not_answer_within_the_method_is_named(trained):
     class Silent(Grid):
         def reply(self, message):
@@ -296,6 +303,12 @@ def test_a_plugged_in_method_that_only_trains_is_served(plug_in, trained):
     ("wrong", "error", "message"),
     [
         ({"nodes": NODES[:4]}, InvalidRequest, "nodes must name one node for each of 5 clients, got 4"),
+        ({"nodes": 5}, InvalidRequest, "nodes must list the clients' Flower nodes, whole numbers, got 5"),
+        ({"nodes": [70, 40, 70, 10, 55]}, InvalidRequest, "nodes must list every node once, got 70 twice"),
+        ({"request": 3}, InvalidRequest, "request must be 'client-3' or a list of clients' numbers, got 3"),
+        ({"request": None}, InvalidRequest, "request must be 'client-3' or a list of clients' numbers, got None"),
+        ({"f": None}, InvalidRequest, "f must be the Federation that the server knows, got NoneType"),
+        ({"parameters": [1]}, InvalidRequest, r"parameters must be the method's, by name, got \[1\]"),
         ({"request": "client-9"}, InvalidRequest, "targets names client 9, but clients are 0 to 4"),
         ({"request": "class-2"}, UnsupportedTask, "request must name clients that leave"),
         ({"unlearning_round": 0}, InvalidRequest, "unlearning_round must be a whole number >= 1"),
