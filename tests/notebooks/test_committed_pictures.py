@@ -99,6 +99,18 @@ def test_every_committed_picture_is_what_the_records_give(drawn):
     assert differ == {}
 
 
+def _numbers_and_words(column):
+    """One word among numbers makes them all text, whose last digits another processor moves."""
+    numbers = pd.to_numeric(column, errors="coerce")
+    return numbers, column.where(numbers.isna(), "").astype(str)
+
+
+def test_last_digits_of_numbers_beside_a_word_are_no_difference():
+    one, other = (_numbers_and_words(pd.Series([last, "refuses", ""])) for last in ("-0.15621786886590522", "-0.15621"))
+    pd.testing.assert_series_equal(one[0], other[0], rtol=1e-3)
+    assert one[1].tolist() == other[1].tolist() == ["", "refuses", ""]
+
+
 @pytest.mark.slow
 def test_every_committed_table_says_what_the_records_say(drawn):
     profile, paper, ours, _ = drawn
@@ -107,7 +119,12 @@ def test_every_committed_table_says_what_the_records_say(drawn):
         new, old = (pd.read_csv(each, comment="#", keep_default_na=False) for each in (path, committed))
         assert list(new) == list(old), path.name
         for column in new:
-            pd.testing.assert_series_equal(new[column], old[column], rtol=1e-3, atol=1e-9, check_dtype=False)
+            (numbers, words), (old_numbers, old_words) = (
+                _numbers_and_words(new[column]),
+                _numbers_and_words(old[column]),
+            )
+            pd.testing.assert_series_equal(numbers, old_numbers, rtol=1e-3, atol=1e-9, check_dtype=False)
+            pd.testing.assert_series_equal(words, old_words, check_dtype=False)
         assert _above(path) == _above(committed), path.name
 
 
