@@ -106,7 +106,7 @@ def prepare(f: Federation, config: Removal, noise: Noise | None = None) -> Pertu
     b = config.sigma * draw_of(noise).normal("objective", 0, torch.zeros(f.model.d, dtype=torch.float64))
     w, residual, reasons = perturbed_minimum(f, b, config)
     _check_budget(residual, config)
-    n = int(f.sizes().sum())
+    n = Sums(f).n
     if n * config.tol > ROUNDING * config.sigma:
         reasons.append(f"training stops at gradients up to {n * config.tol:.3g}, which depend on the secret b")
     return Perturbed(config, w, b, residual, caveats(*reasons, noise=noise), n)

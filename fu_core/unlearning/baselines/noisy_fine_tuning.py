@@ -236,15 +236,20 @@ def release(f: Federation, prepared: Ready, deletion: Deletion, noise: Noise | N
     rest = f.after(deletion)
     sums = Sums(as_linear(rest) if prepared.linear else rest)
     w = noisy_steps(prepared.w, lambda x, t: sums.gradient(x), config, draw_of(noise))
-    proved = step_sigma(replace(config, calibration="renyi"), config.rounds) if config.calibration == "printed" else 0.0
-    less = config.noise_per_step < proved
-    reason = f"the printed sigma is less than the {proved:.3g} that are proved at this epsilon" if less else ""
     passes, vectors = clock.spent(sums.n, w)
+    sigma = config.noise_per_step
+    nominal = caveats(_too_little(config, sigma), noise=noise)
     return Released(
-        w, None, config.noise_per_step, config.epsilon, config.delta, None, caveats(reason, noise=noise), passes,
-        vectors,
-        replace(prepared, w=w),
+        w, None, sigma, config.epsilon, config.delta, None, nominal, passes, vectors, replace(prepared, w=w)
     )  # fmt: skip
+
+
+def _too_little(config: NoisyFineTuning, sigma: float) -> str:
+    """Why a printed sigma is no proof, if it is none: for large epsilon it is less than what is proved."""
+    if config.calibration != "printed":
+        return ""
+    proved = step_sigma(replace(config, calibration="renyi"), config.rounds)
+    return f"the printed sigma is less than the {proved:.3g} that are proved at this epsilon" if sigma < proved else ""
 
 
 # --- in rounds of a federation ---------------------------------------------------------------------------------------

@@ -80,8 +80,8 @@ def prepare(f: Federation, config: NoisyRetrain | OutputPerturbation, noise: Noi
 def release(f: Federation, prepared: Fitted, deletion: Deletion, noise: Noise | None = None) -> Released:
     """The retrained model, or the old one, with noise. f: the federation before the request, without what earlier
     requests have deleted, which the state counts."""
-    config, clock, rest = prepared.config, Clock.start(f.meter), as_linear(f.after(deletion))
     check_before(f, prepared.n - prepared.gone)
+    config, clock, rest = prepared.config, Clock.start(f.meter), as_linear(f.after(deletion))
     m = prepared.gone + deletion.m
     if isinstance(config, NoisyRetrain):
         w, sigma, radius, epsilon, delta = _trained(rest, prepared.bounds, config.training), config.sigma, 0.0, 0.0, 0.0
