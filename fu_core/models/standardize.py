@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import cast
 
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+
+
+@fx.wrap  # a call of its own to whoever traces the net: what shapes decide has no place in a graph
+def _check_width(x: Tensor, width: int) -> None:
+    """Else one channel would be made into several."""
+    if x.dim() > 1 and width not in (1, x.shape[1]):
+        raise ValueError(f"x must have {width} channels or features, got shape {tuple(x.shape)}")
 
 
 class Standardize(nn.Module):
@@ -30,7 +37,6 @@ class Standardize(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Raw `x` in, standardised `x` of the same shape out."""
         shift, gain = cast(Tensor, self.shift), cast(Tensor, self.gain)
-        if x.dim() > 1 and len(shift) not in (1, x.shape[1]):  # else one channel would be made into several
-            raise ValueError(f"x must have {len(shift)} channels or features, got shape {tuple(x.shape)}")
+        _check_width(x, len(shift))
         per_channel = (-1,) + (1,) * (x.dim() - 2)  # broadcasts over height and width
         return (x.to(gain.dtype) - shift.view(per_channel)) * gain.view(per_channel)

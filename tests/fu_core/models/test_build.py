@@ -101,3 +101,10 @@ def test_a_narrow_norm_is_what_it_was():
     norm = strided_cnn(1, 8, 3, widths=(4,))[1]
     assert isinstance(norm, nn.GroupNorm)
     assert (norm.num_groups, norm.num_channels) == (2, 4)
+
+
+def test_a_net_can_be_traced():
+    """As rivals and exporters do: a check of shapes within the layer stopped them."""
+    module = build("softmax_regression", load("digits")).module
+    x = load("digits").x_test[:3]
+    torch.testing.assert_close(torch.fx.symbolic_trace(module)(x), module(x))
