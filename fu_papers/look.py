@@ -274,9 +274,9 @@ def three_digits(value: float) -> float:
 def save_table(frame: pd.DataFrame, path: Path, source: str, caption: str = "") -> Path:
     """Write `frame` as CSV (UTF-8, LF, six digits) whose first line says where the data comes from.
 
-    The second is the caption, if any: what stands above the table in a notebook, warnings of its controls included,
-    shall not be lost to whoever reads the file alone.
-    `read_table` reads it back, as `pandas.read_csv(path, comment="#")` does. A named index becomes the first columns.
+    The second is the caption, if any: warnings of a table's controls shall reach whoever reads the file alone.
+    `read_table` reads it back; pandas' default parser can crash on a record's name ("1e3754819397bf"), which is no number.
+    A named index becomes the first columns.
     """
     path = _with_suffix(path, ".csv")
     text = csv_text(_without_index(frame))
@@ -293,7 +293,7 @@ def read_table(path: Path) -> tuple[pd.DataFrame, str, str]:
     first, second = [*path.read_text(encoding="utf-8").splitlines(), "", ""][:2]
     if not (first.startswith("# source: ") and second):
         raise CorruptData(f"{path} must begin with '# source: ' and go on with a table, got {first[:40]!r}")
-    frame = pd.read_csv(path, comment="#", keep_default_na=False, na_values=[""])
+    frame = pd.read_csv(path, comment="#", keep_default_na=False, na_values=[""], float_precision="round_trip")
     caption = second.removeprefix("# ") if second.startswith("# ") else ""
     return frame, first.removeprefix("# source: "), caption
 

@@ -16,7 +16,7 @@ from fu_core.unlearning.method import method as registered
 from fu_papers.evidence import completed
 from fu_papers.lab.paths import figures_dir
 from fu_papers.lab.record import Record
-from fu_papers.look import mean_spread, published
+from fu_papers.look import mean_spread, published, read_table
 from fu_papers.parameters import SIZES
 from fu_papers.problem_figures import title
 from fu_papers.problems import Setting
@@ -61,7 +61,7 @@ def gaps_by_size(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     """
     above = {profile: figures_dir(profile, e.paper) / "runs.csv" for profile in SIZES[SIZES.index(e.profile) + 1 :]}
     saved = {profile: path for profile, path in above.items() if path.exists()}
-    found = {profile: pd.read_csv(path, comment="#", low_memory=False) for profile, path in saved.items()}
+    found = {profile: read_table(path)[0] for profile, path in saved.items()}
     rows = []
     for profile, frame in {e.profile: runs, **found}.items():
         r = frame.rename(columns={"scenario": "group"})

@@ -246,6 +246,14 @@ def test_table_reads_back_and_says_its_source(tmp_path):
     assert back["acc"].isna().tolist() == [False, True]
 
 
+def test_a_records_name_that_looks_like_a_huge_number_is_read(tmp_path):
+    """pandas' default parser ends the whole process on such a column, if it is the first value."""
+    path = report.save_table(pd.DataFrame({"record": ["1e3754819397bf625a5d"], "x": [0.1]}), tmp_path / "t.csv", "s")
+    frame, *_ = report.read_table(path)
+    assert frame["record"].tolist() == ["1e3754819397bf625a5d"]
+    assert frame["x"].tolist() == [0.1]
+
+
 def test_plain_table_is_plain_and_keeps_a_named_index(tmp_path):
     frame = pd.DataFrame({"x": [1.0, 1 / 3]}, index=pd.Index(["a", "b"], name="who"))
     path = report.save_table(frame, tmp_path / "t.csv", "s")

@@ -4,6 +4,7 @@ Notebooks are run here cell by cell from the committed records, into a folder of
 profile quick is also run in a kernel (tests/drawn_from_records.py) and shown in the notebooks; the larger ones are not.
 """
 
+import math
 import shutil
 
 import nbformat
@@ -17,6 +18,7 @@ from fu_papers.exercises.__main__ import TAG as EXERCISE
 from fu_papers.lab import paths
 from fu_papers.lab.committed import RECORDS
 from fu_papers.lab.notebooks import notebooks, plan
+from fu_papers.look import read_table
 from fu_papers.parameters import SIZES
 from tests.pictures import faults
 
@@ -100,9 +102,25 @@ def test_every_committed_picture_is_what_the_records_give(drawn):
 
 
 def _numbers_and_words(column):
-    """One word among numbers makes them all text, whose last digits another processor moves."""
-    numbers = pd.to_numeric(column, errors="coerce")
+    """One word among numbers makes them all text, whose last digits another processor moves.
+
+    `pandas.to_numeric` would crash on a record's name such as 1e3754819397bf.
+    """
+    numbers = column.map(_number).astype(float)
     return numbers, column.where(numbers.isna(), "").astype(str)
+
+
+def _number(value):
+    try:
+        return float(value)
+    except ValueError:
+        return math.nan
+
+
+def test_a_records_name_is_a_word():
+    numbers, words = _numbers_and_words(pd.Series(["1e3754819397bf625a5d", "2.5"]))
+    assert numbers.isna().tolist() == [True, False]
+    assert words.tolist() == ["1e3754819397bf625a5d", ""]
 
 
 def test_last_digits_of_numbers_beside_a_word_are_no_difference():
@@ -116,7 +134,7 @@ def test_every_committed_table_says_what_the_records_say(drawn):
     profile, paper, ours, _ = drawn
     for path in sorted(ours.glob("*.csv")):
         committed = COMMITTED / profile / paper / path.name
-        new, old = (pd.read_csv(each, comment="#", keep_default_na=False) for each in (path, committed))
+        new, old = (read_table(each)[0] for each in (path, committed))
         assert list(new) == list(old), path.name
         for column in new:
             (numbers, words), (old_numbers, old_words) = (
