@@ -18,7 +18,7 @@ import pandas as pd
 from scipy.stats import t
 
 from fu_core.errors import ConfigError, check_choice, check_count, check_not_negative
-from fu_papers.intervals import Estimate, crossed, floor_of, of_each, on_scale, paired
+from fu_papers.intervals import Estimate, crossed, degrees_of_freedom, floor_of, of_each, on_scale, paired
 
 __all__ = [
     "Comparison",
@@ -137,8 +137,10 @@ def _needed(
     n = np.arange(start, MOST + 1)
     i, j = (n if grows else np.full_like(n, fixed) for grows, fixed in zip(grow, (targets, seeds), strict=True))
     s_a, s_b, s_e = estimate.spread
-    se = np.sqrt(s_a / i + s_b / j + s_e / (i * j))
-    enough = t.ppf((1 + estimate.level) / 2, np.minimum(i, j) - 1) * se < abs(distance)
+    v_e = s_e / (i * j)
+    se = np.sqrt(s_a / i + s_b / j + v_e)
+    df = degrees_of_freedom(s_a / i + v_e, s_b / j + v_e, v_e, i, j)
+    enough = t.ppf((1 + estimate.level) / 2, df) * se < abs(distance)
     enough &= (i > targets) | (j > seeds)
     return int(n[enough][0]) if enough.any() else None
 

@@ -7,7 +7,11 @@ target, all runs of a seed share the training, so I J runs say less than I J ind
 
 With at least twenty of each, targets and seeds are resampled independently (Owen, The pigeonhole bootstrap, 2007),
 which covers 92 % and more for 95 %; with fewer, it covers too little (81 % at 3 x 2; 86 % at 6 x 6 where one of the two
-has nearly all the spread), and a t interval with min(I, J) - 1 degrees of freedom covers 94 % and more.
+has nearly all the spread), and a t interval takes its place. Its degrees of freedom are those of the factor that has
+the spread, as far as the data tell (Satterthwaite 1946), between min(I, J) - 1 and twice as many. Normal data of 60
+mixtures of spreads are covered in 92 to 100 %, half of the mixtures in 95 to 98 (with two seeds: in 99 and more). By
+min(I, J) - 1 alone it is 99 to 100 and intervals are up to three times as wide; without the upper bound two seeds
+cover 87 %.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.stats import t
 
 from fu_core.errors import ConfigError, check_choice, check_count
@@ -35,7 +39,7 @@ class Estimate:
     targets, seeds: how many there were; cells: pairs of both with a value (on both sides, if two were compared);
     how: "t" or "bootstrap"; p: two-sided, of no effect; se: standard error (of a ratio: of its logarithm);
     ratio: no effect is 1, not 0; spread: variances over targets, seeds and cells (of a ratio: of logarithms), None
-    where a single target or seed hides them; draws: the bootstrap's means, for `at`.
+    where a single target or seed hides them; df: the t interval's degrees of freedom; draws: the bootstrap's means.
     """
 
     effect: float
@@ -50,12 +54,13 @@ class Estimate:
     level: float = 0.95
     ratio: bool = False
     spread: tuple[float, float, float] | None = None
+    df: float = 1.0
     draws: Grid | None = field(default=None, repr=False, compare=False)
 
     def at(self, level: float) -> Estimate:
         """The same estimate with its interval at another level."""
         mean = on_scale(self.effect, self.ratio)
-        low, high = _interval(mean, self.se, min(self.targets, self.seeds), self.draws, level)
+        low, high = _interval(mean, self.se, self.df, self.draws, level)
         return replace(self, low=_shown(low, self.ratio), high=_shown(high, self.ratio), level=level)
 
     def text(self, digits: int = 1) -> str:
@@ -163,27 +168,27 @@ def _estimate(cells: pd.Series, parameter: str, level: float, resamples: int, *,
     check_count("resamples", resamples, error=ConfigError)
     _check_any(cells, parameter)
     grid = cells.unstack().to_numpy()  # (I, J), NaN where no value is; sorted, so that the order of rows is nothing
-    mean, draws, spread = float(np.nanmean(grid)), None, None
+    mean, draws, spread, df = float(np.nanmean(grid)), None, None, 1.0
     smallest = min(grid.shape)
     if smallest < 2:
         se, p = np.inf, 1.0
     elif smallest < BOOTSTRAP_FROM:
-        se, spread = _standard_error(grid)
-        p = float(2 * t.sf(abs(mean) / se, smallest - 1)) if se > 0 else float(mean == 0)
+        se, df, spread = _standard_error(grid)
+        p = float(2 * t.sf(abs(mean) / se, df)) if se > 0 else float(mean == 0)
     else:
-        _, spread = _standard_error(grid)
+        _, df, spread = _standard_error(grid)
         draws = _resampled(grid, resamples)
         se = float(draws.std())
         beyond = min(np.count_nonzero(draws <= 0), np.count_nonzero(draws >= 0))
         p = min(1.0, 2 * (beyond + 1) / (len(draws) + 1))
-    low, high = _interval(mean, se, smallest, draws, level)
+    low, high = _interval(mean, se, df, draws, level)
     effect, low, high = (_shown(number, ratio) for number in (mean, low, high))
     how = "t" if draws is None else "bootstrap"
-    return Estimate(effect, low, high, *grid.shape, len(cells), how, p, se, level, ratio, spread, draws)
+    return Estimate(effect, low, high, *grid.shape, len(cells), how, p, se, level, ratio, spread, df, draws)
 
 
-def _standard_error(grid: Grid) -> tuple[float, tuple[float, float, float]]:
-    """Of the mean of all cells, and the three variances s_a², s_b², s_e². With missing cells: clustered sums.
+def _standard_error(grid: Grid) -> tuple[float, float, tuple[float, float, float]]:
+    """Of the mean of all cells, its degrees of freedom, and s_a², s_b², s_e². With missing cells: clustered sums.
 
     se² = max(v_a + v_b - s_e²/N, v_a, v_b, s_e²/N): v_a and v_b both contain the variance of the cells. Where targets
     and seeds only interact, as in [[0, 7], [7, 0]], all means are equal, and the cells' own variance is what is left.
@@ -199,7 +204,23 @@ def _standard_error(grid: Grid) -> tuple[float, tuple[float, float, float]]:
     left = ((rest[there] - factors @ fitted) ** 2).sum()
     s_e = float(left / (n - rank)) if n > rank else 0.0
     spread = (max(float(targets * (v_a - s_e / n)), 0.0), max(float(seeds * (v_b - s_e / n)), 0.0), s_e)
-    return float(np.sqrt(max(v_a + v_b - s_e / n, v_a, v_b, s_e / n))), spread
+    se = np.sqrt(max(v_a + v_b - s_e / n, v_a, v_b, s_e / n))
+    df = min(float(degrees_of_freedom(v_a, v_b, s_e / n, targets, seeds)), n - 1.0)  # three cells are three numbers
+    return float(se), df, spread
+
+
+def degrees_of_freedom(v_a: ArrayLike, v_b: ArrayLike, v_e: ArrayLike, targets: ArrayLike, seeds: ArrayLike) -> Grid:
+    """Of v_a + v_b - v_e, the mean's variance from that of target means, seed means and cells: se⁴ / Σ v²/df.
+
+    Satterthwaite (Biometrics Bulletin 2, 1946). Bounded by those of the scarcer factor and twice as many, since with
+    two or three levels the shares are guesses themselves: where v_b is small by chance, se is, too.
+    """
+    v_a, v_b, v_e, targets, seeds = (each.astype(float) for each in np.broadcast_arrays(v_a, v_b, v_e, targets, seeds))
+    se_2 = np.maximum.reduce([v_a + v_b - v_e, v_a, v_b, v_e])
+    parts = v_a**2 / (targets - 1) + v_b**2 / (seeds - 1) + v_e**2 / ((targets - 1) * (seeds - 1))
+    fewest = np.minimum(targets, seeds) - 1
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.clip(np.where(parts > 0, se_2**2 / parts, fewest), fewest, 2 * fewest))
 
 
 def _resampled(grid: Grid, resamples: int) -> Grid:
@@ -215,12 +236,12 @@ def _resampled(grid: Grid, resamples: int) -> Grid:
     return np.asarray(sums[counts > 0] / counts[counts > 0])
 
 
-def _interval(mean: float, se: float, smallest: int, draws: Grid | None, level: float) -> tuple[float, float]:
+def _interval(mean: float, se: float, df: float, draws: Grid | None, level: float) -> tuple[float, float]:
     tail = (1 - level) / 2
     if draws is not None:
         low, high = np.quantile(draws, [tail, 1 - tail])
         return float(low), float(high)
-    reach = float(t.ppf(1 - tail, smallest - 1)) * se if np.isfinite(se) else np.inf
+    reach = float(t.ppf(1 - tail, df)) * se if np.isfinite(se) else np.inf
     return mean - reach, mean + reach
 
 

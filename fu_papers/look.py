@@ -275,7 +275,7 @@ def save_table(frame: pd.DataFrame, path: Path, source: str, caption: str = "") 
     """Write `frame` as CSV (UTF-8, LF, six digits) whose first line says where the data comes from.
 
     The second is the caption, if any: warnings of a table's controls shall reach whoever reads the file alone.
-    `read_table` reads it back; pandas' default parser can crash on a record's name ("1e3754819397bf"), which is no number.
+    `read_table` reads it back; pandas' default parser can crash on a record's name that is no number (1e3754819397bf).
     A named index becomes the first columns.
     """
     path = _with_suffix(path, ".csv")
