@@ -20,7 +20,7 @@ from fu_papers.look import LINE, colour, label_dots, linestyle, marker, publishe
 from fu_papers.problem_figures import axes_row, counted, title
 from fu_papers.problems import Setting
 from fu_papers.puf.costs import implied_rounds
-from fu_papers.puf.grid import AGAIN, PUBLISHED, PUFS, REFERENCES, SWEPT_AGAINST, Experiment, Scenario
+from fu_papers.puf.grid import AGAIN, NOTHING, PUBLISHED, PUFS, REFERENCES, SWEPT_AGAINST, Experiment, Scenario
 from fu_papers.puf.printed_tables import beside
 from fu_papers.puf.results import ATTACKS, Trainings, Unlearnings, natural_at, rows_of
 from fu_papers.study import Cell
@@ -109,7 +109,7 @@ def natural_curve(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) -
         ax.axhspan(0, floor, color=FLOOR, alpha=0.6, linewidth=0, label="noise floor")
         ax.set(title=title(text), xlabel="rounds since the request", ylim=(0, None))
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes[0].set_ylabel(f"Δ forget {measure_of(s.settings[0])}")
+    axes[0].set_ylabel(f"Δ forget {difference_of(s.settings[0])}")
     shown = [ax.get_legend_handles_labels() for ax in axes]  # who always gave up in one setting is in another's
     named = {name: handle for handles, names in shown for handle, name in zip(handles, names, strict=True)}
     axes[-1].legend(list(named.values()), list(named), loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
@@ -221,8 +221,9 @@ def sweep_scatter(e: Experiment, runs: pd.DataFrame, scenario: str = "clients", 
     One panel per setting. A line joins the rates eta_u of one mode and E_u, in their order. Means over the sweep's runs
     that came back; near the origin is good. Open: some gave up; where all did, or one diverged, no dot but a note.
     Stars: Natural, NoT and PGA on the same requests and seeds, tuned where the tables are; Natural, which no rule
-    stops, after its last round. Crosses: the paper. Its figures come without numbers, so these are the forget gaps of
-    the nearest block of its tables, at the rounds that its printed costs imply; those beyond our cap are in the note.
+    stops, after its last round. Dotted: doing nothing; grey: the noise floor; of the same requests and seeds. Crosses:
+    the paper. Its figures come without numbers, so these are the forget gaps of the nearest block of its tables, at the
+    rounds that its printed costs imply; those beyond our cap are in the note.
     """
     settings = e.sweep_settings if scenario == "clients" else e.scenario(scenario).settings
     seeds = e.swept_seeds(scenario)
@@ -253,10 +254,11 @@ def sweep_scatter(e: Experiment, runs: pd.DataFrame, scenario: str = "clients", 
             _, xs, ys = zip(*sorted(way), strict=True)
             dashes = "-" if epochs_u == min(each for _, each in ways) else "--"
             ax.plot(xs, ys, color=colour(method), linestyle=dashes, linewidth=1.0, alpha=0.7, zorder=2)
+        others, stars = swept[swept.label == ""], []
         for method in SWEPT_AGAINST:
-            r = swept[(swept.method == method) & (swept.label == "")]
-            done, gave_up = completed(r)
+            done, gave_up = completed(others[others.method == method])
             if len(done):
+                stars.append(method)
                 place, inside = (done.rounds.mean(), done.delta_forget.mean()), "white" if gave_up else colour(method)
                 ax.scatter(*place, facecolor=inside, edgecolor=colour(method), marker="*", s=130, zorder=2)
             elif gave_up:
@@ -267,11 +269,16 @@ def sweep_scatter(e: Experiment, runs: pd.DataFrame, scenario: str = "clients", 
                 ax.scatter(rounds, gap, color=colour(method), marker="x", s=40, zorder=2, gid="paper")
             else:
                 lost.append(f"paper's {method} at {rounds:.3g} rounds")
-        _sweep_legend(ax, swept, bool(printed))
+        ax.axhline(others[others.method == NOTHING].delta_forget.mean(), color=colour(NOTHING), linestyle=":", zorder=1,
+                   label="doing nothing")  # fmt: skip
+        floor = others[others.method == AGAIN].delta_forget.mean()
+        ax.axhspan(0, floor, color=FLOOR, alpha=0.6, linewidth=0, label="noise floor", zorder=0)
+        crosses = any(rounds <= e.recovery_cap for _, rounds, _ in printed)
+        _sweep_legend(ax, [*(method for method, _ in ways), *stars], swept, crosses)
         if lost:
             told = textwrap.fill(f"not shown: {'; '.join(lost)}", 85)
             ax.text(0.5, -0.2, told, transform=ax.transAxes, ha="center", va="top", fontsize=8)
-        ax.set(title=title(setting), xlabel="recovery rounds", ylabel=f"Δ forget {measure_of(setting)}")
+        ax.set(title=title(setting), xlabel="recovery rounds", ylabel=f"Δ forget {difference_of(setting)}")
         ax.margins(0.08)
         ax.set_ylim(bottom=0)
         names.append(labels)
@@ -296,10 +303,10 @@ def _papers_points(scenario: str, setting: str) -> list[tuple[str, float, float]
     return list(zip(rows.method, rows.rounds, rows.forget_acc_delta, strict=True))
 
 
-def _sweep_legend(ax: Axes, swept: pd.DataFrame, printed: bool) -> None:
-    """Colours for methods, markers for E_u; the numbers beside the dots are eta_u."""
+def _sweep_legend(ax: Axes, shown: Sequence[str], swept: pd.DataFrame, printed: bool) -> None:
+    """Colours for the methods that are shown, markers for E_u; the numbers beside the dots are eta_u."""
     for method in (*PUFS, *SWEPT_AGAINST):
-        if (swept.method == method).any():
+        if method in shown:
             marker = "o" if method in PUFS else "*"
             ax.scatter([], [], color=colour(method), marker=marker, label=method)
     for epochs_u in sorted(swept[swept.label != ""].epochs_u.dropna().unique()):
@@ -328,3 +335,8 @@ def live_figure(curve: Curve, references: References, head: str) -> Figure:
 def measure_of(setting: str) -> str:
     """What is measured on a setting's data: accuracy, or Dice where hospitals draw masks."""
     return "Dice (%)" if Setting.parse(setting).split == "site" else "accuracy (%)"
+
+
+def difference_of(setting: str) -> str:
+    """What two numbers of `measure_of` differ by: points, not percent of anything."""
+    return measure_of(setting).replace("(%)", "(points)")

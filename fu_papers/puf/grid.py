@@ -33,6 +33,7 @@ METHODS = ("Natural", "Fine-tune", "Random labels", "FedEraser", "PGA", "MoDe", 
 RIVALS = ("PGA", "MoDe", "FedAU", "NoT")  # the recovering methods of the paper's tables
 HOSPITALS = 6  # of ProstateMRI and of the phantom
 SWEPT_AGAINST = ("Natural", "NoT", "PGA")  # Fig. 5
+NOTHING = "Original"  # doing nothing
 PUBLISHED = "as published"  # the label of runs with a method's own settings, where others are tuned
 OPTIONS = {  # method -> its hyper-parameters that parameters of ours set; the others are what the method registers
     "PUF-Special": {"eta_u": "eta_u_special", "epochs_u": "epochs_u"},

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fu_papers.lab.record import Record
 from fu_papers.look import LINE, colour, linestyle, marker, say_below
 from fu_papers.problem_figures import title
-from fu_papers.puf.figures import FLOOR, measure_of, runs_in
+from fu_papers.puf.figures import FLOOR, difference_of, measure_of, runs_in
 from fu_papers.puf.grid import AGAIN, Experiment
 from fu_papers.puf.results import Unlearnings, runs_of
 
@@ -161,7 +161,7 @@ def utility_matched(
     head = f"{title(setting)}: {e.scenario(scenario).heading}"
     fig.legend([handles[k] for k in shown], [labels[k] for k in shown], loc="outside upper left", ncols=4, title=head,
                alignment="left", frameon=False)  # fmt: skip
-    measure = measure_of(setting)
+    measure = difference_of(setting)
     fig.supxlabel(f"test shortfall: {measure} below Retrain's", fontsize=11)
     fig.supylabel(f"Δ forget {measure}", fontsize=11)
     say_below(fig, f"A line: the mean of {runs_in(e.scenario(scenario))}, a point per recovery round")

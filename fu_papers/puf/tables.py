@@ -20,13 +20,14 @@ from fu_papers.look import mean_spread, published, read_table
 from fu_papers.parameters import SIZES
 from fu_papers.problem_figures import title
 from fu_papers.problems import Setting
-from fu_papers.puf.grid import AGAIN, PUFS, Experiment, Scenario
+from fu_papers.puf.grid import AGAIN, NOTHING, PUFS, Experiment, Scenario
 from fu_papers.puf.printed_tables import DASH
 from fu_papers.puf.results import Unlearnings, as_published, rows_of, unsupported
 from fu_papers.puf.runs import best_trial
 
 SURE = 2  # a gap of so many noise floors is a gap
 NOT_HERE = "not implemented here"
+YARDSTICKS = {NOTHING: "doing nothing", AGAIN: "noise floor"}  # below tables of a method's readings
 # our name of a need -> heading of doing without, the published table's column
 COLUMNS = {
     "history": ("no history", "no_historical_information"),
@@ -211,9 +212,10 @@ def _told(options: Mapping[str, Any]) -> str:
 def forms_table(e: Experiment, runs: pd.DataFrame, printed: pd.DataFrame) -> pd.DataFrame:
     """PUF with n_i (corrected) and without (Algorithm 1 to the letter), first setting: what hangs on it.
 
-    Both with the method's own settings, whatever the tables are tuned to, and on the same seeds.
+    Both with the method's own settings, whatever the tables are tuned to, and on the same seeds. Below them, of these
+    seeds, doing nothing and a second retraining.
     """
-    rows = []
+    rows: list[dict[str, str]] = []
     corrected = as_published(runs)
     for method in PUFS:
         of = ("clients", e.settings[0], method, "validation")
@@ -222,6 +224,9 @@ def forms_table(e: Experiment, runs: pd.DataFrame, printed: pd.DataFrame) -> pd.
             r = rows_of(frame, *of, label=None)
             r = r[r.seed.isin(seeds)]
             rows.append({"method": method, "form": form, **_step_and_after(r)})
+    for method, name in YARDSTICKS.items():
+        r = rows_of(runs, "clients", e.settings[0], method, "validation")
+        rows.append({"method": name, "form": DASH, **_where_it_is(r[r.seed.isin(seeds)])})
     return pd.DataFrame(rows)
 
 
@@ -229,9 +234,9 @@ def norms_table(e: Experiment, runs: pd.DataFrame, full: pd.DataFrame) -> pd.Dat
     """What `n` counts in a Special round for samples: the forgotten ones (Eq. 4), or all of the target's (its code).
 
     Both with the method's own settings, whatever the tables are tuned to, and on the same seeds. Recovery stopped on
-    validation data.
+    validation data. Below them, of these seeds, doing nothing and a second retraining.
     """
-    rows = []
+    rows: list[dict[str, str]] = []
     for setting in e.sample_settings:
         of = ("samples", setting, "PUF-Special", "validation")
         published = as_published(runs)
@@ -240,7 +245,21 @@ def norms_table(e: Experiment, runs: pd.DataFrame, full: pd.DataFrame) -> pd.Dat
             r = rows_of(frame, *of, label=None)
             r = r[r.seed.isin(seeds)]
             rows.append({"setting": title(setting), "n counts": counted, **_step_and_after(r)})
+        for method, name in YARDSTICKS.items():
+            r = rows_of(runs, "samples", setting, method, "validation")
+            rows.append({"setting": title(setting), "n counts": f"({name})", **_where_it_is(r[r.seed.isin(seeds)])})
     return pd.DataFrame(rows)
+
+
+def _where_it_is(r: pd.DataFrame) -> dict[str, str]:
+    """The same columns for what takes no step and does not recover."""
+    return {
+        "step / |w|": DASH,
+        "forget acc. % right after": mean_spread(r.forget) if len(r) else DASH,
+        "recovery rounds": DASH,
+        "Δ forget after recovery": mean_spread(r.delta_forget) if len(r) else DASH,
+        "gave up": "",
+    }
 
 
 def _step_and_after(r: pd.DataFrame) -> dict[str, str]:

@@ -717,7 +717,19 @@ def test_p6_reads_each_cell_at_its_own_round():
     assert verdict("P6", None, natural=natural) != "holds"
 
 
-@pytest.mark.parametrize("missing", [AGAIN, "Natural", *PUFS])
+def test_p6_does_not_hold_where_natural_only_went_astray():
+    """Natural is farther from Retrain than PUF, and PUF no nearer than doing nothing."""
+    untouched = ("clients", None, None, None, "Original")
+    assert verdict("P6", {untouched: {"delta_forget": 30.0}}) == "holds"
+    found = result("P6", {untouched: {"delta_forget": 0.0}})
+    assert found.verdict == "does not hold"
+    assert "nearer to Retrain than doing nothing does not hold" in found.reason
+    found = result("P6", {untouched: {"delta_forget": 2.5}})  # a floor away at most
+    assert found.verdict == "undetermined"
+    assert "nearer to Retrain than doing nothing undetermined" in found.reason
+
+
+@pytest.mark.parametrize("missing", [AGAIN, "Natural", "Original", *PUFS])
 def test_p6_is_not_run_without_natural_puf_or_the_yardstick(missing):
     assert verdict("P6", without=[missing]) == "not run"
 
@@ -775,6 +787,18 @@ def test_p7_what_gave_up_has_no_forget_gap_but_needed_many_rounds():
     assert "8 gave up: no forget gap" in found.reason
     sweep.loc[sweep.eta_u.isin([8.0, 80.0]), "rounds"] = 0.0
     assert verdict("P7", sweep=sweep) != "holds"  # their rounds count
+
+
+def test_p7_a_few_perfect_orders_are_not_enough():
+    """One client, two seeds, three rates: the interval is -1 without width, and one order of 36 is so by chance."""
+    sweep = sweep_of()
+    every = sweep[sweep.method.eq("PUF-Regular") & sweep.stop.eq("test")]
+    few = every[every.request.eq("client-0")]
+    assert puf_claims._by_orders(few, "delta_forget", "less") == "undetermined"
+    assert puf_claims._by_orders(few, "delta_forget", "more") == "undetermined"
+    assert puf_claims._by_orders(every, "delta_forget", "less") == "holds"
+    assert puf_claims._by_orders(every, "delta_forget", "more") == "does not hold"
+    assert puf_claims._by_orders(every.assign(delta_forget=3.0), "delta_forget", "less") == "undetermined"
 
 
 def test_p7_no_interval_leaves_what_correlations_can_be():
@@ -844,6 +868,14 @@ def test_p8_counts_no_point_that_gave_up():
     assert verdict("P8", sweep=sweep) == "holds"
     sweep.loc[sweep.eta_u.isin([1.0, 2.0, 10.0, 20.0]) & sweep.seed.eq(0), "reached"] = False  # four of six points
     assert verdict("P8", sweep=sweep) == "does not hold"
+
+
+def test_p8_who_is_no_nearer_than_doing_nothing_is_not_below_the_best_baseline():
+    sweep = sweep_of(gap=lambda eta_u: 5.0)
+    assert verdict("P8", sweep=sweep) == "holds"
+    found = result("P8", {("clients", None, None, None, "Original"): {"delta_forget": 3.0}}, sweep=sweep)
+    assert found.verdict == "does not hold"
+    assert "0 below doing nothing, the best baseline, 6 not" in found.ours
 
 
 def test_p8_a_point_of_which_one_run_gave_up_is_neither_below_nor_not():

@@ -643,10 +643,13 @@ def test_both_readings_of_the_formula_stand_beside_each_other_on_the_first_setti
                       runs="printed")  # fmt: skip
     table = tables.forms_table(E, tidy(), frame_of(printed, planted()))
     assert list(zip(table["method"], table["form"], strict=True)) == [
-        (method, form) for method in PUFS for form in ("corrected", "as printed")
+        *((method, form) for method in PUFS for form in ("corrected", "as printed")),
+        ("doing nothing", "–"),
+        ("noise floor", "–"),
     ]
-    assert table["step / |w|"].tolist() == ["0.5", "0.01", "0.5", "0.5"]
-    assert table["forget acc. % right after"].tolist() == ["5.0 ± 0.0 (n=2)"] * 4
+    assert table["step / |w|"].tolist() == ["0.5", "0.01", "0.5", "0.5", "–", "–"]
+    assert table["forget acc. % right after"].tolist()[:4] == ["5.0 ± 0.0 (n=2)"] * 4
+    assert table["Δ forget after recovery"].tolist()[4:] == ["30.0 ± 0.0 (n=2)", "3.0 ± 0.0 (n=2)"]
 
 
 def test_both_readings_are_of_the_same_seeds_of_their_own_setting():
@@ -654,7 +657,8 @@ def test_both_readings_are_of_the_same_seeds_of_their_own_setting():
     runs, printed = tidy(), frame_of(planted(runs="printed"), planted())
     runs = pd.concat([runs, runs[runs.group != "clients"].assign(seed=1)], ignore_index=True)
     table = tables.forms_table(E, runs, pd.concat([printed, printed.assign(seed=1)], ignore_index=True))
-    assert table["forget acc. % right after"].tolist() == ["5.0 ± 0.0 (n=2)"] * 4
+    assert table["forget acc. % right after"].tolist()[:4] == ["5.0 ± 0.0 (n=2)"] * 4
+    assert table["Δ forget after recovery"].tolist()[4:] == ["30.0 ± 0.0 (n=2)", "3.0 ± 0.0 (n=2)"]
 
 
 def test_both_readings_have_the_methods_own_settings_where_the_tables_are_tuned():
@@ -664,14 +668,16 @@ def test_both_readings_have_the_methods_own_settings_where_the_tables_are_tuned(
             found.metrics["unlearned"]["step"] = 9.0  # what the trials chose
     printed_form = frame_of(planted(TUNED, runs="printed"), runs, TUNED)
     table = tables.forms_table(TUNED, frame_of(runs, e=TUNED), printed_form)
-    assert table["step / |w|"].tolist() == ["0.5"] * 4
+    assert table["step / |w|"].tolist()[:4] == ["0.5"] * 4
 
 
 def test_both_divisors_stand_beside_each_other_for_every_setting_with_samples():
     full = planted(changes={(None, None, None, None): {"unlearned": {"step": 0.25}}}, runs="norms")
     table = tables.norms_table(E, tidy(), frame_of(full, planted()))
-    assert table["setting"].tolist() == ["CIFAR-10, Dirichlet 0.3"] * 2
-    assert table["step / |w|"].tolist() == ["0.5", "0.25"]
+    assert table["setting"].tolist() == ["CIFAR-10, Dirichlet 0.3"] * 4
+    assert table["step / |w|"].tolist() == ["0.5", "0.25", "–", "–"]
+    assert table["n counts"].tolist()[2:] == ["(doing nothing)", "(noise floor)"]
+    assert table["Δ forget after recovery"].tolist()[2:] == ["30.0 ± 0.0 (n=2)", "3.0 ± 0.0 (n=2)"]
     again = frame_of(full, planted()).assign(seed=7, unlearned_step=9.0)  # a seed that the other one has not
     both = pd.concat([frame_of(full, planted()), again], ignore_index=True)
     assert tables.norms_table(E, tidy(), both).equals(table)
@@ -1190,10 +1196,13 @@ def test_the_sweep_has_one_dot_per_rate_and_epochs_and_one_star_per_rival():
     count = {method: sum(c == colour(method) for c, *_ in drawn) for method in (*PUFS, *SWEPT_AGAINST)}
     assert count == {"PUF-Special": 4, "PUF-Regular": 2, "Natural": 1, "NoT": 1, "PGA": 1}
     assert [text.get_text() for text in ax.texts if text.get_text()] == ["10", "10", "1", "1", "2", "2"]  # eta_u
-    ways = [line.get_xydata().tolist() for line in ax.lines]
+    *ways, nothing = [line.get_xydata().tolist() for line in ax.lines]
     assert ways == [[[3.0, 1.0]]] * 2 + [[[3.0, 2.0]] * 2] * 2  # one per mode and E_u
+    assert [y for _, y in nothing] == [30.0, 30.0]
+    (floor,) = ax.patches
+    assert (floor.get_y(), floor.get_height()) == (0, 3.0)
     shown = {text.get_text() for text in ax.get_legend().get_texts()}
-    assert shown == {*PUFS, *SWEPT_AGAINST, "$E_u$ = 1", "$E_u$ = 5", "paper"}
+    assert shown == {*PUFS, *SWEPT_AGAINST, "$E_u$ = 1", "$E_u$ = 5", "paper", "doing nothing", "noise floor"}
 
 
 def test_the_papers_points_are_its_forget_gaps_at_the_rounds_that_its_costs_imply():
@@ -1226,6 +1235,9 @@ def test_a_sweeps_runs_that_gave_up_enter_no_mean():
     note = " ".join(not_shown(ax).split())
     assert "Special 1, $E_u$ = 1 always gave up" in note
     assert "PGA always gave up" in note
+    named = {text.get_text() for text in ax.get_legend().get_texts()}
+    assert {"PGA", "PUF-Special"} & named == set()
+    assert {"NoT", "PUF-Regular"} <= named
 
 
 def test_rivals_of_the_sweep_are_those_of_the_tables_and_not_as_published():
@@ -1266,7 +1278,7 @@ def test_a_sweep_compares_seeds_of_the_sweep_and_requests_of_its_scenario():
     assert [x for c, x, _ in dots(ax) if c == colour("Natural")] == [3.0]
     (hospitals,) = figures.sweep_scatter(e, both, "segmentation").axes
     assert len(dots(hospitals)) == 2 + 3
-    assert hospitals.get_ylabel() == "Δ forget Dice (%)"
+    assert hospitals.get_ylabel() == "Δ forget Dice (points)"
 
 
 def test_where_a_run_diverged_there_is_no_dot_but_a_note_and_a_row_without_numbers():
