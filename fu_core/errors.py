@@ -49,6 +49,10 @@ class DataUnavailable(RuntimeError):
     """A data set that is neither cached nor obtainable now; the message says how to get it."""
 
 
+class SimulationUnavailable(RuntimeError):
+    """A simulation whose processes do not start on this machine: nothing of what it should run has begun."""
+
+
 class CorruptData(RuntimeError):
     """A cache, archive or download whose size or checksum is not what it must be."""
 

@@ -62,7 +62,19 @@ def test_everybody_trains_the_same_model(table):
     plain, *ours, _ = table.to_dict("records")
     assert plain["accuracy, %"] > 30  # 10 % by chance: something was trained
     assert {row["accuracy, %"] for row in ours} == {plain["accuracy, %"]}
-    assert all(0 <= row["difference"] < 1e-6 for row in ours)
+    assert all(0 <= row["difference"] < 1e-6 and row["at the end"] < 1e-5 for row in ours)
+
+
+def test_models_that_part_after_the_first_round_show():
+    start, end = [torch.zeros(650)], [torch.zeros(650).index_fill(0, torch.tensor(3), 0.25)]
+    made_up = {
+        PLAIN.name: bench_rounds.Result(10.0, start, 100.0, [1.0], start),
+        OURS[0].name: bench_rounds.Result(10.0, start, 100.0, [1.0], end),
+    }
+    data = load("digits")
+    table = bench_rounds.tabulate(TINY, data, build(TINY.model, data), [PLAIN, OURS[0]], made_up)
+    assert table["difference"].tolist() == [0.0, 0.0]
+    assert table["at the end"].tolist() == [0.0, 0.25]
 
 
 def test_the_same_seed_gives_the_same_bits(results):

@@ -20,6 +20,7 @@ from tests.test_environment import canonical, requirements
 pytestmark = pytest.mark.slow
 
 HOUSES = ("fu_core", "fu_papers")
+TOLD = {"CHANGELOG.md", "CITATION.cff", "LICENSE", "README.md"}  # in the source archive beside the houses
 DATA = {"fu_core/py.typed", "fu_papers/claims.csv", "fu_papers/errata.md", "fu_papers/published.md"} | {
     f"fu_papers/{paper}/{file}"
     for paper, table in (("puf", "i"), ("hf_kcu", "1"), ("fedora", "i"), ("certified_dfl", "i"))
@@ -55,8 +56,10 @@ def call(*arguments, cwd):
 def archives(tmp_path_factory):
     """The source archive, made from a copy of the checkout, and the wheel, made from the source archive alone."""
     source, made = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("archives")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "MANIFEST.in", *TOLD):
         shutil.copy(ROOT / name, source)
+    (source / "tests").mkdir()
+    shutil.copy(__file__, source / "tests")  # what setuptools takes for a test
     for house in HOUSES:
         shutil.copytree(ROOT / house, source / house, ignore=shutil.ignore_patterns("__pycache__", ".*"))
     call("-c", f"from setuptools.build_meta import build_sdist; build_sdist({str(made)!r})", cwd=source)
@@ -130,6 +133,13 @@ def test_both_archives_hold_every_module_and_all_data(archives):
     assert {name.partition("/")[0] for name in in_wheel} - set(HOUSES) == {
         re.match(r"fu_core-[^-]+", wheel.name).group() + ".dist-info"
     }
+
+
+def test_the_source_archive_has_what_tells_about_it_and_no_tests_without_their_helpers(archives):
+    with tarfile.open(archives[0]) as archive:
+        files = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
+    beside = {name for name in files if name.partition("/")[0] not in {*HOUSES, "fu_core.egg-info"}}
+    assert beside == TOLD | {"MANIFEST.in", "PKG-INFO", "pyproject.toml", "setup.cfg"}
 
 
 # --- the library alone ---

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
+from fu_core.errors import ConfigError, SimulationUnavailable, check_count
 from fu_core.flower.clients import client_nodes
 from fu_core.flower.extra import EXTRA
 
@@ -26,19 +28,19 @@ RAY: dict[str, Any] = {
     "logging_level": "ERROR",
     "log_to_driver": False,
 }
-ATTEMPTS = (
-    5  # to start ray, each of which it gives up by itself: after half a minute at the earliest, two at the latest
-)
+ATTEMPTS = 5  # to start ray, which gives each up by itself: after half a minute at the earliest, two at the latest
 T = TypeVar("T")
 
 
-def simulate(app: ClientApp, clients: int, serve: Callable[[Grid, list[int]], T]) -> T:
+def simulate(app: ClientApp, clients: int, serve: Callable[[Grid, list[int]], T], *, attempts: int = ATTEMPTS) -> T:
     """Run Flower's own simulation of `clients` nodes with `app`; returns what the server `serve(grid, nodes)` does.
 
     nodes: as from `client_nodes`. ray trains the clients one after the other in a process of its own, which takes
-    seconds to start, or minutes on a busy machine. Of Flower's log only errors are shown. Raises what `serve` raises,
-    `ImportError` without ray, `RuntimeError` if it does not start.
+    seconds to start, or minutes on a busy machine; of each of the `attempts` that fails before another a warning tells.
+    Of Flower's log only errors are shown. Raises what `serve` raises, `ImportError` without ray, and only if ray does
+    not start `SimulationUnavailable`.
     """
+    check_count("attempts", attempts, error=ConfigError)
     if find_spec("ray") is None:  # Flower would end the process
         raise ImportError(EXTRA)
     returned: list[T] = []
@@ -48,7 +50,7 @@ def simulate(app: ClientApp, clients: int, serve: Callable[[Grid, list[int]], T]
     def main(grid: Grid, context: Context) -> None:
         returned.append(serve(grid, client_nodes(grid, clients)))
 
-    _start_ray()
+    _start_ray(attempts)
     level = log.level
     log.setLevel(logging.ERROR)
     try:
@@ -58,8 +60,8 @@ def simulate(app: ClientApp, clients: int, serve: Callable[[Grid, list[int]], T]
     return returned[0]
 
 
-def _start_ray() -> None:
-    """Start ray, unless it runs; Flower ends it.
+def _start_ray(attempts: int = ATTEMPTS) -> None:
+    """Start ray, unless it runs; Flower ends it. Raises `SimulationUnavailable`, whatever ray raised.
 
     Its processes wait for each other for half a minute, which no setting changes. On a busy machine that is too short
     for the first ones, who read their files from the disk, and long enough for those that follow. Flower would not try
@@ -70,11 +72,16 @@ def _start_ray() -> None:
     if ray.is_initialized():
         return
     paths = {"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}}  # who trains imports what can be imported here
-    for attempt in range(1, ATTEMPTS + 1):
+    for attempt in range(1, attempts + 1):
         try:
             ray.init(runtime_env=paths, **RAY)
             return
         except Exception as error:  # of several kinds, the plain one among them
             ray.shutdown()
-            if attempt == ATTEMPTS:
-                raise RuntimeError(f"ray did not start in {ATTEMPTS} attempts: {error}") from error
+            said = f"{error}" or type(error).__name__
+            if attempt == attempts:
+                raise SimulationUnavailable(f"ray did not start in {attempts} attempts: {said}") from error
+            first = said.splitlines()[0]
+            warnings.warn(
+                f"ray did not start in attempt {attempt} of {attempts} and is tried again: {first}", stacklevel=3
+            )

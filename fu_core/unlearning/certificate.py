@@ -73,7 +73,8 @@ def composed(certificates: Sequence[Certificate], delta: float) -> float:
 
     A release per request, or several of one. It is exact for Gaussian noise, and less than the sum of their epsilons
     (Dong, Roth and Su 2022, Corollary 3.3). Raises CertificateViolation for the printed form, whose sigma is a claim,
-    and where the certificates do not cover the same against the same.
+    and where the certificates do not cover the same against the same. Whether two rehearsed releases drew the same
+    noise it cannot see: within a process `Noise` refuses to, outside `rehearsal()`.
     """
     if len({(one.covers, one.against) for one in certificates}) > 1:
         raise CertificateViolation("certificates must cover the same outputs against the same observers to be composed")

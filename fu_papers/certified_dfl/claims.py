@@ -250,7 +250,8 @@ def _certified(theory: Theory) -> ClaimResult:
     A certificate is about every case: one that refutes it refutes it for what was released there. Counted are outputs
     that differ, and the releases that they are of; one model that all publish is one output, and stands for all three.
     Claims so large that they promise nothing are not counted, nor is what is planted, nor the printed noise in a
-    calibration of ours.
+    calibration of ours. An audit that in the median proves nothing of a release that is as bad as its claim (`expected`
+    0) finds only what is much worse: how many those are is told.
     """
     records = [record for kind in ("audit", "whole", "canaries") for record in theory[kind]]
     rows = [(record.key, row) for record in records for row in record.metrics["rows"] if not row["planted"]]
@@ -276,6 +277,8 @@ def _certified(theory: Theory) -> ClaimResult:
             f"{form}: {len(refuted)} of {sum(row['distinct'] for _, row in found)} outputs of {len(releases)} releases "
             f"refuted{most}, {sum(row['distinct'] for row in wrong)} broken"
         )
+        if weak := sum(row["distinct"] and not row["expected"] for _, row in found):
+            shown[-1] += f", {weak} of them audited too coarsely to see a release that is as bad as its claim"
     of_corrected = [row for _, row in every if row["mechanism"].startswith("corrected") and row["distinct"]]
     beyond = [row for row in of_corrected if row["counted"] and row["reference"] != "x'"]
     if beyond:
@@ -338,5 +341,8 @@ def _fisher(theory: Theory) -> ClaimResult:
         problem = record.config["problem"] + (f" at scale {scale:g}" if scale else "")
         parts[problem] = exact(min(cosines) >= 0.9 and max(errors) < 1)
         shown.append(f"{problem}: cosine {min(cosines):.2f}, error {max(errors):.2g}")
-    reason = "cosine >= 0.9 and error < 1 (relative to Newton's step) at the optimum, well- and mis-specified"
+    reason = (
+        "cosine >= 0.9 and error < 1 (relative to Newton's step) at the optimum, well- and mis-specified, "
+        "in the worst of a problem's draws"
+    )
     return judged("D13", parts, "; ".join(shown), "", [r.key for r in records], reason)

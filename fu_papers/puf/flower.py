@@ -14,7 +14,7 @@ import pandas as pd
 
 from fu_core import partition
 from fu_core.data import load
-from fu_core.errors import NumericalFailure
+from fu_core.errors import SimulationUnavailable
 from fu_core.federation import ClientOpt, Federation, fedavg
 from fu_core.models import build
 from fu_core.request import Deletion
@@ -59,9 +59,7 @@ def flower_round(config: Mapping[str, Any], context: RunContext) -> tuple[dict[s
 
     try:
         theirs = flower.simulate(flower.client_app(f), CLIENTS, serve)
-    except NumericalFailure:
-        raise  # of our own methods
-    except RuntimeError as error:  # Flower's and ray's word for whatever does not start
+    except SimulationUnavailable as error:  # what goes wrong once it has started is nobody's lack of room
         raise NotHere(str(error)) from error
     before = fedavg(f, w_0, rounds - 1)
     metrics = {}

@@ -1,6 +1,5 @@
 """PUF in Flower: the same model as ours, clients that cannot tell the rounds apart, and what must be refused."""
 
-import importlib
 import logging
 import os
 import random
@@ -25,12 +24,11 @@ from flwr.serverapp.strategy import FedAvg, strategy_utils
 from flwr.supercore.task_identity import TaskIdentity
 
 import fu_core
-from fu_core.errors import ConfigError, InvalidRequest, NumericalFailure, UnsupportedModel
+from fu_core.errors import ConfigError, InvalidRequest, NumericalFailure, SimulationUnavailable, UnsupportedModel
 from fu_core.federation import ClientOpt, Federation
 from fu_core.federation.horizontal import fedavg
 from fu_core.federation.local import train_client
 from fu_core.flower import PufStrategy, client_app, client_nodes, simulate, simulation, to_arrays, to_vector
-from fu_core.flower.messages import like
 from fu_core.models import build
 from fu_core.request import Deletion
 from fu_core.unlearning.puf import PUF, puf, puf_round
@@ -302,53 +300,6 @@ def test_a_step_that_is_longer_than_the_model_warns_as_ours_does():
         answers(strategy(), [None, (0.5, 0.0), None, None], [10, 10, 10, 10])
 
 
-def test_a_vector_has_the_order_of_its_names_not_of_the_arrays():
-    assert to_vector(arrays_of(1.0, 2.0), ["b", "A"]).tolist() == [1.0, 2.0]
-    assert to_vector(arrays_of(1.0, 2.0), ["A", "b"]).tolist() == [2.0, 1.0]
-
-
-def test_a_vector_goes_into_the_arrays_of_its_names_in_whatever_order_they_are():
-    for arrays in (arrays_of(0.0, 0.0), ArrayRecord(dict(reversed(arrays_of(0.0, 0.0).items())))):
-        filled = like(arrays, torch.tensor([1.0, 2.0]), ["A", "b"])
-        assert {name: array.numpy().tolist() for name, array in filled.items()} == {"A": [[1.0]], "b": [2.0]}
-        assert list(filled) == list(arrays)
-        assert {str(array.dtype) for array in filled.values()} == {"float32"}
-
-
-def test_arrays_of_another_model_are_refused():
-    with pytest.raises(UnsupportedModel, match=r"\['w'\], got \['A', 'b'\]"):
-        to_vector(arrays_of(1.0, 1.0), ["w"])
-
-
-def test_no_nodes_cannot_be_asked_for(federation):
-    with pytest.raises(ConfigError, match="clients must be a whole number >= 1, got 0"):
-        client_nodes(Grid(client_app(federation)), 0)
-
-
-@pytest.mark.parametrize(
-    ("partitions", "message"),
-    [
-        ([0, 1, 2, 4], "node 10 cannot say which client it is.*must be a client, 0 to 3, got 4"),
-        ([0, None, 2, 3], "node 40 cannot say which client it is.*got None"),
-        ([0, 1, 2, 2], r"every partition-id from 0 to 3 must have one node, got \[0, 1, 2, 2\]"),
-    ],
-)
-def test_a_node_that_is_no_client_of_ours_is_named(federation, partitions, message):
-    with pytest.raises(ConfigError, match=message):
-        client_nodes(Grid(client_app(federation), partitions=partitions), 4)
-
-
-def test_nodes_are_found_by_partition_whatever_their_ids(federation):
-    assert client_nodes(Grid(client_app(federation)), 4) == NODES
-
-
-def test_without_the_extra_the_error_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "flwr.app", None)
-    monkeypatch.delitem(sys.modules, "fu_core.flower")
-    with pytest.raises(ImportError, match=r'fu_core.flower needs Flower.*: run `pip install "fu_core\[flower\]"`'):
-        importlib.import_module("fu_core.flower")
-
-
 @pytest.mark.slow
 def test_flowers_own_simulation_gives_our_models(capfd):
     """Both modes in one simulation, on digits with a net, in float32; Flower and ray keep quiet."""
@@ -393,36 +344,52 @@ class Ray:
         pass
 
 
-def test_ray_is_started_again_if_it_does_not_start_in_time(monkeypatch):
+def test_ray_is_started_again_if_it_does_not_start_in_time_and_says_so(monkeypatch):
     """It waits half a minute for its own processes, which a busy machine needs to start the first time."""
     ray = Ray(at=simulation.ATTEMPTS)
     monkeypatch.setitem(sys.modules, "ray", ray)
-    simulation._start_ray()
+    with pytest.warns(UserWarning, match="ray did not start") as told:
+        simulation._start_ray()
     assert ray.attempts == simulation.ATTEMPTS > 1
+    assert [str(warning.message) for warning in told] == [
+        f"ray did not start in attempt {k} of 5 and is tried again: The current node timed out during startup."
+        for k in range(1, 5)
+    ]
     assert sys.path[-1] in ray.options["runtime_env"]["env_vars"]["PYTHONPATH"].split(os.pathsep)
     simulation._start_ray()
     assert ray.attempts == simulation.ATTEMPTS  # it runs already
 
 
-def test_a_ray_that_never_starts_is_one_error_before_anything_waits_for_it(monkeypatch):
+@pytest.mark.filterwarnings("ignore:ray did not start in attempt")
+@pytest.mark.parametrize(("asked", "attempts"), [({}, 5), ({"attempts": 2}, 2)])
+def test_a_ray_that_never_starts_is_one_error_before_anything_waits_for_it(monkeypatch, asked, attempts):
     ray = Ray(at=10**6)
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setattr(simulation, "find_spec", lambda name: True)
     monkeypatch.setattr(simulation, "run_simulation", lambda *args, **rest: pytest.fail("Flower was asked"))
-    with pytest.raises(RuntimeError, match=r"ray did not start in 5 attempts: The current node timed out"):
-        simulate(None, 4, None)
-    assert ray.attempts == 5
+    with pytest.raises(
+        SimulationUnavailable, match=f"ray did not start in {attempts} attempts: The current node timed"
+    ):
+        simulate(None, 4, None, **asked)
+    assert ray.attempts == attempts
+    with pytest.raises(ConfigError, match="attempts must be a whole number >= 1, got 0"):
+        simulate(None, 4, None, attempts=0)
 
 
 def test_a_simulation_passes_on_what_the_server_raises_and_leaves_the_log_as_it_was(federation, monkeypatch):
+    def diverges(grid, nodes):
+        raise NumericalFailure("client 2 diverged")
+
     def in_this_process(server, app, clients, backend_config):
         server(Grid(app), Context(1, 0, UserConfig(), RecordDict(), UserConfig()))
 
-    monkeypatch.setattr(simulation, "_start_ray", lambda: None)
+    monkeypatch.setattr(simulation, "_start_ray", lambda attempts: None)
     monkeypatch.setattr(simulation, "run_simulation", in_this_process)
     app, log = client_app(federation), logging.getLogger("flwr")
     before = log.level
     assert simulate(app, 4, lambda grid, nodes: (nodes, log.level)) == (NODES, logging.ERROR)
     with pytest.raises(InvalidRequest, match="targets names client 9"):
         simulate(app, 4, lambda grid, nodes: strategy(nodes=nodes, targets=[9]))
+    with pytest.raises(NumericalFailure, match="client 2 diverged"):  # a RuntimeError, as is what cannot start
+        simulate(app, 4, diverges)
     assert log.level == before != logging.ERROR

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("flwr", reason='Flower is an extra: pip install "fu_core[flower]"')
 
 from fu_core import flower
-from fu_core.errors import NumericalFailure
+from fu_core.errors import MissingHistory, NumericalFailure, SimulationUnavailable
 from fu_papers.lab.store import CommittedStore, RecordStore
 from fu_papers.puf import flower as puf_flower
 from fu_papers.study import Study
@@ -58,7 +58,7 @@ def test_without_flower_the_notebook_goes_on(store, monkeypatch, capsys):
 
 def test_a_simulation_that_does_not_start_is_told_in_a_line(store, monkeypatch, capsys):
     def dies(*args):
-        raise RuntimeError("ray has no room\nlong story")
+        raise SimulationUnavailable("ray has no room\nlong story")
 
     monkeypatch.setattr(flower, "simulate", dies)
     assert asked(store) == []
@@ -66,15 +66,17 @@ def test_a_simulation_that_does_not_start_is_told_in_a_line(store, monkeypatch, 
     assert line.startswith("Flower's simulation did not run here: 1 of 1 runs of Flower failed")
 
 
-def test_what_goes_wrong_once_it_has_started_is_an_error(store, without_ray, monkeypatch):
+@pytest.mark.parametrize("kind", [NumericalFailure, MissingHistory, RuntimeError])
+def test_what_goes_wrong_once_it_has_started_is_an_error(store, without_ray, monkeypatch, capsys, kind):
     """As opposed to a simulation that cannot start, which is no fault of ours."""
 
-    def diverges(*how, **more):
-        raise NumericalFailure("its update is not finite")
+    def fails(*how, **more):
+        raise kind("an update is not there")
 
-    monkeypatch.setattr(flower.PufStrategy, "start", diverges)
-    with pytest.raises(RuntimeError, match="NumericalFailure: its update is not finite"):
+    monkeypatch.setattr(flower.PufStrategy, "start", fails)
+    with pytest.raises(RuntimeError, match=f"{kind.__name__}: an update is not there"):
         asked(store)
+    assert "did not run here" not in capsys.readouterr().out
 
 
 def test_a_committed_record_is_shown_where_flower_is_missing(store, without_ray, monkeypatch):

@@ -46,7 +46,9 @@ class Removal:
     """sigma: of b, per coordinate, chosen before training: it is what the residuals of all requests may use up.
 
     heads: "one-vs-rest" trains a logistic regression per class, each with a b of its own, and adds their residuals up;
-    bound: of a removal's residual; tol, most: gradients |grad L_b| / n at which training stops, and how many at most.
+    bound: of a removal's residual; tol, most: gradients |grad L_b| / n at which training stops, and how many at most;
+    cg_tol: relative residual at which the linear system of a removal counts as solved. What is left of it spends the
+    budget: a looser one saves products and pays for them there.
     What stops far from the minimum depends on b in another way than the minimum does: its certificate is nominal.
     """
 
@@ -57,6 +59,7 @@ class Removal:
     bound: str = "tight"
     tol: float = 1e-10
     most: int = 20_000
+    cg_tol: float = 1e-12
     bounds: Bounds | None = None  # of the loss; None: as proved, or as seen in the data
 
     def __post_init__(self) -> None:
@@ -65,6 +68,7 @@ class Removal:
         check_choice("heads", self.heads, HEADS)
         check_choice("bound", self.bound, BOUNDS)
         check_positive("tol", self.tol)
+        check_positive("cg_tol", self.cg_tol)
         check_count("most", self.most)
 
     @property
@@ -164,7 +168,7 @@ def _newton(kept: Sums, gone: Sums, w: Tensor, bounds: Bounds, config: Removal) 
     """v = H^-1 a, and what this removal adds to |grad L_b(w; D')|."""
     a = gone.n * gone.gradient(w)  # m lambda w + sum_U grad l(w)
     product, n = kept.product(w), kept.n
-    v = solve(product, a / n, iters=len(w), damping=0.0, tol=1e-12).v
+    v = solve(product, a / n, iters=len(w), damping=0.0, tol=config.cg_tol).v
     unsolved = n * float((product(v) - a / n).norm())
     return v, unsolved + residual_bound(kept, v, bounds, config.bound)
 

@@ -78,6 +78,18 @@ def test_the_residual_never_grows_more_than_beta_over_a_hundred_removals(make):
     assert max(grown) > 1e-6  # there was something to bound
 
 
+def test_a_system_solved_less_well_saves_passes_and_spends_budget():
+    f, spent, passes = softmax(sizes=(60, 50, 40)), [], []
+    deletion = without(f, {1: torch.arange(3)})
+    for cg_tol in (1e-12, 1e-2):
+        done = release(f, prepare(f, Removal(sigma=1.0, epsilon=1e6, cg_tol=cg_tol), Noise(2 + len(spent))), deletion)
+        assert true_residual(f.after(deletion), done.model, done.state.b) <= done.state.spent
+        spent.append(done.state.spent)
+        passes.append(done.passes)
+    assert spent[1] > spent[0]
+    assert passes[1] < passes[0]
+
+
 def test_the_tight_bound_is_a_fifth_of_the_printed_and_above_the_truth():
     f = logistic(sizes=(50, 50))
     deletion = without(f, {0: torch.arange(4)})
@@ -200,6 +212,7 @@ def test_what_cannot_be_meant_is_refused_by_name():
         ({"heads": "both"}, "heads must be one of"),
         ({"bound": "tigth"}, "did you mean 'tight'"),
         ({"tol": 0.0}, "tol must be"),
+        ({"cg_tol": -1.0}, "cg_tol must be"),
     ):
         with pytest.raises(ValueError, match=says):
             Removal(**wrong)
