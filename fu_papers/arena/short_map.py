@@ -75,8 +75,12 @@ def _name(row: Mapping[Any, Any]) -> str:
 
 
 def _summary(rows: Sequence[Mapping[Any, Any]]) -> str:
-    """Who of the drawn comes nearest without a guarantee, by the judge that ranks, and for how much."""
-    methods = [row for row in rows if row["method"] not in CONTROLS and row["guarantee"] == "none"]
+    """Who of the drawn that serve every place comes nearest without a guarantee, by the judge that ranks; its price.
+
+    Who refuses places may be nearer where he serves, and is in no mean over the same places.
+    """
+    everywhere = [row for row in rows if row["places"] == row["of"] and row["method"] not in CONTROLS]
+    methods = [row for row in everywhere if row["guarantee"] == "none"]
     if not methods:
         return "Forgetting against price"
     best = min(methods, key=lambda row: float(row["left"]))
@@ -84,4 +88,4 @@ def _summary(rows: Sequence[Mapping[Any, Any]]) -> str:
     if left >= 100:
         return "Without a guarantee, nobody here comes nearer to retraining than doing nothing"
     at = f"{left:.0f} % left to forget at {price:.0f} % of the price"
-    return f"Nearest by KLoM without a guarantee: {best['method']}, {at}"
+    return f"Serving every place, without a guarantee, nearest by KLoM:\n{best['method']}, {at}"

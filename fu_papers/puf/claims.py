@@ -216,7 +216,7 @@ def _rate_matters(swept: pd.DataFrame) -> ClaimResult:
                 open_.append(f"{where}: orders as good come by chance; more requests, seeds or rates would tell")
     verdict, counted = in_part(parts)
     gone = [f"{lost} runs diverged and are left out"] if lost else []
-    gone += [f"{gave_up} gave up: no forget gap"] if gave_up else []
+    gone += [f"{gave_up} gave up: no forget gap, and the cap for rounds"] if gave_up else []
     reason = "; ".join([counted, *gone, *open_[:3]])
     return ClaimResult("P7", verdict, "; ".join(shown), f"Spearman, {len(r)} runs", keys_of(r), reason)
 

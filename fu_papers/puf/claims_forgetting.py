@@ -138,6 +138,8 @@ class _Family:
             return f"{name}: no request that both came back from"
         if found.verdict == "holds":
             return f"{name}: hangs on doing nothing, which is undetermined"
+        if decide(found.estimate, beyond=self.floors[name]) == "does not hold":
+            return f"{name}: the rival is nearer, but gave up in {found.rival_gave_up} of {found.rival_runs}"
         return f"{name}: {what_would_tell(found.estimate, beyond=self.floors[name])}"
 
 

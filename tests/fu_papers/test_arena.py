@@ -749,7 +749,9 @@ def test_the_short_map_has_the_ends_the_papers_own_and_the_frontier():
     words = {text.get_text() for text in ax.texts} - {""}
     assert words == {"retrain", "do nothing", "SISA", "Natural", "PUF-Special", "HF-KCU held-out", "Rewind",
                      "FedORA horizontal ↑"}  # fmt: skip
-    assert ax.get_title() == "Nearest by KLoM without a guarantee: Rewind, 60 % left to forget at 50 % of the price"
+    assert ax.get_title() == (
+        "Serving every place, without a guarantee, nearest by KLoM:\nRewind, 60 % left to forget at 50 % of the price"
+    )
     assert faults(fig) == []
     nobody = short_map.short_map_figure(rows[rows.method.isin([AGAIN, "Original", "FedORA horizontal"])])
     assert "nobody here comes nearer" in nobody.axes[0].get_title()
@@ -860,7 +862,7 @@ def test_the_short_map_always_has_the_nearest(ranked):
     rows = pd.concat([ranked[ranked.method.isin(["Original", AGAIN])], pd.DataFrame(near)], ignore_index=True)
     assert "Rewind" in set(short_map.chosen(rows).method)
     fig = short_map.short_map_figure(rows)
-    assert fig.axes[0].get_title().startswith("Nearest by KLoM without a guarantee: Rewind, 63 %")
+    assert fig.axes[0].get_title().endswith("nearest by KLoM:\nRewind, 63 % left to forget at 50 % of the price")
     plt.close(fig)
 
 

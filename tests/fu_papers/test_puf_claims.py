@@ -505,6 +505,14 @@ def test_who_gave_up_once_cannot_win_and_enters_no_mean(id):
     assert f"{ours[0]} {GAP[ours[0]]:.1f}, gave up (1 of 4)" in found.ours  # not the mean with the zero
 
 
+def test_a_rival_that_is_nearer_and_gave_up_once_cannot_win_and_the_reason_says_so():
+    nearer = {("clients", SKEWED, None, None, "MoDe"): {"delta_forget": 0.0}}
+    assert "PUF-Special against MoDe" in result("P1", nearer).reason.partition("undetermined")[0]  # it fails
+    once_gone = {("clients", SKEWED, "client-0", 0, "MoDe"): {"reached": False}}
+    found = result("P1", nearer | once_gone)
+    assert "PUF-Special against MoDe: the rival is nearer, but gave up in 1 of 4" in found.reason
+
+
 @pytest.mark.parametrize("id", ASKED)
 def test_who_gave_up_in_half_of_its_runs_loses_to_whom_did_not(id):
     scenario, ours, rivals, _ = ASKED[id]
