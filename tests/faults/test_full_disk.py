@@ -61,6 +61,16 @@ def test_a_write_that_the_system_stops_in_the_middle(clean, tmp_path, kind):
     check_same_as_clean(lab, clean.lab)
 
 
+def says_much():
+    """More than a limited file could hold, as a progress bar does on a slow machine."""
+    print("x" * 10 * min(LIMITS.values()), flush=True)
+
+
+def test_what_a_run_says_is_not_stopped_by_a_limit_on_files(tmp_path):
+    ending = perform(new_lab(tmp_path / "lab"), Limit(min(LIMITS.values())), work=says_much)
+    assert (ending.exitcode, ending.error) == (0, "")
+
+
 def test_a_small_disk_that_is_enlarged_until_all_fits(clean, tmp_path):
     lab = new_lab(tmp_path / "lab")
     ending = perform(lab, work=reproduce_on_a_growing_disk)
