@@ -142,6 +142,7 @@ def _needed(
     df = degrees_of_freedom(s_a / i + v_e, s_b / j + v_e, v_e, i, j)
     enough = t.ppf((1 + estimate.level) / 2, df) * se < abs(distance)
     enough &= (i > targets) | (j > seeds)
+    enough = np.logical_and.accumulate(enough[::-1])[::-1]  # and any larger number: the degrees of freedom may fall
     return int(n[enough][0]) if enough.any() else None
 
 

@@ -11,7 +11,8 @@ has nearly all the spread), and a t interval takes its place. Its degrees of fre
 the spread, as far as the data tell (Satterthwaite 1946), between min(I, J) - 1 and twice as many. Where targets,
 seeds and cells vary alike, that covers 95 to 98 % from three of each on; over 60 mixtures of the three spreads it is 92
 to 100, with two seeds 99 and more in most. By min(I, J) - 1 alone it is 99 to 100 almost everywhere, and intervals are
-up to three times as wide; without the upper bound 12 targets with two seeds cover 87 %.
+up to three times as wide; without the upper bound 12 targets with two seeds cover 87 %. Where cells are missing, what
+counts is how evenly the rest lies on targets and seeds: over 14 patterns and 7 mixtures 91 to 100 %.
 """
 
 from __future__ import annotations
@@ -205,22 +206,31 @@ def _standard_error(grid: Grid) -> tuple[float, float, tuple[float, float, float
     s_e = float(left / (n - rank)) if n > rank else 0.0
     spread = (max(float(targets * (v_a - s_e / n)), 0.0), max(float(seeds * (v_b - s_e / n)), 0.0), s_e)
     se = np.sqrt(max(v_a + v_b - s_e / n, v_a, v_b, s_e / n))
-    df = min(float(degrees_of_freedom(v_a, v_b, s_e / n, targets, seeds)), n - 1.0)  # three cells are three numbers
-    return float(se), df, spread
+    by_factor = (_as_many_as(there.sum(axis=1)), _as_many_as(there.sum(axis=0)))
+    whole = degrees_of_freedom(v_a, v_b, s_e / n, *by_factor, filled=n / grid.size)
+    return float(se), min(max(float(whole), min(grid.shape) - 1.0), n - 1.0), spread  # three cells are three numbers
 
 
-def degrees_of_freedom(v_a: ArrayLike, v_b: ArrayLike, v_e: ArrayLike, targets: ArrayLike, seeds: ArrayLike) -> Grid:
+def _as_many_as(cells: NDArray[np.int_]) -> float:
+    """How many targets (or seeds) with as many cells each say as much as these: five in one and one in another, 1.4."""
+    return float(cells.sum() ** 2 / (cells**2).sum())
+
+
+def degrees_of_freedom(
+    v_a: ArrayLike, v_b: ArrayLike, v_e: ArrayLike, targets: ArrayLike, seeds: ArrayLike, *, filled: float = 1.0
+) -> Grid:
     """Of v_a + v_b - v_e, the mean's variance from that of target means, seed means and cells: se⁴ / Σ v²/df.
 
-    Satterthwaite (Biometrics Bulletin 2, 1946). Bounded by those of the scarcer factor and twice as many, since with
-    two or three levels the shares are guesses themselves: where v_b is small by chance, se is, too.
+    Satterthwaite (Biometrics Bulletin 2, 1946). Bounded by those of the scarcer factor and twice as many (1 + filled
+    times, where cells are missing), since with two or three levels the shares are guesses themselves: where v_b is
+    small by chance, se is, too. targets, seeds: more than 1.
     """
     v_a, v_b, v_e, targets, seeds = (each.astype(float) for each in np.broadcast_arrays(v_a, v_b, v_e, targets, seeds))
     se_2 = np.maximum.reduce([v_a + v_b - v_e, v_a, v_b, v_e])
-    parts = v_a**2 / (targets - 1) + v_b**2 / (seeds - 1) + v_e**2 / ((targets - 1) * (seeds - 1))
+    a, b, e = (np.divide(each, se_2, out=np.ones_like(each), where=se_2 > 0) for each in (v_a, v_b, v_e))
     fewest = np.minimum(targets, seeds) - 1
-    with np.errstate(invalid="ignore"):
-        return np.asarray(np.clip(np.where(parts > 0, se_2**2 / parts, fewest), fewest, 2 * fewest))
+    found = 1 / (a**2 / (targets - 1) + b**2 / (seeds - 1) + e**2 / ((targets - 1) * (seeds - 1)))
+    return np.asarray(np.clip(found, fewest, (1 + filled) * fewest))
 
 
 def _resampled(grid: Grid, resamples: int) -> Grid:

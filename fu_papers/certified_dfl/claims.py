@@ -251,7 +251,7 @@ def _certified(theory: Theory) -> ClaimResult:
     that differ, and the releases that they are of; one model that all publish is one output, and stands for all three.
     Claims so large that they promise nothing are not counted, nor is what is planted, nor the printed noise in a
     calibration of ours. An audit that in the median proves nothing of a release that is as bad as its claim (`expected`
-    0) finds only what is much worse: how many those are is told.
+    0) finds only what is much worse: how many those are is told; of guessed canaries it is not known.
     """
     records = [record for kind in ("audit", "whole", "canaries") for record in theory[kind]]
     rows = [(record.key, row) for record in records for row in record.metrics["rows"] if not row["planted"]]
@@ -277,7 +277,7 @@ def _certified(theory: Theory) -> ClaimResult:
             f"{form}: {len(refuted)} of {sum(row['distinct'] for _, row in found)} outputs of {len(releases)} releases "
             f"refuted{most}, {sum(row['distinct'] for row in wrong)} broken"
         )
-        if weak := sum(row["distinct"] and not row["expected"] for _, row in found):
+        if weak := sum(row["distinct"] and row["by"] != "canaries" and not row["expected"] for _, row in found):
             shown[-1] += f", {weak} of them audited too coarsely to see a release that is as bad as its claim"
     of_corrected = [row for _, row in every if row["mechanism"].startswith("corrected") and row["distinct"]]
     beyond = [row for row in of_corrected if row["counted"] and row["reference"] != "x'"]

@@ -181,7 +181,7 @@ def _rate_matters(swept: pd.DataFrame) -> ClaimResult:
     """P7: with eta_u the forget gap falls and the recovery rounds rise: the rank correlation of each request and seed,
     and its mean over them, with an interval on the claim's side.
 
-    The exact test of the orders has to say so, too: a few correlations that are all 1 have an interval without width.
+    A test of the orders has to say so, too: a few correlations that are all 1 have an interval without width.
     """
     r = swept[swept.group == "clients"]
     if r.groupby("method").eta_u.nunique().min() < 3 if len(r) else True:
@@ -229,7 +229,11 @@ def _with_three_rates(kept: pd.DataFrame) -> Iterator[tuple[tuple[Any, Any], pd.
 
 
 def _by_orders(kept: pd.DataFrame, name: str, claim: str) -> str:
-    """What the exact test for a trend says, a block per request, seed and E_u (`over_seeds.rank_shares`)."""
+    """What the permutation test for a trend says, a block per request, seed and E_u (`over_seeds.rank_shares`).
+
+    It takes blocks for independent, which those of one seed's training are not: it guards the interval, and is no
+    verdict by itself.
+    """
     blocks = [one for _, one in _with_three_rates(kept)]
     low, high = rank_shares([rank_correlation(one.eta_u, one[name]) for one in blocks], [len(b) for b in blocks], 0.0)
     for_it, against = (low, high) if claim == "less" else (high, low)

@@ -27,7 +27,7 @@ from fu_papers.puf.runs import best_trial
 
 SURE = 2  # a gap of so many noise floors is a gap
 NOT_HERE = "not implemented here"
-YARDSTICKS = {NOTHING: "doing nothing", AGAIN: "noise floor"}  # below tables of a method's readings
+YARDSTICKS = {NOTHING: "doing nothing", AGAIN: "Retrain again (noise floor)"}  # below tables of a method's readings
 # our name of a need -> heading of doing without, the published table's column
 COLUMNS = {
     "history": ("no history", "no_historical_information"),
@@ -216,17 +216,18 @@ def forms_table(e: Experiment, runs: pd.DataFrame, printed: pd.DataFrame) -> pd.
     seeds, doing nothing and a second retraining.
     """
     rows: list[dict[str, str]] = []
-    corrected = as_published(runs)
+    corrected, used = as_published(runs), set()
     for method in PUFS:
         of = ("clients", e.settings[0], method, "validation")
         seeds = rows_of(corrected, *of, label=None).seed
+        used |= set(seeds)
         for form, frame in (("corrected", corrected), ("as printed", printed)):
             r = rows_of(frame, *of, label=None)
             r = r[r.seed.isin(seeds)]
             rows.append({"method": method, "form": form, **_step_and_after(r)})
     for method, name in YARDSTICKS.items():
         r = rows_of(runs, "clients", e.settings[0], method, "validation")
-        rows.append({"method": name, "form": DASH, **_where_it_is(r[r.seed.isin(seeds)])})
+        rows.append({"method": name, "form": DASH, **_where_it_is(r[r.seed.isin(used)])})
     return pd.DataFrame(rows)
 
 
@@ -247,7 +248,7 @@ def norms_table(e: Experiment, runs: pd.DataFrame, full: pd.DataFrame) -> pd.Dat
             rows.append({"setting": title(setting), "n counts": counted, **_step_and_after(r)})
         for method, name in YARDSTICKS.items():
             r = rows_of(runs, "samples", setting, method, "validation")
-            rows.append({"setting": title(setting), "n counts": f"({name})", **_where_it_is(r[r.seed.isin(seeds)])})
+            rows.append({"setting": title(setting), "n counts": name, **_where_it_is(r[r.seed.isin(seeds)])})
     return pd.DataFrame(rows)
 
 

@@ -516,7 +516,14 @@ def audited(form, reference, epsilon, output=MEAN, broken=False, counted=True, d
     """A row of an audit that claims epsilon = 1."""
     about = {"mechanism": f"{form}, anyhow", "reference": reference, "output": output, "counted": counted}
     about |= {"distinct": distinct, "planted": planted, "claimed": claimed}
-    return {**about, "expected": 1.0, "audited": epsilon, "refuted": epsilon > 1, "broken": epsilon > 1 or broken}
+    return {
+        **about,
+        "expected": 1.0,
+        "by": output,
+        "audited": epsilon,
+        "refuted": epsilon > 1,
+        "broken": epsilon > 1 or broken,
+    }
 
 
 SAME, EXACT = "same training", "x'"
@@ -567,8 +574,9 @@ def test_d10_says_how_many_rows_were_refuted_and_how_far():
 def test_d10_says_how_many_audits_were_too_coarse():
     """In the median they prove nothing of a release that is as bad as its claim, so that it finds only worse ones."""
     rows = [*CLEAN, audited("corrected", EXACT, 0.1, claimed=5) | {"expected": 0.0}]
+    rows.append(rows[-1] | {"by": "canaries"})  # of which it is not known
     ours = judged("D10", theory={"audit": [record({"rows": rows}, config={"draws": 9})]}).ours
-    assert "corrected: 0 of 3 outputs of 2 releases refuted, 0 broken, 1 of them audited too coarsely to see" in ours
+    assert "corrected: 0 of 4 outputs of 2 releases refuted, 0 broken, 1 of them audited too coarsely to see" in ours
     assert ours.startswith("printed: 0 of 2 outputs of 1 releases refuted, 0 broken; ")
 
 

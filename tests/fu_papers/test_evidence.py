@@ -115,6 +115,21 @@ def test_cells_taken_as_independent_cover_far_too_little(shape, most):
     assert covered(shape, by_cells) < most
 
 
+@pytest.mark.parametrize("variances", [(0, 1, 0.01), (0.1, 1, 0.1), (1, 1, 1)])
+@pytest.mark.parametrize(
+    "pattern",
+    ["x. x. .x", "xx x. x. x.", "x. x. x. x. x. .x", "xxx x.. x.. x..", "xx. .xx ..x", "xxx xxx xxx xx."],
+)
+def test_it_covers_whichever_cells_are_missing(pattern, variances):
+    """By the numbers of targets and seeds alone, five targets on one seed and a sixth on another covered 79 %."""
+    there = np.array([[cell == "x" for cell in row] for row in pattern.split()])
+    rng, hits = np.random.default_rng(7), 0
+    for _ in range(SIMULATIONS):
+        low, high = by_crossed(np.where(there, simulated(rng, there.shape, variances), np.nan))
+        hits += low <= 0 <= high
+    assert hits / SIMULATIONS >= 0.89
+
+
 # --- by hand ---
 
 
@@ -206,6 +221,7 @@ def test_degrees_of_freedom_are_those_of_the_factor_that_has_the_spread():
     assert degrees_of_freedom(1, 0, 0, 12, 2) == 2  # 11, but for the bound: twice 2 - 1
     assert degrees_of_freedom(0, 0, 0, 4, 3) == 2  # nothing varies
     assert crossed(frame(np.where(np.eye(3), [[1, 2, 4]], np.nan))).df == 2  # 3 x 3, but three numbers in all
+    assert degrees_of_freedom(1e200, 1e200, 0, 4, 4) == pytest.approx(6)  # whose squares are no numbers
     assert degrees_of_freedom(1, [0, 1], 0, [4, 4], 4) == pytest.approx([3, 6])
 
 
@@ -423,6 +439,18 @@ def test_seeds_needed_by_hand():
     assert seeds_needed(seeds, beyond=1) is None
     assert seeds_needed(seeds, margin=2.5) == 11  # 1.5 from the margin: 2.4469 · 2 / √J < 1.5
     assert "within the noise floor 1 of no effect: no number" in what_would_tell(seeds, beyond=1)
+
+
+def test_the_number_that_would_tell_still_does_if_there_are_more():
+    """With more seeds than tell, only targets have a spread, and its degrees of freedom are fewer."""
+    found = estimate(-1.49, -3, 1, spread=(1, 1, 0), seeds=3)
+    needed = seeds_needed(found)
+    j = np.arange(3, 1001)
+    se, df = np.sqrt(1 / 4 + 1 / j), degrees_of_freedom(1 / 4, 1 / j, 0.0, 4, j)
+    enough = stats.t.ppf(0.975, df) * se < 1.49
+    assert enough.any()
+    assert not enough[-1]
+    assert needed is None
 
 
 def test_where_more_seeds_do_not_help():

@@ -645,7 +645,7 @@ def test_both_readings_of_the_formula_stand_beside_each_other_on_the_first_setti
     assert list(zip(table["method"], table["form"], strict=True)) == [
         *((method, form) for method in PUFS for form in ("corrected", "as printed")),
         ("doing nothing", "–"),
-        ("noise floor", "–"),
+        ("Retrain again (noise floor)", "–"),
     ]
     assert table["step / |w|"].tolist() == ["0.5", "0.01", "0.5", "0.5", "–", "–"]
     assert table["forget acc. % right after"].tolist()[:4] == ["5.0 ± 0.0 (n=2)"] * 4
@@ -676,7 +676,7 @@ def test_both_divisors_stand_beside_each_other_for_every_setting_with_samples():
     table = tables.norms_table(E, tidy(), frame_of(full, planted()))
     assert table["setting"].tolist() == ["CIFAR-10, Dirichlet 0.3"] * 4
     assert table["step / |w|"].tolist() == ["0.5", "0.25", "–", "–"]
-    assert table["n counts"].tolist()[2:] == ["(doing nothing)", "(noise floor)"]
+    assert table["n counts"].tolist()[2:] == ["doing nothing", "Retrain again (noise floor)"]
     assert table["Δ forget after recovery"].tolist()[2:] == ["30.0 ± 0.0 (n=2)", "3.0 ± 0.0 (n=2)"]
     again = frame_of(full, planted()).assign(seed=7, unlearned_step=9.0)  # a seed that the other one has not
     both = pd.concat([frame_of(full, planted()), again], ignore_index=True)

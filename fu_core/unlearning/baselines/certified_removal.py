@@ -38,6 +38,7 @@ from fu_core.unlearning.sums import BesideZero, Bounds, Sums, as_linear, bare_li
 BOUNDS = ("tight", "printed")
 HEADS = ("softmax", "one-vs-rest")
 PRINTED_GAMMA = 0.25
+UNSOLVED = "what a removal leaves of its linear system depends on the secret b"
 ROUNDING = 1e-4  # of sigma: a gradient that training leaves and that is taken for a part of b
 
 
@@ -48,7 +49,7 @@ class Removal:
     heads: "one-vs-rest" trains a logistic regression per class, each with a b of its own, and adds their residuals up;
     bound: of a removal's residual; tol, most: gradients |grad L_b| / n at which training stops, and how many at most;
     cg_tol: relative residual at which the linear system of a removal counts as solved. What is left of it spends the
-    budget: a looser one saves products and pays for them there.
+    budget, and depends on b as an early stop does: a looser one saves products and pays for them there.
     What stops far from the minimum depends on b in another way than the minimum does: its certificate is nominal.
     """
 
@@ -150,27 +151,30 @@ def release(f: Federation, prepared: Perturbed, deletion: Deletion, noise: Noise
     config, clock = prepared.config, Clock.start(f.meter)
     check_before(f, prepared.n)
     rest, gone = _heads(f.after(deletion), config), _heads(f.having(clients=deletion.forgotten), config)
-    after, spent = [], prepared.spent
+    after, spent, unsolved = [], prepared.spent, 0.0
     for kept, lost, w in zip(rest, gone, prepared.w.split(len(prepared.w) // len(rest)), strict=True):
-        v, residual = _newton(Sums(kept), Sums(lost, kept), w, _bounds(kept, f.model, config), config)
+        v, beta, left = _newton(Sums(kept), Sums(lost, kept), w, _bounds(kept, f.model, config), config)
         after.append(w + v)
-        spent += residual
+        spent, unsolved = spent + beta + left, unsolved + left
     _check_budget(spent, config)
     w, n = torch.cat(after), Sums(rest[0]).n
     passes, vectors = clock.spent(n, w)
+    nominal = prepared.nominal
+    if unsolved > ROUNDING * config.sigma and UNSOLVED not in nominal:
+        nominal = caveats(nominal, UNSOLVED, noise=None)
     return Released(
-        w, None, config.sigma, config.epsilon, config.delta, spent / (f.model.l2 * n), prepared.nominal,
-        passes, vectors, replace(prepared, w=w, spent=spent, n=n),
+        w, None, config.sigma, config.epsilon, config.delta, spent / (f.model.l2 * n), nominal,
+        passes, vectors, replace(prepared, w=w, spent=spent, n=n, nominal=nominal),
     )  # fmt: skip
 
 
-def _newton(kept: Sums, gone: Sums, w: Tensor, bounds: Bounds, config: Removal) -> tuple[Tensor, float]:
-    """v = H^-1 a, and what this removal adds to |grad L_b(w; D')|."""
+def _newton(kept: Sums, gone: Sums, w: Tensor, bounds: Bounds, config: Removal) -> tuple[Tensor, float, float]:
+    """v = H^-1 a, and what this removal adds to |grad L_b(w; D')|: beta, and what is left of the system."""
     a = gone.n * gone.gradient(w)  # m lambda w + sum_U grad l(w)
     product, n = kept.product(w), kept.n
     v = solve(product, a / n, iters=len(w), damping=0.0, tol=config.cg_tol).v
     unsolved = n * float((product(v) - a / n).norm())
-    return v, unsolved + residual_bound(kept, v, bounds, config.bound)
+    return v, residual_bound(kept, v, bounds, config.bound), unsolved
 
 
 def residual_bound(kept: Sums, v: Tensor, bounds: Bounds, bound: str) -> float:

@@ -11,6 +11,7 @@ from fu_core.federation.federation import Federation
 from fu_core.models.flat import FlatModel
 from fu_core.models.linear import softmax_regression
 from fu_core.unlearning.baselines.certified_removal import (
+    UNSOLVED,
     Removal,
     perturbed_minimum,
     prepare,
@@ -86,6 +87,8 @@ def test_a_system_solved_less_well_saves_passes_and_spends_budget():
         assert true_residual(f.after(deletion), done.model, done.state.b) <= done.state.spent
         spent.append(done.state.spent)
         passes.append(done.passes)
+        assert (UNSOLVED in done.nominal) == (cg_tol == 1e-2)
+        assert done.state.nominal == done.nominal
     assert spent[1] > spent[0]
     assert passes[1] < passes[0]
 
