@@ -261,6 +261,12 @@ def rank_shares(correlations: Sequence[float], sizes: Sequence[int], mean: float
     return float(shares[values <= total + SAME_SUM].sum()), float(shares[values >= total - SAME_SUM].sum())
 
 
+def orders_below(correlations: Sequence[float], sizes: Sequence[int], mean: float) -> str:
+    """Whether the rank correlations have a mean below `mean` each, by `rank_shares` alone, at its level."""
+    low, high = rank_shares(correlations, sizes, mean)
+    return HOLDS if low <= (1 - LEVEL) / 2 else FAILS if high <= (1 - LEVEL) / 2 else OPEN
+
+
 def ranks_below(correlations: Sequence[float], sizes: Sequence[int], limit: float) -> Part:
     """Whether the mean over seeds of rank correlations of a few runs each (`sizes`) is less than `limit`.
 
@@ -280,8 +286,7 @@ def ranks_below(correlations: Sequence[float], sizes: Sequence[int], limit: floa
     by_interval, now = below(correlations, limit), len(correlations)
     if now < 2 or not np.isfinite(correlations).all():
         return by_interval
-    low, high = rank_shares(correlations, sizes, limit)
-    by_orders = HOLDS if low <= (1 - LEVEL) / 2 else FAILS if high <= (1 - LEVEL) / 2 else OPEN
+    by_orders = orders_below(correlations, sizes, limit)
     if by_interval.verdict == by_orders != OPEN:
         return by_interval
     spread = np.mean([shares @ values**2 - limit**2 for values, shares in (_tilted(size, limit) for size in sizes)])

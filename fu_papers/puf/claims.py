@@ -28,7 +28,7 @@ from fu_papers.evidence import (
     what_would_tell,
 )
 from fu_papers.lab.record import Record
-from fu_papers.over_seeds import rank_correlation, rank_shares
+from fu_papers.over_seeds import orders_below, rank_correlation
 from fu_papers.problem_figures import title
 from fu_papers.puf.claims_forgetting import (
     GAP,
@@ -51,7 +51,6 @@ PAPER_STOP = "test"
 PAPER_ROUNDS = 200
 CHEAPER = 25  # P3
 CLOSE = 0.05  # P14, of the step
-BY_CHANCE = 0.025  # on either side
 
 
 def verdicts(
@@ -229,15 +228,14 @@ def _with_three_rates(kept: pd.DataFrame) -> Iterator[tuple[tuple[Any, Any], pd.
 
 
 def _by_orders(kept: pd.DataFrame, name: str, claim: str) -> str:
-    """What the permutation test for a trend says, a block per request, seed and E_u (`over_seeds.rank_shares`).
+    """What the permutation test for a trend says, a block per request, seed and E_u (`over_seeds.orders_below`).
 
     It takes blocks for independent, which those of one seed's training are not: it guards the interval, and is no
     verdict by itself.
     """
     blocks = [one for _, one in _with_three_rates(kept)]
-    low, high = rank_shares([rank_correlation(one.eta_u, one[name]) for one in blocks], [len(b) for b in blocks], 0.0)
-    for_it, against = (low, high) if claim == "less" else (high, low)
-    return "holds" if for_it <= BY_CHANCE else "does not hold" if against <= BY_CHANCE else "undetermined"
+    side = 1 if claim == "less" else -1
+    return orders_below([side * rank_correlation(b.eta_u, b[name]) for b in blocks], [len(b) for b in blocks], 0.0)
 
 
 def _rank_correlation(x: pd.Series, y: pd.Series) -> float:
