@@ -99,13 +99,19 @@ class Parameters(BaseModel):
             rows.append(
                 {
                     "parameter": name,
-                    "value": ", ".join(map(str, value)) or "none" if isinstance(value, list) else str(value),
+                    "value": _shown(value),
                     "unit": extra["unit"],
                     "paper": extra["paper"],
                     "meaning": field.description,
                 }
             )
         return pd.DataFrame(rows)
+
+
+def _shown(value: Any) -> str:
+    if value is None or value == []:
+        return "none"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _told(error: Mapping[str, Any], schema: type[Parameters]) -> str:

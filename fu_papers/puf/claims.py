@@ -32,6 +32,7 @@ from fu_papers.over_seeds import orders_below, rank_correlation
 from fu_papers.problem_figures import title
 from fu_papers.puf.claims_forgetting import (
     GAP,
+    beats_nothing,
     called,
     fed_eraser,
     forgets_better,
@@ -92,17 +93,19 @@ def _cheaper(e: Experiment, ended: pd.DataFrame) -> ClaimResult:
 
     By the mean share of retraining's bytes. With other rounds of training it is projected: retraining would send
     200 / rounds as much, unlearning and recovery what they have sent here. A run that gave up has sent less than it
-    would have to: its share is a lower bound, which can refute the claim and not support it.
+    would have to: its share is a lower bound, which can refute the claim and not support it. Doing nothing sends
+    nothing: what is no nearer to Retrain is not cheap but idle.
     """
-    r = ended[(ended.group == "clients") & ended.method.isin(PUFS)]
-    if r.empty:
-        return ClaimResult("P3", "not run", reason="needs PUF in the main block")
+    main = ended[ended.group == "clients"]
+    r = main[main.method.isin(PUFS)]
+    if r.empty or {NOTHING, AGAIN} - set(main.method):
+        return ClaimResult("P3", "not run", reason=f"needs PUF, {NOTHING} and {AGAIN} in the main block")
     longer, at_most = PAPER_ROUNDS / e.rounds, 1 / CHEAPER
     parts: dict[str, str] = {}
     shown, open_ = [], []
     for (setting, method), cell in r.groupby(["setting", "method"], sort=False):
         name = part(str(method), title(str(setting)), r)
-        _, gave_up = completed(cell)  # or diverged
+        came_back, gave_up = completed(cell)  # or diverged
         if cell.bytes_gain.isna().all():
             parts[name] = "does not hold"
             shown.append(f"{name}: {gave_up}")
@@ -110,6 +113,9 @@ def _cheaper(e: Experiment, ended: pd.DataFrame) -> ClaimResult:
         found = crossed(cell.assign(value=1 / (cell.bytes_gain * longer)))
         verdict = decide(found, claim="less", margin=-at_most)
         parts[name] = "undetermined" if gave_up and verdict == "holds" else verdict
+        cheap = parts[name] == "holds"
+        if cheap:
+            parts[name] = beats_nothing(came_back, main[main.setting == setting])
         low, high = (f"{1 / end:.1f}" if end > 0 else "∞" for end in (found.high, found.low))
         ratio, as_run = 1 / found.effect, 1 / found.effect / longer
         if gave_up:  # nobody knows what it would have sent
@@ -119,13 +125,16 @@ def _cheaper(e: Experiment, ended: pd.DataFrame) -> ClaimResult:
             shown.append(f"{name}: {ratio:.1f} [{low}, {high}], {as_run:.1f} as run, {rounds}")
         if verdict == "undetermined":
             open_.append(f"{name}: {what_would_tell(found, claim='less', margin=-at_most)}")
+        elif cheap and parts[name] != "holds":
+            open_.append(f"{name}: nearer to Retrain than doing nothing {parts[name]}")
         elif parts[name] == "undetermined":
             open_.append(f"{name}: {gave_up}; a larger cap would tell")
     verdict, counted = in_part(parts)
     how = "as run" if longer == 1 else f"projected from {e.rounds} rounds of training, which may err to either side"
     reason = "; ".join([f"bytes of retraining over 200 rounds / mean bytes sent, {how}: {counted}", *open_])
     intervals = f"ratio with 95 % interval, {r.request.nunique()} targets x {r.seed.nunique()} seeds"
-    result = ClaimResult("P3", verdict, "; ".join(shown), intervals, keys_of(r), reason)
+    keys = keys_of(main[main.method.isin([*PUFS, NOTHING, AGAIN])])
+    result = ClaimResult("P3", verdict, "; ".join(shown), intervals, keys, reason)
     return not_of_alike_clients_alone(result, r.setting.unique())
 
 

@@ -191,6 +191,11 @@ def noise_floor(here: pd.DataFrame) -> float:
     return floor_of(here[here.method == AGAIN], value=GAP)
 
 
+def beats_nothing(done: pd.DataFrame, here: pd.DataFrame) -> str:
+    """The verdict on: the runs `done`, all of which came back, end nearer to Retrain than doing nothing does."""
+    return decide(paired(done, here[here.method == NOTHING], value=GAP), beyond=noise_floor(here))
+
+
 def _means(here: pd.DataFrame, methods: Sequence[str]) -> str:
     """Mean forget gap of the runs that came back, per method."""
     told = []
@@ -231,7 +236,7 @@ def natural_remembers(ended: pd.DataFrame, unlearnings: Unlearnings) -> ClaimRes
             found = paired(at, done, value=GAP)
             verdict = decide(found, claim="more", beyond=floor)
             parts[name] = "undetermined" if (gave_up or len(at) < len(done)) and verdict == "holds" else verdict
-            moved = decide(paired(done, here[here.method == NOTHING], value=GAP), beyond=floor)
+            moved = beats_nothing(done, here)
             if parts[name] == "holds":
                 parts[name] = moved
             told = f"{name}: Natural {at[GAP].mean():.1f}, PUF {done[GAP].mean():.1f}, {found.text()}"

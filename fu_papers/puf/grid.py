@@ -51,6 +51,7 @@ OPTIONS = {  # method -> its hyper-parameters that parameters of ours set; the o
         "rounds_m": "mode_rounds_m",
         "lr_guidance": "mode_lr_guidance",
         "lr_target": "mode_lr_target",
+        "guidance_momentum": "mode_guidance_momentum",
     },
     "FedAU": {"epochs": "fed_au_epochs"},
 }

@@ -66,6 +66,9 @@ class PufParameters(Parameters):
     mode_rounds_m: Natural = parameter("MoDe's memory guidance", unit="rounds", paper="10")
     mode_lr_guidance: Positive = parameter("MoDe's rate in memory guidance", paper="5e-4")
     mode_lr_target: Positive = parameter("the same, of the client that leaves", paper="0.1 (released code)")
+    mode_guidance_momentum: NotNegative | None = parameter(
+        "of everybody's SGD in memory guidance; none: the clients'", paper="0"
+    )
     fed_au_epochs: Count = parameter("of FedAU's auxiliary head", paper="10")
     official_settings: Several[str] = parameter("of settings: where FedAU is run as its authors have it, too")
     fed_au_alpha: Share = parameter("the auxiliary head's share in the official FedAU", paper="0.9 (its authors)")

@@ -584,6 +584,21 @@ def test_p3_is_table_3_and_takes_the_mean_of_shares():
     assert re.search(r"PUF-Special \(CIFAR-10, Dirichlet 0.3\): at most [0-9.]+, [0-9.]+ as run, gave up", gave_up.ours)
 
 
+def test_p3_does_not_hold_for_what_is_cheap_because_it_does_nothing():
+    untouched = ("clients", None, None, None, "Original")
+    found = result("P3", {untouched: {"delta_forget": 0.0}})
+    assert found.verdict == "does not hold"
+    assert "nearer to Retrain than doing nothing does not hold" in found.reason
+    found = result("P3", {untouched: {"delta_forget": 2.5}})  # a floor away at most
+    assert found.verdict == "undetermined"
+    assert "PUF-Regular (CIFAR-10, IID): nearer to Retrain than doing nothing undetermined" in found.reason
+
+
+@pytest.mark.parametrize("missing", [AGAIN, "Original"])
+def test_p3_is_not_run_without_the_yardstick(missing):
+    assert verdict("P3", without=[missing]) == "not run"
+
+
 @pytest.mark.parametrize(
     ("rounds", "gain", "expected"),
     [

@@ -569,6 +569,15 @@ def test_the_first_trial_is_the_published_one():
     assert e.trials("PUF-Special")[0]["eta_u"] == 3.0
 
 
+@pytest.mark.parametrize("given", [None, 0.0, 0.5])
+def test_modes_guidance_has_the_momentum_that_is_asked_for_tuned_or_not(given):
+    e = tuned(mode_guidance_momentum=given)
+    assert unlearning(e, "MoDe")["options"]["guidance_momentum"] == given
+    one = next(config for cell, config in e.tuning() if cell.method == "MoDe")
+    assert one["options"]["guidance_momentum"] == given
+    assert e.table().set_index("parameter").loc["mode_guidance_momentum", "value"] == str(given).lower()
+
+
 def test_one_trial_is_no_tuning():
     e = tuned(1)
     assert list(e.tuning()) == []

@@ -28,9 +28,9 @@ AT_LEAST_ONE = (
 )  # fmt: skip
 NOT_NEGATIVE = (
     "n_train", "n_test", "history_interval", "mode_rounds_d", "mode_rounds_m", "segmentation_n_train", "momentum",
-    "weight_decay", "segmentation_weight_decay", "relearn_cap", "tuning_target",
+    "weight_decay", "segmentation_weight_decay", "relearn_cap", "tuning_target", "mode_guidance_momentum",
 )  # fmt: skip
-WHOLE = (*AT_LEAST_ONE, *(name for name in NOT_NEGATIVE if "weight" not in name and name != "momentum"), "clients")
+WHOLE = (*AT_LEAST_ONE, *(name for name in NOT_NEGATIVE if "weight" not in name and "momentum" not in name), "clients")
 POSITIVE = (
     "calibration", "eta_u_special", "eta_u_regular", "epochs_u", "epochs", "lr", "lr_decay", "long_epochs",
     "transformer_lr", "segmentation_epochs", "segmentation_lr", "pga_stop", "pga_lr", "pga_epochs", "mode_lr_guidance",
