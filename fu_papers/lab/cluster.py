@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from dask import config as dask_config
 from distributed import CancelledError, Client, Future, KilledWorker, Worker, as_completed, get_worker
 from distributed.comm import CommClosedError
 from tqdm.auto import tqdm
@@ -37,7 +38,6 @@ from fu_papers.lab.settings import seconds_setting
 from fu_papers.lab.store import RecordStore
 from fu_papers.lab.task import Failure, Outcome, ShowRunning, Task, attempt
 
-CONNECT_SECONDS = 10
 LOOK_SECONDS = 1.0  # between two looks at how many workers there are
 POLL_SECONDS = 0.05
 RESULT_SECONDS = 10
@@ -107,7 +107,7 @@ def _connected() -> Iterator[Client]:
         )
     try:
         with _nothing_collected():
-            client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
+            client = Client(address, set_as_default=False)  # it waits as long as dask's own setting says
     except (OSError, ValueError, TypeError) as error:
         if address.startswith("tls:") and (problem := _tls_problem(error)):
             raise RuntimeError(
@@ -117,7 +117,9 @@ def _connected() -> Iterator[Client]:
             ) from error
         raise RuntimeError(
             f"no dask scheduler answers at FU_SCHEDULER={address} ({error}); start one with `dask scheduler` and set "
-            "FU_SCHEDULER to the address that it prints"
+            "FU_SCHEDULER to the address that it prints; one that is there and slow has "
+            f"{dask_config.get('distributed.comm.timeouts.connect')}, and more by "
+            "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT=120s"
         ) from error
     with client:
         with suppress(KeyError):  # a scheduler without a dashboard
