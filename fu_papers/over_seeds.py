@@ -39,15 +39,15 @@ class Part:
     """What the data say about a part of a claim: "holds", "does not hold" or "undetermined".
 
     needed: how many seeds would decide an undetermined one if mean and spread stay as they are (infinite: more than
-    `MOST`; 0: it is not about their number); now: how many there are; tells: what else would tell; nothing: doing
-    nothing meets it, too, which is why it does not hold, or cannot be told.
+    `MOST`; 0: it is not about their number); now: how many there are; tells: what else would tell; met_by: who
+    meets it, too, and should not (doing nothing), which is why it does not hold, or cannot be told.
     """
 
     verdict: str
     needed: float = 0
     now: int = 0
     tells: str = ""
-    nothing: bool = False
+    met_by: str = ""
 
 
 Parts = Mapping[str, Part]  # by name
@@ -140,16 +140,28 @@ def all_of(*parts: Part) -> Part:
     return _all_open(open_) if open_ else Part(HOLDS)
 
 
-def lowered_by(nothing: Part, part: Part) -> Part:
+def lowered_by(nothing: Part, part: Part, who: str = "doing nothing") -> Part:
     """`part`, unless doing nothing meets the same rule: that says nothing about a method, so it does not hold.
 
-    As long as nobody knows whether doing nothing does, neither holds.
+    As long as nobody knows whether doing nothing does, neither holds. who: another control that must not meet it.
     """
     if part.verdict == FAILS or nothing.verdict == FAILS:
         return part
     if nothing.verdict == HOLDS:
-        return Part(FAILS, nothing=True)
+        return Part(FAILS, met_by=who)
     return _all_open([one for one in (part, nothing) if one.verdict == OPEN])
+
+
+def limited_by(again: Part, part: Part) -> Part:
+    """`part`, unless a second retraining does not meet the same rule: then two retrainings differ by as much.
+
+    Where it is known not to, nothing can be told of a method; where it is not known to, that one meets it cannot.
+    """
+    if again.verdict == HOLDS or (again.verdict == OPEN and part.verdict == FAILS):
+        return part
+    if again.verdict == FAILS:
+        return unknown("a second retraining fails the rule, too")
+    return _all_open([one for one in (part, again) if one.verdict == OPEN])
 
 
 def difference(ours: pd.DataFrame, other: pd.DataFrame, column: str) -> pd.Series:
@@ -371,10 +383,9 @@ def _told(parts: Parts) -> str:
         for verdict, names in named.items():
             listed = f" ({', '.join(name.replace(',', '') for name in names)})" if len(names) <= LISTED else ""
             sentences += [f"{len(names)} of {len(parts)} {say[verdict]}{listed}"] if names else []
-    if vain := [name for name, part in parts.items() if part.nothing]:
-        sentences.append(
-            "doing nothing meets it, too" + (f", in {len(vain)} of {len(parts)} parts" if len(parts) > 1 else "")
-        )
+    for who in dict.fromkeys(part.met_by for part in parts.values() if part.met_by):
+        vain = sum(part.met_by == who for part in parts.values())
+        sentences.append(f"{who} meets it, too" + (f", in {vain} of {len(parts)} parts" if len(parts) > 1 else ""))
     if verdict_on(parts) == OPEN:
         open_ = _all_open([parts[name] for name in named[OPEN]])
         if open_.needed:

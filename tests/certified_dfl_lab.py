@@ -12,7 +12,8 @@ def experiment(**changes):
     small = {
         "datasets": [CONVEX, NET], "n_train": [200, 200], "n_test": [100, 100], "rounds": [6, 4],
         "momentum": [0.0, 0.0], "batch_size": [20, 20], "epochs": [1.0, 1.0], "l2": [0.01, 0.0],
-        "curvature_samples": [0, 20], "clients": 4, "budget": 1.0, "pdudt_rounds": [2, 2], "timed_rounds": 2,
+        "curvature_samples": [0, 20], "printed_samples": [0, 20], "clients": 4, "budget": 1.0,
+        "pdudt_rounds": [2, 2], "timed_rounds": 2,
         "head_rounds": 3, "scale_clients": [4, 6], "scale_rounds": 3,
         "peer_l2": [0.01], "peer_fractions": [0.1], "peer_seeds": [0],
     }  # fmt: skip

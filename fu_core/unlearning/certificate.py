@@ -12,6 +12,7 @@ own calibration takes Lemma 3's bound for the sensitivity; what it gives is a cl
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -215,7 +216,7 @@ def claimed(privacy: Privacy, deletion: Deletion, weight: float) -> Certificate:
 # --- how far a model is from retraining ------------------------------------------------------------------------------
 
 
-SIZES = (1.0, 1e-6, 1e-3, 1e3, 1e6, 1e9)  # of outputs: what is cut off, or left out near zero, shows at one of them
+SIZES = (1.0, 1e-6, 1e-3, 10.0, 1e3, 1e6, 1e9)  # of models and features: what is cut off, or left out near zero, shows
 
 
 def is_convex(model: FlatModel) -> bool:
@@ -241,10 +242,10 @@ def _is_affine(model: FlatModel, linear: nn.Linear) -> bool:
     g = torch.Generator().manual_seed(0)
     x = torch.randn(16, linear.in_features, generator=g, dtype=torch.float64)
     a, b = torch.randn(2, model.d, generator=g, dtype=torch.float64)
-    for size in SIZES:
+    for size, scale in itertools.product(SIZES, SIZES):
         try:
             with torch.no_grad():
-                start, end, beyond = (model.logits(size * (a + t * (b - a)), x) for t in (0.0, 1.0, -3.0))
+                start, end, beyond = (model.logits(size * (a + t * (b - a)), scale * x) for t in (0.0, 1.0, -3.0))
         except (RuntimeError, ValueError, TypeError, IndexError):  # it does not take features
             return False
         expected = start - 3 * (end - start)

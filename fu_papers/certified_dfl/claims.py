@@ -2,9 +2,10 @@
 
 The verdict is on DU as printed; where the corrected form can be held to the same rule, it has a verdict of its own,
 which lifts nothing. Accuracies and attacks are judged by 95 % intervals over seeds, cell by cell (data set, split,
-topology); a cell in which doing nothing meets the rule as well does not hold, or is open where that says more of the
-attack than of the method (D3). Time is judged on gradient passes, which
-are counted and the same on every machine; the seconds are told beside.
+topology); a cell in which a control meets the rule as well (doing nothing, the round that follows DU, random weights)
+does not hold, or is open where that says more of the attack than of the method (D3), as is one in which a second
+retraining is not known to meet it. Time is judged on gradient passes, which are counted and the same on every machine;
+the seconds are told beside.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from functools import partial
 
 import pandas as pd
 
-from fu_papers.certified_dfl.claims_curves import JUDGED, Cells, forms, one_round, sequence
+from fu_papers.certified_dfl.claims_curves import IDLE, Cells, forms, one_round, sequence
 from fu_papers.certified_dfl.grid import DU_FORMS, WHOLE_CLIENTS, Experiment, Place, granularity
 from fu_papers.certified_dfl.heads import nets
 from fu_papers.certified_dfl.results import (
@@ -28,13 +29,17 @@ from fu_papers.certified_dfl.results import (
 )
 from fu_papers.certified_dfl.theory_audit import LARGEST_CLAIM, OURS
 from fu_papers.certified_dfl.titles import SHOWN
+from fu_papers.controls import AGAIN
 from fu_papers.over_seeds import Part, all_of, at_most, exact, judged, of_each, unknown
 from fu_papers.problems import dataset_title
 from fu_papers.verdicts import NO_OTHER, ClaimResult, Theory
 
 ABOUT_NETS = ("D1", "D2", "D3", "D4", "D5", "D6", "D7")
 CIFAR_POINTS, REMOVED_POINTS = 5.0, 5.0
+HALF_WAY = 0.5  # D13, of Newton's step
 AUC_SLACK, SAVED = 0.02, 97.0
+COARSE = 0.1  # of its claim: an audit that proves less of a release as bad as that sees only what is far worse
+JUDGED = (*IDLE, AGAIN, *DU_FORMS)
 STRONGER = "an attack that doing nothing fails would tell"
 LONGER = "trainings so long that one round is less than 3 % of them would tell"
 
@@ -148,21 +153,31 @@ def _class_wise(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
 
 
 def _attack(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
-    """D3: |AUC - 0.5| at most Retrain's plus 0.02. Where the attack finds no more in a model that nobody changed, it
-    cannot tell, and the cell is open."""
+    """D3: |AUC - 0.5| at most Retrain's plus 0.02, of a model as useful as D1 and D2 ask: none is found in noise.
+
+    Where the attack finds no more in a model that nobody has unlearned from, it cannot tell, and the cell is open.
+    """
+
+    def hidden(r: pd.DataFrame, request: str, place: Place) -> Part:
+        useful = r.delta_test if request == "sample" else r.delta_remaining
+        return all_of(at_most(r.auc_off - r.auc_off_retrain, AUC_SLACK), at_most(useful, _tolerance(place)))
+
     requests = ("sample", "class")
     cells = {
         method: {
-            f"{request}-wise {_called(place)}": at_most(r.auc_off - r.auc_off_retrain, AUC_SLACK)
+            f"{request}-wise {_called(place)}": hidden(r, request, place)
             for request in requests
             for place, r in _cells(e, runs, request, method)
         }
         for method in JUDGED
     }
     keys = [key for request in requests for key in _keys(e, runs, request)]
-    reason = "mean of |AUC - 0.5| <= Retrain's + 0.02 in every cell, sample- and class-wise"
+    reason = (
+        "mean of |AUC - 0.5| <= Retrain's + 0.02 in every cell, sample- and class-wise, at its accuracy (of the "
+        "remaining classes) as D1 has it"
+    )
     printed, corrected = (
-        {cell: replace(unknown(STRONGER), nothing=True) if part.nothing else part for cell, part in form.items()}
+        {cell: replace(unknown(STRONGER), met_by=part.met_by) if part.met_by else part for cell, part in form.items()}
         for form in forms(cells)
     )
     return judged("D3", printed, _counted(cells), _sizes(e, cells), keys, reason, corrected)
@@ -236,6 +251,8 @@ def _lemmas(theory: Theory) -> ClaimResult:
     }
     cases = sum(len(r.metrics["rows"]) for r in records)
     ours = "; ".join(f"{name} violated in {count} of {cases}" for name, count in counts.items())
+    loose = sum(row["shift"] <= row["lemma_3"] for r in records for row in r.metrics["rows"])
+    ours += f"; doing nothing is within Lemma 3's bound, too, in {loose}"
     reason = "logistic and ridge regression, equal and different clients, exact optima; ridge has M = 0 (errata D2)"
     printed, corrected = (
         {"Lemma 2": exact(not counts["Lemma 2"]), "Lemma 3": exact(not counts[f"Lemma 3, {form}"])}
@@ -250,8 +267,8 @@ def _certified(theory: Theory) -> ClaimResult:
     A certificate is about every case: one that refutes it refutes it for what was released there. Counted are outputs
     that differ, and the releases that they are of; one model that all publish is one output, and stands for all three.
     Claims so large that they promise nothing are not counted, nor is what is planted, nor the printed noise in a
-    calibration of ours. An audit that in the median proves nothing of a release that is as bad as its claim (`expected`
-    0) finds only what is much worse: how many those are is told; of guessed canaries it is not known.
+    calibration of ours. An audit that in the median proves (`expected`) less than a tenth of its claim of a release
+    that is as bad finds only what is much worse: how many those are is told; of guessed canaries it is not known.
     """
     records = [record for kind in ("audit", "whole", "canaries") for record in theory[kind]]
     rows = [(record.key, row) for record in records for row in record.metrics["rows"] if not row["planted"]]
@@ -277,7 +294,8 @@ def _certified(theory: Theory) -> ClaimResult:
             f"{form}: {len(refuted)} of {sum(row['distinct'] for _, row in found)} outputs of {len(releases)} releases "
             f"refuted{most}, {sum(row['distinct'] for row in wrong)} broken"
         )
-        if weak := sum(row["distinct"] and row["by"] != "canaries" and not row["expected"] for _, row in found):
+        audited = [row for _, row in found if row["distinct"] and row["by"] != "canaries"]
+        if weak := sum(row["expected"] < COARSE * row["claimed"] for row in audited):
             shown[-1] += f", {weak} of them audited too coarsely to see a release that is as bad as its claim"
     of_corrected = [row for _, row in every if row["mechanism"].startswith("corrected") and row["distinct"]]
     beyond = [row for row in of_corrected if row["counted"] and row["reference"] != "x'"]
@@ -289,7 +307,8 @@ def _certified(theory: Theory) -> ClaimResult:
     draws = sorted({record.config["draws"] for kind in ("audit", "whole") for record in theory[kind]})
     reason = (
         "audited lower bound and exact epsilon <= the claimed one in every case, for the mean model, "
-        "one client's, and the tuple of models"
+        "one client's, and the tuple of models; audited are single releases against outsiders: neither several in turn "
+        "nor noise in every message"
     )
     spread = f"{' or '.join(map(str, draws))} releases per world" + ", and one with canaries" * bool(theory["canaries"])
     printed, corrected = forms
@@ -297,7 +316,10 @@ def _certified(theory: Theory) -> ClaimResult:
 
 
 def _risk(theory: Theory) -> ClaimResult:
-    """D11: the noise-free excess risk grows with slope 1 and the noise's with slope 2."""
+    """D11: the noise-free excess risk grows with slope 1 and the noise's with slope 2.
+
+    The bound is one with an L that holds as far as the noise carries models, which is beyond where the paper's does.
+    """
     records = theory["risk"]
     slopes = {name: [r.metrics["slopes"][name] for r in records] for name in ("noise_free", "noise")}
     beyond = sum(r.metrics["violations"] for r in records)
@@ -329,8 +351,8 @@ def _storage(descriptions: Descriptions, runs: pd.DataFrame) -> ClaimResult:
 
 
 def _fisher(theory: Theory) -> ClaimResult:
-    """D13: at the optimum the full Fisher's step has a cosine of at least 0.9 with Newton's, and ends nearer to where
-    that one does than doing nothing: a direction alone is no update."""
+    """D13: at the optimum the full Fisher's step has a cosine of at least 0.9 with Newton's, and goes at least half of
+    the way to where that one ends: a direction alone is no update."""
     parts, shown = {}, []
     name = "full Fisher, Eq. (7) as printed"
     records = theory["fisher"]
@@ -339,10 +361,11 @@ def _fisher(theory: Theory) -> ClaimResult:
         errors = record.metrics["steps"][name]["error"]
         scale = record.config.get("scale")
         problem = record.config["problem"] + (f" at scale {scale:g}" if scale else "")
-        parts[problem] = exact(min(cosines) >= 0.9 and max(errors) < 1)
+        parts[problem] = exact(min(cosines) >= 0.9 and max(errors) <= HALF_WAY)
         shown.append(f"{problem}: cosine {min(cosines):.2f}, error {max(errors):.2g}")
     reason = (
-        "cosine >= 0.9 and error < 1 (relative to Newton's step) at the optimum, well- and mis-specified, "
+        "cosine >= 0.9 and error <= 0.5 (relative to Newton's step) at the optimum, well- and mis-specified, "
         "in the worst of a problem's draws"
     )
-    return judged("D13", parts, "; ".join(shown), "", [r.key for r in records], reason)
+    draws = " or ".join(map(str, sorted({record.config["draws"] for record in records})))
+    return judged("D13", parts, "; ".join(shown), f"{draws} draws of what leaves", [r.key for r in records], reason)

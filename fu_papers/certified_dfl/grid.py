@@ -33,12 +33,11 @@ DRAWS = 5  # of noise in either world, behind every accuracy with noise
 OPTIONS = {"Fine-tune": {"rounds": 0}}  # what follows every method, a round on retained data (Remark 1), is all of it
 PER_DATASET = (
     "n_train", "n_test", "rounds", "lr", "lr_decay", "momentum", "batch_size", "epochs", "l2",
-    "curvature", "printed_curvature", "damping", "curvature_samples", "pdudt_rounds",
+    "curvature", "printed_curvature", "damping", "curvature_samples", "printed_samples", "pdudt_rounds",
 )  # fmt: skip
 
 # DU, one choice changed at a time; "corrected" as the tables use it comes first.
 ONE_STEP = {"until": None, "gradient": "retained"}
-PRINTED = {"form": "printed", "until": None, "tol": 1e-2}
 CHOICES: dict[str, dict[str, Any]] = {
     "corrected": {},
     "one Newton step": ONE_STEP,
@@ -49,8 +48,8 @@ CHOICES: dict[str, dict[str, Any]] = {
     "one step, client's own curvature": {**ONE_STEP, "gradient": "forgotten", "whose": "local"},
     "one step, damped Fisher": {**ONE_STEP, "curvature": "fisher", "damping": 0.01, "curvature_samples": 500},
     "one step, damped diagonal Fisher": {**ONE_STEP, "curvature": "diagonal_fisher", "damping": 0.01},
-    "as printed, curvature from all samples": {**PRINTED, "curvature_samples": None},
 }
+AS_FEW = "as printed, curvature from as few samples as corrected"
 # On nets: which curvature, and how long a step. What is not said is as in the tables.
 NET_CHOICES: dict[str, tuple[str, dict[str, Any]]] = {
     **{
@@ -224,14 +223,17 @@ class Experiment(CertifiedDflParameters):
             "tol": 0.1 if corrected and convex else 1e-2,  # steps are repeated; several rough ones take fewest sums
             "iters": 100 if convex else 30,
         }
-        samples = self.of_dataset("curvature_samples", dataset)
-        # both forms see equally many: corrected of all clients together, printed at each by itself
-        options["curvature_samples"] = (samples if corrected else -(-samples // self.clients)) or None
+        samples = self.of_dataset("curvature_samples" if corrected else "printed_samples", dataset)
+        options["curvature_samples"] = (samples if corrected else self.at_each(samples)) or None
         if corrected and convex:
             options["until"] = float(self.budget)
         if corrected and not convex:
             options["gradient"] = self.net_gradient
         return options
+
+    def at_each(self, samples: int) -> int:
+        """Of so many in all how many a client takes for a curvature of its own, as the printed form has it."""
+        return -(-samples // self.clients)
 
     def unlearning(self, place: Place, seed: int, request: str, name: str, **change: Any) -> dict[str, Any]:
         """The config of one `unlearn` run; `change` overrides the method's hyper-parameters."""
@@ -258,6 +260,10 @@ class Experiment(CertifiedDflParameters):
         for seed, (label, change) in itertools.product(self.seeds, CHOICES.items()):
             cell = Cell("choices", convex.setting, seed, request, "DU", label, convex.topology)
             runs[cell] = self.unlearning(convex, seed, request, "DU", **change)
+        few = self.of_dataset("curvature_samples", convex.dataset)
+        for seed in self.seeds if few != self.of_dataset("printed_samples", convex.dataset) else ():
+            cell = Cell("choices", convex.setting, seed, request, "DU printed", AS_FEW, convex.topology)
+            runs[cell] = self.unlearning(convex, seed, request, "DU printed", curvature_samples=self.at_each(few))
         for dataset, split in itertools.product(self.datasets[1:], self.splits):  # first seed: a look, no claim
             place, seed = self.main(dataset)._replace(split=split), self.seeds[0]
             for label, (name, change) in NET_CHOICES.items():

@@ -34,7 +34,10 @@ class CertifiedDflParameters(Parameters):
     printed_curvature: list[str] = parameter("* of the printed form", paper="hessian or fisher")
     damping: list[NotNegative] = parameter("* of both forms", paper="none")
     curvature_samples: list[Natural] = parameter(
-        "* behind curvatures, the printed Fisher's too; 0 for all retained ones", unit="samples"
+        "* behind curvatures of the corrected form; 0 for all retained ones", unit="samples"
+    )
+    printed_samples: list[Natural] = parameter(
+        "* behind the printed form's, of all clients together; 0 for all", paper="all", unit="samples"
     )
     clients: Annotated[int, Field(ge=3)] = parameter("N", paper="10")
     edge_probability: Positive = parameter("of the Erdős-Rényi graph", paper="not given")

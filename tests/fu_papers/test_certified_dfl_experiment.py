@@ -10,12 +10,14 @@ from fu_core.federation.local import ClientOpt
 from fu_core.unlearning.baselines.pdudt import PDUDT
 from fu_papers.certified_dfl import certify, curve, runs, stages
 from fu_papers.certified_dfl.grid import (
+    AS_FEW,
     CHOICES,
     DU_FORMS,
     METHODS,
     NET_CHOICES,
     PER_DATASET,
     WHOLE_CLIENTS,
+    Experiment,
     Place,
     granularity,
 )
@@ -29,12 +31,13 @@ SPLITS, GRAPHS, SEEDS = ["iid", "dirichlet-0.3"], ["ring", "erdos_renyi"], [3, 5
 E = experiment(
     seeds=SEEDS, n_train=[200, 210], n_test=[100, 110], lr_decay=[0.9, 0.8], momentum=[0.0, 0.7], batch_size=[20, 25],
     epochs=[1.0, 2.0], printed_curvature=["fisher", "diagonal_fisher"], damping=[0.0, 0.02],
-    curvature_samples=[40, 30], edge_probability=0.6, forget_class=2, leaving=1, net_gradient="centred",
+    curvature_samples=[40, 30], printed_samples=[40, 29], edge_probability=0.6, forget_class=2, leaving=1,
+    net_gradient="centred",
     epsilons=[1, 10], budget=1, timed_rounds=5, peer_seeds=SEEDS,
 )  # fmt: skip
 REQUESTS = {"sample": "sample-0.1", "class": "class-2", "client": "client-1"}
 MAINS = {dataset: Place(dataset, "iid", "erdos_renyi") for dataset in (CONVEX, NET)}
-OWN_TESTS = {"pdudt_rounds", "curvature", "printed_curvature", "damping", "curvature_samples"}
+OWN_TESTS = {"pdudt_rounds", "curvature", "printed_curvature", "damping", "curvature_samples", "printed_samples"}
 
 
 def key_of(config):
@@ -109,19 +112,33 @@ def test_curvature_damping_and_samples_end_in_the_options_of_their_data_set_and_
             corrected = du["form"] == "corrected"
             assert du["curvature"] == (E.curvature if corrected else E.printed_curvature)[0 if convex else 1]
             assert du["damping"] == (0.0 if convex else 0.02)
-            of_the_network = 40 if convex else 30  # the printed form's are each client's share
-            assert du["curvature_samples"] == (of_the_network if corrected else 10 if convex else 8)
+            of_the_network = 40 if convex else 30
+            assert du["curvature_samples"] == (of_the_network if corrected else 10 if convex else 8)  # 40 / 4, 29 / 4
             assert du["objective"] == "samples"
             seen.add((convex, du["form"]))
     assert len(seen) == 4
 
 
-def test_both_forms_see_equally_many_samples_and_zero_means_all():
-    e = E.changed(curvature_samples=[15, 0])
+def test_each_form_sees_as_many_samples_as_it_is_given_and_zero_means_all():
+    e = E.changed(curvature_samples=[15, 0], printed_samples=[0, 15])
     assert e.options(CONVEX, "DU")["curvature_samples"] == 15
-    assert e.options(CONVEX, "DU printed")["curvature_samples"] == 4  # each of four clients, of whom 15 / 4
+    assert e.options(CONVEX, "DU printed")["curvature_samples"] is None
     assert e.options(NET, "DU")["curvature_samples"] is None
-    assert e.options(NET, "DU printed")["curvature_samples"] is None
+    assert e.options(NET, "DU printed")["curvature_samples"] == 4  # each of four clients, of whom 15 / 4
+
+
+@pytest.mark.parametrize("few", [0, 15])
+def test_where_the_forms_see_different_samples_the_ablation_has_the_printed_one_with_as_few(few):
+    e = E.changed(curvature_samples=[few, 0], printed_samples=[0, 15])
+    as_few = [config for cell, config in e.cells().items() if cell.label == AS_FEW]
+    assert [config["options"]["curvature_samples"] for config in as_few] == [4] * (len(e.seeds) if few else 0)
+    assert {config["options"]["form"] for config in as_few} <= {"printed"}
+
+
+@pytest.mark.parametrize("profile", ["quick", "laptop", "workstation", "paper"])
+def test_where_the_theorem_applies_the_printed_form_has_the_papers_samples_which_are_all(profile):
+    e = Experiment.of(profile)
+    assert e.options(e.datasets[0], "DU printed")["curvature_samples"] is None
 
 
 def test_convex_losses_are_solved_until_the_budget_and_nets_take_one_step_as_long_as_it_comes():
@@ -288,6 +305,7 @@ def test_the_trainings_are_original_samples_and_class_everywhere_and_clients_at_
         {"curvature": ["ggn", "fisher"]},
         {"printed_curvature": ["ggn", "ggn"]},
         {"curvature_samples": [9, 9]},
+        {"printed_samples": [9, 9]},
     ],
 )
 def test_what_does_not_concern_training_repeats_none(change):

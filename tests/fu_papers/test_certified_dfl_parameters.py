@@ -14,7 +14,7 @@ from tests.refusals import told_otherwise
 E = experiment()
 SCALES = ("l2", "lr", "lr_decay", "momentum", "epochs", "damping")  # per data set, any finite number in their range
 COUNTS = ("rounds", "batch_size", "pdudt_rounds")  # per data set, whole numbers >= 1
-NATURALS = ("n_train", "n_test", "curvature_samples")  # per data set, whole numbers >= 0
+NATURALS = ("n_train", "n_test", "curvature_samples", "printed_samples")  # per data set, whole numbers >= 0
 REFUSED = [
     *(({name: []}, f"{name} must list at least one value") for name in ("datasets", "splits", "topologies", "seeds")),
     ({"epsilons": []}, "epsilons must list at least one value"),

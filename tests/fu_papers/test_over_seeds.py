@@ -92,7 +92,23 @@ def test_all_of_fails_with_one_and_is_open_with_one():
 def test_what_doing_nothing_meets_as_well_does_not_hold(nothing, part, verdict):
     lowered = over_seeds.lowered_by(nothing, part)
     assert lowered.verdict == verdict
-    assert lowered.nothing == (nothing == exact(True))
+    assert bool(lowered.met_by) == (nothing == exact(True))
+
+
+@pytest.mark.parametrize(
+    ("again", "part", "verdict"),
+    [
+        (exact(True), exact(True), HOLDS),
+        (exact(True), exact(False), FAILS),
+        (exact(True), unknown("x"), OPEN),
+        (unknown("x"), exact(True), OPEN),
+        (unknown("x"), exact(False), FAILS),  # it fails for sure, and a second retraining may not
+        (exact(False), exact(True), OPEN),
+        (exact(False), exact(False), OPEN),
+    ],
+)
+def test_what_a_second_retraining_does_not_meet_tells_nothing(again, part, verdict):
+    assert over_seeds.limited_by(again, part).verdict == verdict
 
 
 def test_differences_are_paired_by_seed():
