@@ -166,10 +166,12 @@ def _by_id(clients: Clients | Sequence[Client], classes: bool) -> Clients:
         if len(x) != len(y):
             raise InvalidRequest(f"client {i} must hold as many samples in x as in y, got {len(x)} and {len(y)}")
         if y.dtype is not torch.int64 and classes and _are_labels(y):
+            if y.is_floating_point() and not torch.equal(y, y.round()):
+                raise InvalidRequest(f"client {i} must hold whole numbers as labels, got {float(y[y != y.round()][0])}")
             narrow.append(i)
     return {**clients, **{i: (clients[i][0], clients[i][1].long()) for i in narrow}} if narrow else clients
 
 
 def _are_labels(y: Tensor) -> bool:
-    """Whether y is one whole number per sample, and at hand: what is elsewhere is the business of who has it."""
-    return y.dim() == 1 and not y.is_floating_point() and y.device.type != "meta"
+    """Whether y is one number per sample, and at hand: what is elsewhere is the business of who has it."""
+    return y.dim() == 1 and y.device.type != "meta"

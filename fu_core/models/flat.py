@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import cast
 
@@ -146,7 +146,9 @@ class FlatModel:
                 with torch.no_grad(), _unwatched(self.module):
                     self._outputs(own, _channels_last(few))
             except (RuntimeError, ValueError) as error:
-                self._any_order = "view size is not compatible" not in str(error)  # other errors are the caller's
+                if "view size is not compatible" not in str(error):
+                    return False  # the caller's mistake, which tells nothing of the net
+                self._any_order = False
             else:
                 self._any_order = True
         return not self._any_order
@@ -178,7 +180,7 @@ class FlatModel:
     def alone_for(self, x: Tensor, y: Tensor) -> str:
         """Why `losses_of_many` or its gradient cannot be had for samples like these, in torch's words; empty if it can.
 
-        Found out once, with two models and a sample of each.
+        Found out once, with two models and a sample of each; what a plain pass cannot take either tells nothing.
         """
         if self._alone is None:
             own = {name: torch.stack([p.detach()] * 2).requires_grad_() for name, p in self.module.named_parameters()}
@@ -192,9 +194,12 @@ class FlatModel:
                 losses = self.losses_of_many(own, torch.stack([few] * 2), torch.stack([labels] * 2))
                 torch.autograd.grad(losses.sum(), list(own.values()), allow_unused=True)
             except Exception as error:  # whatever a net of somebody else's does where it is vmapped
-                self._alone = str(error).splitlines()[0] or type(error).__name__
-            else:
-                self._alone = ""
+                told = str(error).splitlines()[0] or type(error).__name__
+                with suppress(Exception), torch.no_grad():
+                    self.data_loss(dict(self.module.named_parameters()), few, labels)
+                    self._alone = told
+                return told
+            self._alone = ""
         return self._alone
 
     def labels(self, y: Tensor) -> Tensor:

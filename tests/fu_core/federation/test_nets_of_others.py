@@ -162,6 +162,36 @@ def test_labels_of_any_whole_type_and_too_large_ones_are_named():
             train_round(Federation(FlatModel(net), wrong, how=how), FlatModel(net).init(0), 1)
 
 
+def test_labels_below_zero_are_named_and_nobody_elses():
+    net, (good, bad) = nn.Linear(4, 3), [(x, torch.tensor(y)) for x, y in zip(
+        (clients(4)[0][0][:3], clients(4)[1][0][:3]), ([0, 2, 1], [0, -1, 1]), strict=True)]  # fmt: skip
+    for how in ("loop", "vmap", "dense"):
+        with pytest.raises(InvalidRequest, match="labels must be 0 or more, got -1 at client 1"):
+            train_round(Federation(FlatModel(net), [good, bad], how=how), FlatModel(net).init(0), 1)
+
+
+def test_labels_that_are_whole_numbers_may_be_floats_and_others_are_refused():
+    """They had been cut off by one way of training and refused by the others."""
+    net = nn.Linear(4, 3)
+    check_the_ways_agree(net, [(x, y.float()) for x, y in clients(4)], hows=("auto", "vmap", "dense", "loop"))
+    halves = [*clients(4)[:2], (clients(4)[2][0], clients(4)[2][1] + 0.5)]
+    with pytest.raises(InvalidRequest, match=r"client 2 must hold whole numbers as labels, got \d\.5"):
+        Federation(FlatModel(net), halves)
+
+
+def test_one_wrong_call_spoils_no_model():
+    """It had been taken for what the net can do, ever after: images in an order that `view` refuses, and no vmap."""
+    images, model = clients(3, 8, 8), FlatModel(Viewing())
+    w, (x, y) = model.init(0), images[0]
+    with pytest.raises(RuntimeError, match="channels"):
+        model.predict(w, torch.cat([x, x], dim=1))
+    torch.testing.assert_close(model.predict(w, x), model.logits(w, x))
+
+    plain = FlatModel(nn.Sequential(nn.Flatten(), nn.Linear(192, 3), nn.LayerNorm(3)))
+    assert "out of bounds" in plain.alone_for(x, torch.full_like(y, 7))
+    assert plain.alone_for(x, y) == ""
+
+
 # --- what is no function of parameters and sample --------------------------------------------------------------------
 
 
@@ -231,7 +261,24 @@ def test_vertical_parties_refuse_augmentation():
 
 def test_augmented_images_keep_their_type():
     x = torch.rand(5, 3, 8, 8, dtype=torch.float64)
-    assert augment(x, "rotate_flip_crop", stream(0, "augment")).dtype == torch.float64
+    moved = augment(x, "rotate_flip_crop", stream(0, "augment"))
+    assert moved.dtype == torch.float64
+    fill = x.mean(dim=(0, 2, 3), keepdim=True)
+    nearest = (moved[..., None] - torch.cat([x, fill.expand(5, 3, 1, 8)], dim=2).flatten(2)[:, :, None, None]).abs()
+    assert nearest.min(dim=-1).values.max() < 1e-15  # by way of float32 it was 1e-8
+
+
+@pytest.mark.parametrize("kind", ["flip_crop", "rotate_flip_crop"])
+def test_no_images_have_no_variants(kind):
+    """The mean pixel of none would be NaN."""
+    x = torch.zeros((0, 3, 8, 8), dtype=torch.uint8)
+    assert augment(x, kind, stream(0, "augment")) is x
+
+
+def test_an_unknown_augmentation_is_named():
+    """It was taken for flip_crop."""
+    with pytest.raises(ValueError, match=r"kind must be one of 'none', .* got 'rotate'"):
+        augment(torch.zeros(2, 3, 8, 8), "rotate", stream(0, "augment"))
 
 
 @pytest.mark.parametrize("shape", [(65, 129), (129, 65), (97, 97)])
