@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
@@ -89,15 +90,23 @@ def check_choice(parameter: str, given: Any, allowed: Iterable[Any], error: type
         raise error(f"{parameter} must be one of {listed}, got {given!r}{nearest(given, map(str, options))}")
 
 
+def is_finite(given: Any) -> bool:
+    """Whether this is a number, and one that floats have: 10**400 is none."""
+    try:
+        return isinstance(given, Real) and math.isfinite(given)
+    except OverflowError:
+        return False
+
+
 def check_positive(parameter: str, given: float, error: type[Exception] = ValueError) -> None:
     """Raise unless `given` is a finite number above zero."""
-    if not (isinstance(given, Real) and 0 < given < float("inf")):
+    if not (is_finite(given) and given > 0):
         raise error(f"{parameter} must be a finite number > 0, got {given!r}")
 
 
 def check_not_negative(parameter: str, given: float, error: type[Exception] = ValueError) -> None:
     """Raise unless `given` is a finite number of at least zero."""
-    if not (isinstance(given, Real) and 0 <= given < float("inf")):
+    if not (is_finite(given) and given >= 0):
         raise error(f"{parameter} must be a finite number >= 0, got {given!r}")
 
 
@@ -111,3 +120,9 @@ def check_count(parameter: str, given: int, least: int = 1, error: type[Exceptio
     """Raise unless `given` is a whole number of at least `least`."""
     if isinstance(given, bool) or not isinstance(given, Integral) or given < least:
         raise error(f"{parameter} must be a whole number >= {least}, got {given!r}")
+
+
+def check_same_shape(first: str, one: Any, second: str, other: Any, error: type[Exception] = ValueError) -> None:
+    """Raise unless both arrays or tensors have one shape: they would be broadcast, and nobody would notice."""
+    if one.shape != other.shape:
+        raise error(f"{first} and {second} must have one shape, got {tuple(one.shape)} and {tuple(other.shape)}")

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import operator
 from collections.abc import Sequence
-from numbers import Integral, Real
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fu_core.errors import check_count
+from fu_core.errors import check_count, check_positive
 from fu_core.streams import numpy_stream, stream
 
 Parts = Sequence[Tensor]
@@ -57,8 +56,7 @@ def dirichlet(
     samples by them without putting any back; where a class has run out, by the others' proportions. Clients choose in
     random order, as those who come late find less of what they would have. min_size and max_tries are of no account.
     """
-    if not (isinstance(alpha, Real) and 0 < alpha < math.inf):
-        raise ValueError(f"alpha must be > 0, got {alpha!r}")
+    check_positive("alpha", alpha)
     if float(alpha) > MOST_ALPHA:
         raise ValueError(f"alpha must be at most {MOST_ALPHA:g}, got {alpha!r}")
     check_count("min_size", min_size, least=0)
@@ -149,10 +147,12 @@ def read(path: str | Path, n: int) -> list[Tensor]:
 
 def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """JSON's own reader would keep the last of two clients of one name, and lose the other's samples."""
-    names = [name for name, _ in pairs]
-    if again := next((name for name in names if names.count(name) > 1), None):
-        raise ValueError(f"client {again!r} is there twice")
-    return dict(pairs)
+    clients: dict[str, Any] = {}
+    for name, held in pairs:
+        if name in clients:
+            raise ValueError(f"client {name!r} is there twice")
+        clients[name] = held
+    return clients
 
 
 def _indices(path: str | Path, client: int, given: Any, n: int) -> Tensor:

@@ -4,7 +4,7 @@ A cache holds `x_train, y_train, x_test, y_test` and a string `source`; where th
 table columns) and `site_train, site_test` (which hospital a slice comes from). Images are uint8 `(n, H, W)` or
 `(n, H, W, 3)`, labels int64 `(n,)`, masks uint8 `(n, H, W)`. A cache is complete or absent: it is written to a
 temporary file beside it, flushed to the disk and renamed. Its integrity is the CRC that every array in a zip carries,
-checked while the array is read, and the agreement of the shapes.
+checked while the array is read, the number of arrays that the zip's end gives, and the agreement of the shapes.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ UNREADABLE = (
     *(OSError, ValueError, EOFError, KeyError, SyntaxError, RuntimeError, OverflowError),
     *(zipfile.BadZipFile, zlib.error),
 )
+END, MOST_END = b"PK\5\6", 22 + 2**16  # of a zip's end record: how it begins, and from where on it must
 MOST_LABEL = 2**31 - 1  # what no set has; a net for so many classes would not fit anywhere
 
 
@@ -77,6 +78,8 @@ def read_cache(path: Path) -> Arrays:
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {key: _whole(archive.zip, key) for key in archive.files}
+            if (promised := _promised(path)) != len(archive.files):
+                raise ValueError(f"{len(archive.files)} of {promised} arrays are found")
     except PermissionError as error:
         raise DataUnavailable(f"{path} may not be read: {error.strerror}; change its permissions") from error
     except (*UNREADABLE, AttributeError, TypeError) as error:  # the last two: a bare .npy under this name
@@ -85,6 +88,16 @@ def read_cache(path: Path) -> Arrays:
     if problem:
         raise _corrupt(path, problem)
     return arrays
+
+
+def _promised(path: Path) -> int:
+    """How many arrays there must be. Only the zip's end says: an entry of its directory whose length is wrong swallows
+    those behind it, and nobody misses them."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - MOST_END))
+        tail = file.read()
+    at = tail.rfind(END)
+    return int.from_bytes(tail[at + 10 : at + 12], "little")
 
 
 def _whole(archive: zipfile.ZipFile, key: str) -> np.ndarray:

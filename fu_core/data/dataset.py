@@ -6,13 +6,15 @@ import dataclasses
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from fu_core.errors import check_count
+from fu_core.errors import check_choice, check_count
 from fu_core.streams import stream
+
+Task = Literal["classification", "segmentation"]
 
 # As printed in most papers that use these sets, ours included; our JPEG copy of CIFAR-10 is normalised by them as well.
 PUBLISHED_STATISTICS = {
@@ -22,7 +24,7 @@ PUBLISHED_STATISTICS = {
 # Per float64 copy while statistics are computed: so many rows, of images larger than ALL_ROWS numbers so many numbers.
 # What is summed together decides the last bits, and those of images up to 64 x 64 x 3 are in committed records.
 CHUNK, ALL_ROWS, NUMBERS = 4096, 64 * 64 * 3, 2**22
-CONSTANT = 1e-6  # below this a feature counts as constant
+ROUNDING = torch.finfo(torch.float32).eps  # what the features are held in, and the model computes with
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +33,9 @@ class Dataset:
 
     Labels are int64 `(n,)`; the `y` of a segmentation set are uint8 masks `(n, H, W)`. `site_*` says which hospital
     an image comes from, int64 `(n,)`, or is None. `source` belongs under every table and figure made from the data.
+
+    Raises `ValueError` for tensors that do not fit together, no training samples, an unknown `task`, labels that are
+    negative or no whole numbers, and `known_classes` that a label exceeds. There may be no test samples.
     """
 
     name: str
@@ -39,12 +44,14 @@ class Dataset:
     x_test: Tensor
     y_test: Tensor
     source: str
-    task: Literal["classification", "segmentation"] = "classification"
+    task: Task = "classification"
     site_train: Tensor | None = None
     site_test: Tensor | None = None
     known_classes: int | None = None  # set by `subset` and `holdout`, whose labels may miss a class
 
     def __post_init__(self) -> None:
+        check_choice("task", self.task, get_args(Task))
+        largest = []
         for split in ("train", "test"):
             x, y, site = (getattr(self, f"{field}_{split}") for field in ("x", "y", "site"))
             if not (isinstance(x, Tensor) and isinstance(y, Tensor) and x.dim() in (2, 4) and y.dim()):
@@ -53,6 +60,15 @@ class Dataset:
             if len(x) != len(y) or (site is not None and len(site) != len(x)):
                 given = f"{len(x)}, {len(y)}" + ("" if site is None else f" and {len(site)}")
                 raise ValueError(f"x_{split}, y_{split} and site_{split} must be of one length, got {given}")
+            if y.is_floating_point() or y.is_complex():
+                raise ValueError(f"y_{split} must be whole numbers >= 0, got {_what(y)}")
+            low, high = (int(extreme) for extreme in y.aminmax()) if y.numel() else (0, -1)
+            if low < 0:
+                raise ValueError(f"y_{split} must be whole numbers >= 0, got {low}")
+            largest.append(high)
+        check_count("samples of x_train", len(self.x_train))
+        if self.known_classes is not None:
+            check_count("known_classes", self.known_classes, least=1 + max(largest))
         if self.x_train.shape[1:] != self.x_test.shape[1:]:
             given = f"{_what(self.x_train)} and {_what(self.x_test)}"
             raise ValueError(f"x_train and x_test must hold samples of one shape, got {given}")
@@ -62,7 +78,8 @@ class Dataset:
         """How many classes the full data set has; 2 for masks of one organ."""
         if self.known_classes is not None:
             return self.known_classes
-        return 1 + max((int(y.max()) for y in (self.y_train, self.y_test) if y.numel()), default=0)
+        found = 1 + max((int(y.max()) for y in (self.y_train, self.y_test) if y.numel()), default=0)
+        return max(2, found) if self.task == "segmentation" else found  # no mask need hold the organ
 
     @cached_property
     def sha256(self) -> str:
@@ -77,7 +94,7 @@ class Dataset:
 
     @cached_property
     def mean(self) -> Tensor:
-        """float32 `(C,)` in units of 0..1 for images, `(p,)` in the table's own units; see `channel_statistics`."""
+        """float32 `(C,)` in units of 0..1 for uint8 images, `(p,)` in a float table's own; see `channel_statistics`."""
         return self._statistics[0]
 
     @cached_property
@@ -153,11 +170,11 @@ def _what(given: Any) -> str:
 
 
 def channel_statistics(dataset: Dataset) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation, float32: `(C,)` of pixels / 255 for images, `(p,)` of the raw values for a table.
+    """Mean and standard deviation, float32: `(C,)` for images, `(p,)` for a table; of x / 255 where x is uint8.
 
     The published constants for the colours of CIFAR-10 and CIFAR-100, else computed from the training set, in float64
     and in two passes. The deviation of a constant feature is 1: it carries nothing, and dividing by almost 0 would
-    blow up a test row that differs.
+    blow up a test row that differs. Constant is one whose values are all equal, or apart by no more than rounding.
     """
     x = dataset.x_train
     colour = x.dim() == 4 and x.shape[1] == 3 and x.dtype == torch.uint8  # a grey copy has others
@@ -167,7 +184,16 @@ def channel_statistics(dataset: Dataset) -> tuple[Tensor, Tensor]:
     scale = 255 if dataset.x_train.dtype == torch.uint8 else 1
     average = _average(dataset.x_train, scale)
     deviation = _average(dataset.x_train, scale, average).sqrt()
-    return average.float(), torch.where(deviation < CONSTANT, 1.0, deviation).float()
+    return average.float(), torch.where(_constant(dataset.x_train, scale, deviation), 1.0, deviation).float()
+
+
+def _constant(x: Tensor, scale: int, deviation: Tensor) -> Tensor:
+    """Which features `(p,)` of `x / scale` carry nothing, whatever unit they are in."""
+    axes = [axis for axis in range(x.ndim) if axis != 1]
+    low, high = x.amin(axes).double() / scale, x.amax(axes).double() / scale
+    # Rounding of values beyond 10^7 is larger than 1: to divide by it then makes it smaller, not larger.
+    rounding = (ROUNDING * torch.maximum(low.abs(), high.abs())).clamp(torch.finfo(torch.float32).tiny, 1.0)
+    return (low == high) | (deviation <= rounding)
 
 
 def _average(x: Tensor, scale: int, centre: Tensor | None = None) -> Tensor:

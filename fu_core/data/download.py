@@ -1,7 +1,8 @@
 """Downloads that survive an interruption and are never believed without a check.
 
 Bytes go to `<file>.partial`. If that file is already there, the server is asked for the rest only. The finished file is
-compared with its published size and checksum and only then gets its name.
+compared with its published size and checksum and only then gets its name. Of several processes that ask for one file,
+whatever data sets they make of it, one downloads it and the others wait.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import requests
+from filelock import FileLock
 from tqdm.auto import tqdm
 
 from fu_core.data.cache import storage_errors
@@ -59,23 +61,20 @@ def fetch(
     Raises `DataUnavailable` when the server cannot be reached, breaks off (what came is kept, the next call goes on
     from there) or the disk is full, and `CorruptData` when the bytes are not the published ones.
     """
-    if path.exists():
-        problem = mismatch(path, size=size, sha256=sha256, md5=md5)
-        if problem:
-            raise CorruptData(f"{path} {problem}; delete it and try again")
-        return path
-    partial = path.with_name(f"{path.name}.partial")
-    with storage_errors(path, size):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _download(url, partial, size, progress)
-    problem = mismatch(partial, size=size, sha256=sha256, md5=md5)
+    if not path.exists():  # looked at first: what is there may lie where nobody may write, not even a lock
+        lock = FileLock(path.with_name(f"{path.name}.lock"))
+        with storage_errors(path, size):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+        try:
+            if not path.exists():
+                _fetch(url, path, size, sha256, md5, progress)
+                return path
+        finally:
+            lock.release()
+    problem = mismatch(path, size=size, sha256=sha256, md5=md5)
     if problem:
-        partial.unlink()  # resuming wrong bytes could never succeed
-        raise CorruptData(
-            f"what {url} delivered {problem}; it has been removed, try again or copy {path} from elsewhere"
-        )
-    with storage_errors(path, size):
-        partial.replace(path)
+        raise CorruptData(f"{path} {problem}; delete it and try again")
     return path
 
 
@@ -92,6 +91,21 @@ def mismatch(path: Path, *, size: int | None = None, sha256: str | None = None, 
         if found != expected:
             return f"has {algorithm} {found}, expected {expected}"
     return ""
+
+
+def _fetch(url: str, path: Path, size: int | None, sha256: str | None, md5: str | None, progress: bool) -> None:
+    """`fetch` of what is not there; nobody else is at it."""
+    partial = path.with_name(f"{path.name}.partial")
+    with storage_errors(path, size):
+        _download(url, partial, size, progress)
+    problem = mismatch(partial, size=size, sha256=sha256, md5=md5)
+    if problem:
+        partial.unlink()  # resuming wrong bytes could never succeed
+        raise CorruptData(
+            f"what {url} delivered {problem}; it has been removed, try again or copy {path} from elsewhere"
+        )
+    with storage_errors(path, size):
+        partial.replace(path)
 
 
 def _download(url: str, partial: Path, size: int | None, progress: bool) -> None:

@@ -31,7 +31,7 @@ from scipy.special import betaincinv, ndtr, ndtri
 from scipy.stats import binom
 from torch import Tensor
 
-from fu_core.errors import NumericalFailure, check_choice, check_count, check_not_negative
+from fu_core.errors import NumericalFailure, check_choice, check_count, check_not_negative, is_finite
 from fu_core.unlearning.gaussian_mechanism import check_probability, gdp_epsilon
 
 BOUNDS = ("ratio", "gdp")
@@ -94,7 +94,7 @@ def epsilon_lower_bound(
     elif threshold == "all":
         alpha, extra = alpha / (4 * len(a)), 1
         at, above = _pick(a, b, np.unique(np.concatenate([a, b])), delta, alpha, bound)
-    elif not (isinstance(threshold, Real) and math.isfinite(threshold)):
+    elif not is_finite(threshold):
         raise ValueError(f"threshold must be 'half', 'all' or a finite number, got {threshold!r}")
     else:
         at, above = float(threshold), True
@@ -129,7 +129,7 @@ def median_provable(mu: float, n: int, *, delta: float, alpha: float = 0.05) -> 
     """The power of bound="gdp": what it proves in the median where mu is the truth, guessing half-way on n models.
 
     An audit whose claim is tight, so that mu is all there is, cannot hope for more. With alpha = 0.05 and n = 1000,
-    mu = 0.5, 1 and 2 are proved up to 0.34, 0.83 and 1.81. Both error counts stand at their medians.
+    mu = 0.5, 1 and 2 are proved up to 0.34, 0.84 and 1.81. Both error counts stand at their medians.
 
     Raises ValueError for a negative or infinite `mu`, a `delta` or an `alpha` outside (0, 1).
     """

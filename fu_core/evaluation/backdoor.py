@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from torch import Tensor
 
-from fu_core.errors import InvalidRequest, check_choice, check_count
+from fu_core.errors import InvalidRequest, check_choice, check_count, is_finite
 from fu_core.evaluation.accuracy import predicted_classes
 from fu_core.federation.local import Client
 from fu_core.streams import stream
@@ -36,8 +37,9 @@ class Trigger:
         check_count("size", self.size)
         check_count("target", self.target, least=0)
         check_choice("corner", self.corner, CORNERS)
-        if not 0 <= self.value <= 255:
-            raise ValueError(f"value must be a raw pixel, 0 to 255, got {self.value}")
+        whole = isinstance(self.value, Integral) and not isinstance(self.value, bool)
+        if not (whole and 0 <= self.value <= 255):
+            raise ValueError(f"value must be a raw pixel, a whole number from 0 to 255, got {self.value!r}")
 
     def stamp(self, x: Tensor) -> Tensor:
         """A copy of the images `x` (n, C, H, W) with the patch in its corner. Stamping twice changes nothing."""
@@ -54,10 +56,13 @@ def poison(client: Client, trigger: Trigger, *, fraction: float = 0.5, seed: int
     """A copy of `client` with `fraction` of its images stamped and labelled `trigger.target`.
 
     Random: which ones, from the stream (seed, "poison", client_id). At least one image is poisoned.
+
+    Raises ValueError for a `fraction` outside (0, 1], `InvalidRequest` for a client without images.
     """
-    if not 0 < fraction <= 1:
-        raise ValueError(f"fraction must lie in (0, 1], got {fraction}")
+    if not (is_finite(fraction) and 0 < fraction <= 1):
+        raise ValueError(f"fraction must lie in (0, 1], got {fraction!r}")
     x, y = client
+    check_count(f"images of client {client_id}", len(y), error=InvalidRequest)
     count = max(1, round(fraction * len(y)))
     chosen = torch.randperm(len(y), generator=stream(seed, "poison", client_id))[:count].to(y.device)
     x, y = x.clone(), y.clone()
@@ -75,8 +80,10 @@ def attack_success(
     which is how HF-KCU's 9.64 % for a clean model must have been counted. An image whose largest output is
     not finite calls up nothing, whatever the target (`accuracy.predicted_classes`). Deterministic.
 
-    Raises `InvalidRequest` if no image is left.
+    Raises ValueError unless `y` are labels (n,) of the images, `InvalidRequest` if no image is left.
     """
+    if y.shape != x.shape[:1]:
+        raise ValueError(f"y must have shape {tuple(x.shape[:1])}, one label per image of x, got {tuple(y.shape)}")
     asked = x if include_target_class else x[y != trigger.target]
     if not len(asked):
         other = "" if include_target_class else f" of another class than {trigger.target}"

@@ -93,7 +93,7 @@ def canary_epsilon(m: int, r: int, v: int, *, delta: float, alpha: float = 0.05)
     """The largest epsilon that v right of r guesses about m canaries refute at level alpha; 0 if they refute none.
 
     Deterministic: bisection down to neighbouring floats. Without an error and with delta = 0 it is
-    -log(alpha^(-1/r) - 1). With delta = 1e-5 and r = m: 1.58 for m = 16, 3.04 for 64, 4.43 for 256, 5.78 for 1000.
+    -log(alpha^(-1/r) - 1). With delta = 1e-5 and r = m: 1.58 for m = 16, 3.04 for 64, 4.44 for 256, 5.78 for 1000.
 
     Raises ValueError for counts that do not fit, a `delta` outside [0, 1) or an `alpha` outside (0, 1).
     """

@@ -25,8 +25,8 @@ import torch
 from scipy.special import digamma
 from torch import Tensor
 
-from fu_core.errors import check_choice, check_count
-from fu_core.evaluation.margins import LEAST_MODELS, check_pair
+from fu_core.errors import NumericalFailure, check_choice, check_count
+from fu_core.evaluation.margins import LEAST_MODELS, UNSQUARED, check_pair
 
 FORMS = ("gaussian", "binned")
 CLIP, BINS, SMALLEST = 100.0, 20, 1e-5  # of the binned form
@@ -56,7 +56,8 @@ def klom(unlearned: Tensor, retrained: Tensor, *, form: str = "gaussian", source
     differ; 0 where both are and agree. Such an example tells an unlearned from a retrained model at once.
 
     Raises ValueError for shapes that do not fit, too few models, an unknown `form`, `source` without form="binned";
-    NumericalFailure for margins that are not finite.
+    NumericalFailure for margins that are not finite, or whose variances or divergence floats cannot tell from 0 or
+    infinity.
     """
     check_choice("form", form, FORMS)
     if source and form != "binned":
@@ -99,6 +100,10 @@ def _gaussian(p: Tensor, q: Tensor) -> Tensor:
     divergence = 0.5 * (torch.log(var_q / var_p) + (var_p + (p.mean(dim=0) - q.mean(dim=0)) ** 2) / var_q - 1)
     # Asked for directly: equal margins need not have a variance of exactly 0 on every device.
     still_p, still_q = _constant(p), _constant(q)
+    vary, least = ~(still_p | still_q), torch.finfo(p.dtype).tiny
+    lost = vary & ((var_p < least) | (var_q < least) | ~divergence.isfinite())
+    if bool(lost.any()):
+        raise NumericalFailure(f"{UNSQUARED}, got those of example {int(lost.nonzero()[0])}")
     equal = still_p & still_q & (p[0] == q[0])
     return torch.where(still_p | still_q, torch.where(equal, 0.0, torch.inf), divergence)
 

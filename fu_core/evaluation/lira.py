@@ -29,8 +29,8 @@ from scipy.stats import rankdata
 from scipy.stats import t as student
 from torch import Tensor
 
-from fu_core.errors import check_choice
-from fu_core.evaluation.margins import check_margins, check_pair
+from fu_core.errors import NumericalFailure, check_choice
+from fu_core.evaluation.margins import UNSQUARED, check_margins, check_pair
 
 VARIANCES = ("pooled", "separate")
 
@@ -85,7 +85,7 @@ def u_lira(unlearned: Tensor, unseen: Tensor, *, variances: str = "pooled") -> U
     together and the shift is small (tested).
 
     Raises ValueError for shapes that do not fit, fewer than 4 models a side, unknown `variances`; NumericalFailure for
-    margins that are not finite.
+    margins that are not finite, or whose squares floats cannot tell from 0 or infinity.
     """
     check_choice("variances", variances, VARIANCES)
     p, q = (side.cpu().numpy() for side in check_pair("unlearned", unlearned, "unseen", unseen))
@@ -158,7 +158,7 @@ def retained_exposure(
     differences. `lambda seen, unseen: u_lira(seen, unseen).auc` wants the same examples under models without them, and
     gives one number.
 
-    Raises ValueError if the judge gives two shapes, and as the judge.
+    Raises ValueError if the judge gives two shapes, NumericalFailure if NaN or infinity, and as the judge.
     """
     one, other = (torch.as_tensor(judge(*side), dtype=torch.float64) for side in (unlearned, retrained))
     if one.shape != other.shape or one.ndim > 1:
@@ -166,6 +166,8 @@ def retained_exposure(
         raise ValueError(
             f"judge must give one number, or one per model, for as many models of both sides; got {shapes}"
         )
+    if not bool((one.isfinite() & other.isfinite()).all()):
+        raise NumericalFailure("judge must give finite numbers, but it gave NaN or infinity")
     apart = one - other
     reach = math.inf
     if apart.ndim == 1 and len(apart) > 1:
@@ -210,21 +212,23 @@ def _turn(fit: tuple[np.ndarray, np.ndarray], judged: tuple[np.ndarray, np.ndarr
 
 
 def _scores(fit_p: np.ndarray, fit_q: np.ndarray, phi: np.ndarray, variances: str) -> np.ndarray:
-    """Log likelihood ratios (models, S) of margins `phi`."""
+    """Log likelihood ratios (models, S) of margins `phi`. Raises NumericalFailure where they are no numbers."""
     m_p, m_q = _middle(fit_p), _middle(fit_q)
     var_p, var_q = _variance(fit_p), _variance(fit_q)
     if variances == "pooled":
         freedom_p, freedom_q = len(fit_p) - 1, len(fit_q) - 1
         var_p = var_q = (freedom_p * var_p + freedom_q * var_q) / (freedom_p + freedom_q)
     tiny = np.finfo(np.float64).tiny
-    near_p, near_q = (phi - m_p) ** 2, (phi - m_q) ** 2
     with np.errstate(over="ignore", invalid="ignore"):  # inf - inf where a side does not vary, which is replaced below
+        near_p, near_q = (phi - m_p) ** 2, (phi - m_q) ** 2
         scores = 0.5 * (
             np.log(np.maximum(var_q, tiny) / np.maximum(var_p, tiny))
             + near_q / np.maximum(var_q, tiny)
             - near_p / np.maximum(var_p, tiny)
         )
     still_p, still_q = var_p < tiny, var_q < tiny
+    if bool((np.isnan(scores) & ~(still_p | still_q)).any()):
+        raise NumericalFailure(UNSQUARED)
     side = np.select(  # above 0: unlearned
         [still_p & still_q, still_p, still_q],
         [np.abs(phi - m_q) - np.abs(phi - m_p), np.where(phi == m_p, 1.0, -1.0), np.where(phi == m_q, -1.0, 1.0)],
@@ -238,8 +242,16 @@ def _middle(values: np.ndarray) -> np.ndarray:
 
 
 def _variance(values: np.ndarray) -> np.ndarray:
-    """ddof 1 per column, and exactly 0 where all are equal, which rounding of their mean would hide."""
-    return np.where(values.max(axis=0) == values.min(axis=0), 0.0, values.var(axis=0, ddof=1))
+    """ddof 1 per column, and exactly 0 where all are equal, which rounding of their mean would hide.
+
+    Raises NumericalFailure where it overflows, or is 0 though they are not equal.
+    """
+    vary = values.max(axis=0) != values.min(axis=0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        variance = values.var(axis=0, ddof=1)
+    if bool((vary & ~((variance >= np.finfo(np.float64).tiny) & np.isfinite(variance))).any()):
+        raise NumericalFailure(UNSQUARED)
+    return np.where(vary, variance, 0.0)
 
 
 def _placements(of: np.ndarray, among: np.ndarray) -> np.ndarray:

@@ -23,6 +23,7 @@ from fu_core.models.flat import FlatModel
 
 WAYS = ("auto", "batched", "loop")  # of evaluating many models, see `margins_of`
 LEAST_MODELS = 4  # of a side: with fewer, a variance estimated from them has no finite mean of its inverse
+UNSQUARED = "margins must neither be too large nor differ by too little to be squared"  # the judges' error for these
 MOST_AT_ONCE = 2**24  # numbers, 64 MiB of float32: what models evaluated at once may take, each with the samples
 
 
@@ -32,13 +33,8 @@ def margins(logits: Tensor, y: Tensor) -> Tensor:
     Raises ValueError for shapes that do not fit, fewer than two classes or a label that is not a class,
     NumericalFailure if a margin is not finite.
     """
-    if logits.ndim < 2 or y.shape != logits.shape[-2:-1]:
-        shapes = f"{tuple(logits.shape)} and {tuple(y.shape)}"
-        raise ValueError(f"logits and y must have shapes (..., n, C) and (n,), got {shapes}")
+    check_labels(logits, y, least=2)
     classes = logits.shape[-1]
-    check_count("classes", classes, least=2)
-    if len(y) and (int(y.min()) < 0 or int(y.max()) >= classes):
-        raise ValueError(f"y must be classes from 0 to {classes - 1}, got {int(y.min())} to {int(y.max())}")
     z = logits.detach().double()
     own = torch.nn.functional.one_hot(y.long(), classes).bool()  # (n, C)
     others = z.masked_fill(own, -torch.inf).logsumexp(dim=-1)
@@ -73,6 +69,17 @@ def margins_of(model: FlatModel, w: Tensor, x: Tensor, y: Tensor, *, how: str = 
 def true_class_probabilities(phi: Tensor) -> Tensor:
     """Softmax probabilities `p_y` of any shape from margins: their logistic function."""
     return phi.double().sigmoid()
+
+
+def check_labels(logits: Tensor, y: Tensor, *, least: int = 1) -> None:
+    """Raise ValueError unless these are logits (..., n, C), C >= least, and labels (n,) of the samples, 0 to C - 1."""
+    if logits.ndim < 2 or y.shape != logits.shape[-2:-1]:
+        shapes = f"{tuple(logits.shape)} and {tuple(y.shape)}"
+        raise ValueError(f"logits and y must have shapes (..., n, C) and (n,), got {shapes}")
+    classes = logits.shape[-1]
+    check_count("classes", classes, least=least)
+    if len(y) and (int(y.min()) < 0 or int(y.max()) >= classes):
+        raise ValueError(f"y must be classes from 0 to {classes - 1}, got {int(y.min())} to {int(y.max())}")
 
 
 def check_margins(name: str, given: Tensor) -> Tensor:

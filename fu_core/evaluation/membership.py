@@ -17,6 +17,7 @@ from numpy.polynomial import Chebyshev
 from torch import Tensor
 
 from fu_core.errors import NumericalFailure, check_count
+from fu_core.evaluation.margins import check_labels
 from fu_core.streams import stream, stream_seed
 
 if TYPE_CHECKING:
@@ -29,7 +30,11 @@ DEGREE = 24  # of the polynomial through a sum of Gaussians of unit width on [0,
 
 
 def confidences(logits: Tensor, y: Tensor) -> Tensor:
-    """Softmax probability of the true class (n,) from logits (n, C): the one feature Song's attack sees."""
+    """Softmax probability of the true class (n,) from logits (n, C): the one feature Song's attack sees.
+
+    Raises ValueError unless `y` are labels (n,) from 0 to C - 1.
+    """
+    check_labels(logits, y)
     return logits.double().softmax(dim=1).gather(1, y[:, None]).squeeze(1)
 
 
@@ -157,11 +162,18 @@ class ShadowResult(NamedTuple):
 
 
 def attack_features(data: Labelled) -> np.ndarray:
-    """What the attacker looks at, (n, C + 1): sorted softmax probabilities, and the true class's log-probability."""
+    """What the attacker looks at, (n, C + 1): sorted softmax probabilities, and the true class's log-probability.
+
+    Raises ValueError unless the labels are those of the logits, NumericalFailure for a feature that is not finite.
+    """
     logits, y = data
+    check_labels(logits, y)
     log_p = logits.double().log_softmax(dim=1)
     probabilities = log_p.exp().sort(dim=1, descending=True).values
-    return torch.cat([probabilities, log_p.gather(1, y[:, None])], dim=1).cpu().numpy()
+    features = torch.cat([probabilities, log_p.gather(1, y[:, None])], dim=1)
+    if not bool(features.isfinite().all()):
+        raise NumericalFailure("logits must give every true class a finite log-probability, but one is NaN or infinite")
+    return features.cpu().numpy()
 
 
 def fit_attack(members: Sequence[Labelled], others: Sequence[Labelled], *, seed: int, largest: int = 5_000) -> Attack:
@@ -170,6 +182,9 @@ def fit_attack(members: Sequence[Labelled], others: Sequence[Labelled], *, seed:
     members[s], others[s]: logits and labels of what shadow model s was and was not trained on. All models
     together, equally many of each side, at most `largest` per side. The classifier is a small neural net
     (64-32) on standardised `attack_features`. Random: which samples, and the net, from (seed, "shadow attack").
+
+    Raises ValueError for no models or samples, sides that do not match or several numbers of classes, and as
+    `attack_features`.
     """
     from sklearn.neural_network import MLPClassifier
     from sklearn.pipeline import make_pipeline
@@ -200,6 +215,8 @@ def shadow(attack: Attack, forget: Labelled, unseen: Labelled) -> ShadowResult:
 
     forget, unseen: the attacked model's logits (n, C) and the labels (n,); `unseen` was used neither for
     training nor for `fit_attack`. Chance is what the retrained model scores, about 0.5.
+
+    Raises ValueError for no samples or other classes than the attack's, and as `attack_features`.
     """
     for name, (logits, y) in (("forget", forget), ("unseen", unseen)):
         check_count(f"samples of {name}", len(y))

@@ -5,7 +5,7 @@
 The target is the original model's, for which T = 0. T of the unlearned model over T of the retrained one is 1 where
 nothing is left, and smaller where knowledge has only been covered up. Every model meets the same batches in the same
 order, with an optimiser of its own that starts afresh. A model that has not come back within the cap is censored: its
-T is at least the cap, and it has to be counted apart.
+T is larger than the number it has, which is at least the cap, and it has to be counted apart.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from fu_core.errors import NumericalFailure, UnsupportedTask, check_choice, check_count, check_positive
+from fu_core.errors import NumericalFailure, check_choice, check_count, check_positive
 from fu_core.evaluation.accuracy import accuracy
 from fu_core.federation.local import Client, ClientOpt, batches
 from fu_core.models.flat import FlatModel
@@ -27,13 +27,18 @@ MEASURES = ("accuracy", "loss")
 
 @dataclass(frozen=True)
 class Level:
-    """How well a model knows some samples: `by` accuracy, in percent (Dice for segmentation), or by its mean loss."""
+    """How well a model knows some samples: `by` accuracy, in percent (Dice for segmentation), or by its mean loss.
+
+    Raises NumericalFailure for NaN and infinity, which all models would reach, or none.
+    """
 
     value: float
     by: str = "accuracy"
 
     def __post_init__(self) -> None:
         check_choice("by", self.by, MEASURES)
+        if not math.isfinite(self.value):
+            raise NumericalFailure(f"value must be a finite {self.by}, got {self.value}: the model has diverged")
 
     def reaches(self, target: Level) -> bool:
         """At least that accuracy, or at most that loss."""
@@ -41,7 +46,8 @@ class Level:
 
 
 class Relearned(NamedTuple):
-    """Passes until the target was reached, in shares of a pass; the cap where it was not."""
+    """Passes until the target was reached, in shares of a pass. Where it was not, the cap, or the passes of the whole
+    batches if these are more: never less than of anybody who reached it."""
 
     passes: float
     reached: bool
@@ -50,13 +56,11 @@ class Relearned(NamedTuple):
 def level(model: FlatModel, w: Tensor, forget: Client, *, by: str = "accuracy") -> Level:
     """What is to be reached again: the accuracy or the mean loss on `forget`.
 
-    Raises `UnsupportedTask` for the accuracy of a regression.
+    Raises `UnsupportedTask` for the accuracy of a regression, NumericalFailure for a loss that is not finite.
     """
     check_choice("by", by, MEASURES)
     if by == "loss":
         return Level(float(model.predict_losses(w, *forget).double().mean()), by)
-    if model.task == "regression":
-        raise UnsupportedTask("a regression has no accuracy: measure it by its loss")
     return Level(accuracy(model, w, *forget), by)
 
 
@@ -78,6 +82,8 @@ def relearn_passes(
     It is looked at before the first step, so that the original needs none, then at `per_pass` places of every pass,
     evenly, or after every batch where there are fewer, and at the end.
 
+    cap: passes, which end with the whole batch nearest to it, one at least.
+
     Random: the batches, from streams of (seed, "relearn"), the same for every model. Raises `InvalidRequest` for no
     samples at all, `NumericalFailure` on divergence, and as `level`.
     """
@@ -89,17 +95,18 @@ def relearn_passes(
     per_epoch = math.ceil(len(y) / opt.batch_size)
     looks = {math.ceil(k * per_epoch / per_pass) % per_epoch for k in range(1, per_pass + 1)}
 
-    def is_back() -> bool:
-        return level(model, v, forget, by=target.by).reaches(target)
-
     v, optimiser = w.detach().clone(), opt.fresh(round=1)
-    if is_back():
+    if level(model, v, forget, by=target.by).reaches(target):
         return Relearned(0.0, True)
     for step, b in enumerate(plan, start=1):
         optimiser.step(v, model.grad(v, model.arrange(x[b]), y[b]))
         if step % per_epoch in looks or step == len(plan):
-            if not bool(v.isfinite().all()):
+            try:
+                here = level(model, v, forget, by=target.by)
+            except NumericalFailure:  # a loss can be too large before any parameter is
+                here = None
+            if here is None or not bool(v.isfinite().all()):
                 raise NumericalFailure(f"relearning diverged in batch {step}; lower lr (now {local.lr})")
-            if is_back():
+            if here.reaches(target):
                 return Relearned(step / per_epoch, True)
-    return Relearned(float(cap), False)
+    return Relearned(max(float(cap), len(plan) / per_epoch), False)

@@ -105,9 +105,7 @@ def audit_release(
     read = _given(score, published, is_a[:draws]) if score else _linear(published, is_a[:draws])
 
     level = alpha / len(read.names)
-    scores = np.array([read.scores(published(k)) for k in range(draws, 2 * draws)])  # (draws, scores)
-    if not np.isfinite(scores).all():
-        raise NumericalFailure("score must be finite, but it gave NaN or infinity")
+    scores = _finite([read.scores(published(k)) for k in range(draws, 2 * draws)])  # (draws, scores)
     counted = is_a[draws:]
     found = {
         name: _audit(scores[counted, j], scores[~counted, j], delta, level, read.thresholds[j])
@@ -169,7 +167,7 @@ def _linear(published: Callable[[int], Tensor], is_a: np.ndarray) -> _Reading:
 
 def _given(score: Callable[[Tensor], float], published: Callable[[int], Tensor], is_a: np.ndarray) -> _Reading:
     """The score that was asked for, turned around if world B has the larger ones among the first releases."""
-    seen = np.array([float(score(published(k))) for k in range(len(is_a))])
+    seen = _finite([float(score(published(k))) for k in range(len(is_a))])
     a, b = seen[is_a].mean(), seen[~is_a].mean()
     sign = 1.0 if a >= b else -1.0
     return _Reading(("score",), lambda X: [sign * float(score(X))], [float(sign * (a + b) / 2)], 0)
@@ -200,6 +198,13 @@ def _checked(models: Tensor, shapes: set[torch.Size]) -> Tensor:
     if not bool(models.isfinite().all()):
         raise NumericalFailure("release gave a model that is not finite")
     return models.detach().double()
+
+
+def _finite(scores: list[float] | list[list[float]]) -> np.ndarray:
+    found = np.array(scores)
+    if not np.isfinite(found).all():
+        raise NumericalFailure("score must be finite, but it gave NaN or infinity")
+    return found
 
 
 def _audit(a: np.ndarray, b: np.ndarray, delta: float, alpha: float, threshold: str | float) -> AuditResult:

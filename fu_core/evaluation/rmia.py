@@ -10,8 +10,12 @@ x. References without it know only half of that mean; the other half is taken to
 
     offline    p_bar = 1/2 ((1 + a) mean_out + (1 - a))        online    p_bar = 1/2 (mean_in + mean_out)
 
+The population's p_bar(z) is the offline one either way: no reference saw z, so that `a` completes its mean online, too.
+
 One reference does, where `lira` wants dozens. Scores are in [0, 1], larger is more exposed; of an example that the
-attacked model never saw they are about uniform. Forgotten against unseen examples: `membership` has the rates.
+attacked model never saw they are about uniform, online only as far as p_in = a p_out + 1 - a holds: an `a` that is too
+small makes them too large, one that is too large too small. Forgotten against unseen examples: `membership` has the
+rates.
 """
 
 from __future__ import annotations
@@ -45,7 +49,8 @@ def rmia(
     p, population: true-class probabilities (..., S) and (..., Z) under the attacked model; reference,
     population_reference: (M, S) and (M, Z) under the M references, none of which saw the population. seen: (M, S),
     which references trained on which example; None for none. Offline they are left out, and an example that all have
-    seen gets p_out from p_in = a p_out + 1 - a (with 0.3 for a = 0). online: p_bar(x) takes both kinds.
+    seen gets p_out from p_in = a p_out + 1 - a (with 0.3 for a = 0). online: p_bar(x) takes both kinds, and `a` is for
+    p_bar(z) alone.
 
     The share counts strictly: an example no likelier than a population sample does not beat it.
 

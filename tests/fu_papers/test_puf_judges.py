@@ -70,7 +70,7 @@ def test_original_and_retrain_are_the_ends_of_the_scales(lab):
 
 
 def test_a_model_that_has_left_the_numbers_is_refused_as_diverged(lab):
-    with pytest.raises(NumericalFailure, match="has a score that is NaN or infinite"):
+    with pytest.raises(NumericalFailure, match="is nan: a model is not finite"):
         judges.evaluate(lab.case, torch.full_like(lab.case.original, float("nan")))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -21,6 +22,7 @@ class FileServer:
         self.serve_ranges = True
         self.cut_after: list[int] = []  # for the next requests: send only so many bytes, then close
         self.refuse_with: list[int] = []  # for the next requests: answer with this status
+        self.pause = 0.0  # seconds before every further 100,000 bytes
         self.url = ""
 
 
@@ -43,7 +45,10 @@ def _handler(server: FileServer) -> type[http.server.BaseHTTPRequestHandler]:
             self.send_response(206 if start else 200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body[: server.cut_after.pop(0)] if server.cut_after else body)
+            sent = body[: server.cut_after.pop(0)] if server.cut_after else body
+            for begin in range(0, len(sent), 100_000):
+                time.sleep(server.pause)
+                self.wfile.write(sent[begin : begin + 100_000])
 
         def log_message(self, *arguments: object) -> None:
             """Silent."""

@@ -84,6 +84,26 @@ def test_a_flipped_bit_is_found(tmp_path, save):
         load("mnist", tmp_path)
 
 
+def test_a_directory_that_swallows_its_last_entries_is_found(tmp_path):
+    """By one flipped bit the entry of `source` has a comment, which is what follows: the hospitals were gone."""
+    path = tmp_path / "mnist.npz"
+    sites = {"site_train": np.zeros(6, dtype=np.int64), "site_test": np.zeros(4, dtype=np.int64)}
+    write_cache(path, tiny_arrays() | sites)
+    content = bytearray(path.read_bytes())
+    directory = int.from_bytes(content[-6:-2], "little")
+    entries = [directory]
+    while content[entries[-1] :].startswith(b"PK\1\2"):
+        lengths = [int.from_bytes(content[entries[-1] + k : entries[-1] + k + 2], "little") for k in (28, 30, 32)]
+        entries.append(entries[-1] + 46 + sum(lengths))
+    assert len(entries) == 8  # where the seven arrays' entries begin, and the end
+    content[entries[4] + 32 : entries[4] + 34] = (entries[-1] - entries[5]).to_bytes(2, "little")
+    path.write_bytes(content)
+    with np.load(path) as archive:
+        assert archive.files == ["x_train", "y_train", "x_test", "y_test", "source"]
+    with pytest.raises(CorruptData, match=r"5 of 7 arrays are found.*delete it"):
+        load("mnist", tmp_path)
+
+
 @pytest.mark.parametrize("keep", [0, 10, 0.5, 0.99])
 def test_a_truncated_cache_is_found(tmp_path, keep):
     path = tmp_path / "mnist.npz"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -141,6 +143,24 @@ def test_statistics_of_a_table_are_those_of_each_column():
     assert data.std.tolist() == [1, 1]
 
 
+@pytest.mark.parametrize("scale", [1e-30, 1e-7, 1.0, 1e7, 1e30])
+def test_what_is_constant_does_not_hang_on_the_unit(scale):
+    """Lengths in nanometres counted as constant when they were given in metres."""
+    data = table([[scale * 1, scale * 5], [scale * 3, scale * 5]])
+    assert data.std.tolist() == pytest.approx([scale, 1])
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-30, 0.1, 1e6, 7.7e15])
+def test_what_only_rounding_tells_apart_is_constant(value):
+    """One value, or neighbouring numbers in one row of ten."""
+    one = torch.full((10_001, 2), value)
+    one[::10, 1] = torch.nextafter(one[::10, 1], torch.tensor(math.inf))
+    labels = torch.zeros(len(one), dtype=torch.int64)
+    data = Dataset("made up", one, labels, one, labels, "made by a test")
+    spread = float(one[:, 1].double().std(correction=0))
+    assert data.std.tolist() == [1, pytest.approx(max(1.0, spread))]
+
+
 def test_statistics_of_images_are_per_channel_in_units_of_255():
     """Channel 0 holds 0 and 255: mean 0.5, std 0.5. Channel 1 holds 51 throughout: mean 0.2."""
     x = torch.tensor([[[[0, 255]], [[51, 51]]]], dtype=torch.uint8)
@@ -228,6 +248,12 @@ def test_grey_images_of_a_colour_set_have_their_own_constants():
         ({"x_test": torch.zeros(5, 4)}, r"of one shape, got torch.float32 \(20, 3\) and torch.float32 \(5, 4\)"),
         ({"x_train": torch.zeros(20, 8, 8)}, r"x_train must be a tensor \(n, C, H, W\) or \(n, p\), .* \(20, 8, 8\)"),
         ({"x_train": torch.zeros(20)}, "x_train must be a tensor"),
+        ({"x_train": torch.zeros(0, 3), "y_train": torch.arange(0)}, "samples of x_train must be a whole number >= 1"),
+        ({"task": "regression"}, "task must be one of 'classification', 'segmentation', got 'regression'"),
+        ({"y_train": torch.rand(20)}, r"y_train must be whole numbers >= 0, got torch.float32 \(20,\)"),
+        ({"y_test": torch.arange(5) - 1}, "y_test must be whole numbers >= 0, got -1"),
+        ({"known_classes": 19}, "known_classes must be a whole number >= 20, got 19"),
+        ({"known_classes": 20.0}, "known_classes must be a whole number >= 20, got 20.0"),
         ({"y_test": [0] * 5}, r"y_test one \(n,\) or \(n, H, W\), got torch.float32 \(5, 3\) and list"),
     ],
 )
@@ -240,3 +266,9 @@ def test_tensors_that_do_not_fit_together_are_named(change, message):
 def test_classes_are_counted_without_test_samples():
     x, y = torch.zeros(4, 3), torch.tensor([0, 2, 1, 0])
     assert Dataset("made up", x, y, x[:0], y[:0], "made by a test").classes == 3
+
+
+def test_masks_without_any_organ_are_of_two_classes():
+    x, y = torch.zeros((4, 1, 8, 8), dtype=torch.uint8), torch.zeros((4, 8, 8), dtype=torch.uint8)
+    data = Dataset("made up", x, y, x, y, "made by a test", task="segmentation")
+    assert (data.classes, data.subset(2, seed=0).classes) == (2, 2)

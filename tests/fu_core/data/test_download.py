@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -144,3 +146,42 @@ def test_the_next_mirror_is_tried_when_one_fails(server, tmp_path):
     assert Archive("file.bin", urls, sha256=SHA256).fetch(tmp_path).read_bytes() == CONTENT
     with pytest.raises(DataUnavailable, match=r"bad/other.*worse/other"):
         Archive("other", (server.url + "bad/other", server.url + "worse/other")).fetch(tmp_path)
+
+
+def test_of_two_that_want_one_file_at_once_one_downloads_it(server, target):
+    """Two data sets can share an archive: the second went on where the first was, and both had wrong bytes."""
+    server.files["/file.bin"], server.pause = CONTENT, 0.05
+
+    def wanted() -> Path:
+        return fetch(server.url + "file.bin", target, size=len(CONTENT), sha256=SHA256)
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(wanted)
+        while not _partial(target).exists():
+            time.sleep(0.01)
+        second = pool.submit(wanted)
+        assert first.result() == second.result() == target
+    assert target.read_bytes() == CONTENT
+    assert [path for path, _ in server.asked] == ["/file.bin"]
+
+
+def test_who_waits_for_a_download_that_fails_goes_on_with_it(server, target):
+    server.files["/file.bin"], server.pause = CONTENT, 0.05
+    server.cut_after = [300_000] + [0] * (download.ATTEMPTS - 1)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(fetch, server.url + "file.bin", target, sha256=SHA256)
+        while not _partial(target).exists():
+            time.sleep(0.01)
+        second = pool.submit(fetch, server.url + "file.bin", target, sha256=SHA256)
+        with pytest.raises(DataUnavailable, match="300,000 bytes are kept"):
+            first.result()
+        assert second.result().read_bytes() == CONTENT
+    assert server.asked[-1] == ("/file.bin", "bytes=300000-")
+
+
+def test_a_verified_file_needs_no_lock(no_network, target, monkeypatch):
+    """It may lie where nobody may write."""
+    target.parent.mkdir()
+    target.write_bytes(CONTENT)
+    monkeypatch.setattr(download, "FileLock", None)
+    assert fetch("http://127.0.0.1:9/file.bin", target, sha256=SHA256) == target

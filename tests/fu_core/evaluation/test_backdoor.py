@@ -36,8 +36,16 @@ def test_a_patch_larger_than_the_image_is_refused(images):
         Trigger(size=9).stamp(images[0])
 
 
+NO_PIXELS = (300, -1, 12.7, "x", True, None)
+
+
 @pytest.mark.parametrize(
-    ("change", "named"), [({"size": 0}, "size"), ({"corner": "middle"}, "corner"), ({"value": 300}, "value")]
+    ("change", "named"),
+    [
+        ({"size": 0}, "size"),
+        ({"corner": "middle"}, "corner"),
+        *(({"value": value}, "value must be a raw pixel, a whole number from 0 to 255, got") for value in NO_PIXELS),
+    ],
 )
 def test_a_trigger_that_cannot_be_is_refused(change, named):
     with pytest.raises(ValueError, match=named):
@@ -62,8 +70,12 @@ def test_poison_is_the_clients_own_draw_and_repeats(images):
     other = poison(images, trigger, seed=1, client_id=1)
     assert torch.equal(once[0], again[0])
     assert not torch.equal(once[0], other[0])
-    with pytest.raises(ValueError, match="fraction"):
-        poison(images, trigger, fraction=0.0, seed=1, client_id=0)
+    for fraction in (0.0, 1.1, math.nan, "a"):
+        with pytest.raises(ValueError, match=r"fraction must lie in \(0, 1\], got"):
+            poison(images, trigger, fraction=fraction, seed=1, client_id=0)
+    nothing = images[0][:0], images[1][:0]
+    with pytest.raises(InvalidRequest, match="images of client 4 must be a whole number >= 1, got 0"):
+        poison(nothing, trigger, seed=1, client_id=4)
 
 
 def looks_at_the_patch(x):
@@ -110,3 +122,11 @@ def test_a_model_that_has_left_the_numbers_calls_up_no_target(images, lost):
         assert attack_success(lambda x: torch.full((len(x), 3), lost), x, y, Trigger(target=target)) == 0
     half = torch.where(torch.arange(36) < 18, lost, 0.0)[:, None] + torch.tensor([0.0, 1.0])
     assert attack_success(lambda x: half, x, y, Trigger(target=1)) == 50  # 36 images are not of class 1
+
+
+def test_labels_that_are_not_those_of_the_images_are_refused(images):
+    x, y = images
+    for few in (y[:3], y[:, None]):
+        for counted in (True, False):
+            with pytest.raises(ValueError, match=r"y must have shape \(40,\), one label per image of x, got"):
+                attack_success(looks_at_the_patch, x, few, Trigger(), include_target_class=counted)

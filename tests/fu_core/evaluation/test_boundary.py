@@ -25,7 +25,7 @@ BOTTOM, TOP = FlatModel(nn.Linear(5, WIDTH)), FlatModel(nn.Linear(2 * WIDTH, CLA
 
 
 def randn(*shape, key="x"):
-    return torch.randn(*shape, generator=stream(0, "test", key), dtype=torch.float64)
+    return torch.randn(*shape, generator=stream(0, "test", str(key)), dtype=torch.float64)
 
 
 def labels(n):

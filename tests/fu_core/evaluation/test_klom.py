@@ -195,6 +195,12 @@ def test_bad_margins_and_forms_are_refused_by_name():
         klom(good, good[:3])
     with pytest.raises(NumericalFailure, match="unlearned has a margin that is NaN"):
         klom(good * math.nan, good)
+    steps = torch.arange(1.0, 9.0, dtype=torch.float64)[:, None].expand(8, 3)
+    for scale in (1e200, 1e-200, 1e-160):
+        for sides in ((scale * steps, steps), (steps, scale * steps), (scale * steps, scale * steps)):
+            with pytest.raises(NumericalFailure, match=r"neither be too large nor .*, got those of example 0"):
+                klom(*sides)
+    assert klom(1e70 * steps, 1e70 * steps).tolist() == klom(1e-70 * steps, 1e-70 * steps).tolist() == [0.0] * 3
     for few in (3, 3.0, True):
         with pytest.raises(ValueError, match="n must be a whole number >= 4"):
             floor(few)

@@ -258,3 +258,25 @@ def test_bad_margins_are_refused_by_name():
         retained_exposure((good, good), (good[:7], good[:7]))
     with pytest.raises(ValueError, match=r"got \(8, 3\) and \(8, 3\)"):
         retained_exposure((good, good), (good, good), judge=lambda a, b: a - b)
+
+
+@pytest.mark.parametrize("variances", ["pooled", "separate"])
+def test_margins_whose_squares_are_lost_are_refused(variances):
+    """They made every number NaN, or half of all."""
+    steps = torch.arange(1.0, 9.0, dtype=torch.float64)[:, None]
+    for scale in (1e200, 1e-160, 1e-200):
+        for sides in ((scale * steps, scale * steps), (scale * steps, steps), (steps, scale * steps)):
+            with pytest.raises(NumericalFailure, match="margins must neither be too large nor differ by too little"):
+                u_lira(*sides, variances=variances)
+    far = torch.cat([steps[:4], 1e200 * steps[4:]])  # of which one half is fitted
+    with pytest.raises(NumericalFailure, match="margins must neither be too large"):
+        u_lira(far, steps, variances=variances)
+    assert u_lira(1e70 * steps, 1e70 * steps + 1e70, variances=variances).auc == u_lira(steps, steps + 1).auc
+
+
+@pytest.mark.parametrize("lost", [math.nan, math.inf])
+def test_a_judge_that_gives_no_number_is_refused(lost):
+    side = (torch.zeros(8, 2), torch.zeros(8, 2))
+    for given in (lost, torch.full((8,), lost)):
+        with pytest.raises(NumericalFailure, match="judge must give finite numbers, but it gave NaN or infinity"):
+            retained_exposure(side, side, judge=lambda a, b, given=given: given)

@@ -160,3 +160,12 @@ def test_the_halves_of_an_attack_are_disjoint_and_equal_in_every_class(labels):
     for label in y.unique():
         assert 0 <= int(known[y == label].sum()) - int((~known)[y == label].sum()) <= 1
     assert torch.equal(known, half_of_each_class(y, "attack"))
+
+
+def test_labels_that_are_not_those_of_the_logits_are_refused():
+    """Fewer of them gave as few confidences, of the first samples."""
+    logits = torch.zeros(4, 3)
+    with pytest.raises(ValueError, match=r"logits and y must have shapes .*, got \(4, 3\) and \(2,\)"):
+        confidences(logits, torch.tensor([0, 1]))
+    with pytest.raises(ValueError, match="y must be classes from 0 to 2, got 0 to 3"):
+        confidences(logits, torch.tensor([0, 1, 2, 3]))

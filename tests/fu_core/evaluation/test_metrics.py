@@ -1,12 +1,14 @@
 """Accuracy, Dice, distances, and the FLOPs of an image."""
 
 import math
+import re
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from fu_core.errors import UnsupportedTask
 from fu_core.evaluation.accuracy import NO_CLASS, accuracy, hard_dice, outputs_accuracy, predicted_classes
 from fu_core.evaluation.costs import measured_flops
 from fu_core.evaluation.equivalence import logits_kl, parameter_gap, relative_step_difference
@@ -75,6 +77,30 @@ def test_an_image_with_a_lost_pixel_has_dice_zero_though_its_mask_is_empty():
     assert outputs_accuracy("segmentation", outputs, masks) == 100
     outputs[0, :, 0, 0] = NAN
     assert outputs_accuracy("segmentation", outputs, masks) == 50
+
+
+def test_labels_of_another_shape_are_refused_and_not_broadcast():
+    outputs, masks = torch.eye(3)[[0, 1, 2, 0]], torch.ones(3, 4, 4)
+    for y in (torch.tensor([[0], [1], [2], [0]]), torch.tensor([0]), torch.eye(4)):
+        with pytest.raises(ValueError, match=rf"from outputs and y must have one shape, got \(4,\) and {named(y)}"):
+            outputs_accuracy("classification", outputs, y)
+    with pytest.raises(ValueError, match=r"must have one shape, got \(1,\) and \(4,\)"):
+        outputs_accuracy("classification", outputs[:1], torch.tensor([0, 1, 2, 0]))
+    with pytest.raises(ValueError, match=r"predicted and masks must have one shape, got \(3, 4, 4\) and \(1, 4, 4\)"):
+        hard_dice(masks, masks[:1])
+    with pytest.raises(ValueError, match=r"must have one shape, got \(3, 4, 4\) and \(1, 4, 4\)"):
+        outputs_accuracy("segmentation", torch.stack([0 * masks, masks], dim=1), masks[:1])
+
+
+def named(tensor):
+    return re.escape(str(tuple(tensor.shape)))
+
+
+def test_a_regression_has_no_accuracy():
+    """The largest of one output is the first: it was 100 % right on targets of 0."""
+    model = FlatModel(nn.Linear(4, 1), task="regression")
+    with pytest.raises(UnsupportedTask, match="a regression has no accuracy: measure it by its loss"):
+        accuracy(model, model.init(0), torch.ones(6, 4), torch.zeros(6))
 
 
 def test_the_accuracy_on_no_samples_is_refused():

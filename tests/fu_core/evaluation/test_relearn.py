@@ -121,3 +121,26 @@ def test_what_cannot_be_is_named():
             relearn_passes(model, model.init(0), forget, local, target=Level(101.0), seed=0, **{"cap": 1, **wrong})
     with pytest.raises(ValueError, match=r"by must be one of .*did you mean 'loss'"):
         Level(1.0, "los")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_level_that_is_no_number_is_none(value):
+    """A target of NaN no model would ever reach, one of infinity all."""
+    with pytest.raises(NumericalFailure, match="value must be a finite loss, got"):
+        Level(value, "loss")
+    diverged = torch.tensor([value], dtype=torch.float64)
+    with pytest.raises(NumericalFailure, match="value must be a finite loss"):
+        level(LINE, diverged, bowl(0.5), by="loss")
+    with pytest.raises(NumericalFailure, match="value must be a finite loss"):
+        relearned(value, 1e-3)
+
+
+@pytest.mark.parametrize("cap", [0.01, 0.3, 0.6, 1.1, 1.2, 2.0])
+def test_who_does_not_come_back_has_no_smaller_number_than_who_does(cap):
+    """Batches are whole: two a pass, of which the cap allows the nearest number, but one at least."""
+    batches_done = max(1, math.floor(2 * cap + 0.5))
+    path = [0.25 * 9 * 0.9 ** (2 * k) for k in range(batches_done + 1)]  # the loss after each batch
+    last = relearned(0.0, path[-1] * 1.001, batch_size=2, cap=cap)
+    assert last == Relearned(batches_done / 2, True)
+    never = relearned(0.0, path[-1] * 0.999, batch_size=2, cap=cap)
+    assert never == Relearned(max(cap, batches_done / 2), False)

@@ -220,3 +220,17 @@ def test_what_cannot_be_audited_is_refused_by_name():
         audit_release(lambda world, k: world / 0, (a, b), claimed=1.0, delta=DELTA)
     with pytest.raises(NumericalFailure, match="score must be finite"):
         audit_release(release, (a, b), claimed=1.0, delta=DELTA, draws=8, score=lambda models: math.nan)
+
+
+@pytest.mark.parametrize("lost", [3, 20])
+def test_a_score_that_is_no_number_is_named_whether_it_is_fitted_or_counted(lost):
+    """In the first half it said nothing of itself, but that a threshold is not finite."""
+    asked = []
+
+    def score(models):
+        asked.append(len(asked))
+        return math.nan if len(asked) == lost else float(models.sum())
+
+    with pytest.raises(NumericalFailure, match="score must be finite, but it gave NaN or infinity"):
+        audit_release(releasing(SIGMA), worlds(), claimed=1.0, delta=DELTA, draws=16, score=score)
+    assert len(asked) <= 32

@@ -193,3 +193,26 @@ def test_bad_probabilities_shapes_and_settings_are_refused_by_name():
         tuned_a(p, torch.ones(5, dtype=torch.bool), reference, z, reference_z)
     with pytest.raises(ValueError, match="examples of p must be a whole number >= 1"):
         rmia(p[:0], reference[:, :0], z, reference_z)
+
+
+def test_online_scores_of_unseen_examples_are_uniform_on_average_only_at_the_right_a():
+    """p_in = 0.4 p_out + 0.6 in every reference: a = 0.4 gives the population the examples' own law."""
+    means = []
+    for a in (0.0, 0.4, 1.0):
+        found = []
+        for k in range(20):
+            hard, hard_z = normal(f"hard {k}", 200), normal(f"hard z {k}", 500)
+
+            def out(name, difficulty, models, k=k):
+                return (difficulty + 0.3 * normal(f"{name} {k}", models, len(difficulty))).sigmoid()
+
+            reference, seen = out("references", hard, 8), torch.arange(8)[:, None].expand(8, 200) % 2 == 0
+            reference = torch.where(seen, 0.4 * reference + 0.6, reference)
+            own, others = out("model", hard, 1)[0], out("model z", hard_z, 1)[0]
+            found.append(
+                rmia(own, reference, others, out("references z", hard_z, 8), a=a, seen=seen, online=True).mean()
+            )
+        means.append(float(torch.stack(found).mean()))
+    assert means[0] > 0.55
+    assert means[1] == pytest.approx(0.5, abs=0.02)
+    assert means[2] < 0.45

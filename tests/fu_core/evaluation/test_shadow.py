@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from fu_core.errors import NumericalFailure
 from fu_core.evaluation.membership import attack_features, fit_attack, shadow
 
 
@@ -84,3 +85,15 @@ def test_bad_input_is_refused_by_name(attack):
         shadow(attack, outputs(50, SURE, 1, classes=4), unsure)
     with pytest.raises(ValueError, match="samples of unseen"):
         shadow(attack, sure, (unsure[0][:0], unsure[1][:0]))
+
+
+@pytest.mark.parametrize("lost", [float("nan"), float("inf")])
+def test_a_model_that_has_left_the_numbers_is_named(attack, lost):
+    logits, y = outputs(50, SURE, 1)
+    gone = torch.full_like(logits, lost), y
+    with pytest.raises(NumericalFailure, match="logits must give every true class a finite log-probability"):
+        fit_attack([gone], [(logits, y)], seed=0)
+    with pytest.raises(NumericalFailure, match="logits must give every true class a finite log-probability"):
+        shadow(attack, (logits, y), gone)
+    with pytest.raises(ValueError, match=r"logits and y must have shapes .*, got \(50, 5\) and \(49,\)"):
+        attack_features((logits, y[1:]))
