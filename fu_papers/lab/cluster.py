@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from dask import config as dask_config
 from distributed import CancelledError, Client, Future, KilledWorker, Worker, as_completed, get_worker
 from distributed.comm import CommClosedError
 from tqdm.auto import tqdm
@@ -117,8 +116,7 @@ def _connected() -> Iterator[Client]:
             ) from error
         raise RuntimeError(
             f"no dask scheduler answers at FU_SCHEDULER={address} ({error}); start one with `dask scheduler` and set "
-            "FU_SCHEDULER to the address that it prints; one that is there and slow has "
-            f"{dask_config.get('distributed.comm.timeouts.connect')}, and more by "
+            "FU_SCHEDULER to the address that it prints; one that is there and slow has more time with "
             "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT=120s"
         ) from error
     with client:
