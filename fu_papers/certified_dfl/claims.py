@@ -39,7 +39,7 @@ CIFAR_POINTS, REMOVED_POINTS = 5.0, 5.0
 HALF_WAY = 0.5  # D13, of Newton's step
 AUC_SLACK, SAVED = 0.02, 97.0
 COARSE = 0.1  # of its claim: an audit that proves less of a release as bad as that sees only what is far worse
-JUDGED = (*IDLE, AGAIN, *DU_FORMS)
+COUNTED = (*IDLE, AGAIN, *DU_FORMS)  # whose cells are told: the controls', too
 STRONGER = "an attack that doing nothing fails would tell"
 LONGER = "trainings so long that one round is less than 3 % of them would tell"
 
@@ -105,7 +105,7 @@ def _worst(e: Experiment, runs: pd.DataFrame, request: str, method: str, column:
 
 
 def _keys(e: Experiment, runs: pd.DataFrame, request: str) -> list[str]:
-    return [key for method in JUDGED for _, found in _cells(e, runs, request, method) for key in found.record]
+    return [key for method in COUNTED for _, found in _cells(e, runs, request, method) for key in found.record]
 
 
 def _counted(cells: Cells) -> str:
@@ -131,7 +131,7 @@ def _sample_wise(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
     """D1: test accuracy within 1 point of Retrain's, 5 on CIFAR-10, in every cell."""
     cells = {
         method: {_called(p): at_most(r.delta_test, _tolerance(p)) for p, r in _cells(e, runs, "sample", method)}
-        for method in JUDGED
+        for method in COUNTED
     }
     ours = f"{_counted(cells)}; {_worst(e, runs, 'sample', 'DU', 'delta_test')}"
     reason = "mean |test acc. - Retrain's| <= 1 (CIFAR-10: 5) in every cell, after one round"
@@ -145,7 +145,7 @@ def _class_wise(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
     def close(r: pd.DataFrame) -> Part:
         return all_of(at_most(r.delta_remaining, POINT), at_most(r.delta_removed, REMOVED_POINTS))
 
-    cells = {method: {_called(p): close(r) for p, r in _cells(e, runs, "class", method)} for method in JUDGED}
+    cells = {method: {_called(p): close(r) for p, r in _cells(e, runs, "class", method)} for method in COUNTED}
     ours = f"{_counted(cells)}; removed class: {_worst(e, runs, 'class', 'DU', 'delta_removed')}"
     reason = "mean |difference to Retrain| on remaining classes <= 1 and on the removed class <= 5, after one round"
     printed, corrected = forms(cells)
@@ -169,7 +169,7 @@ def _attack(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
             for request in requests
             for place, r in _cells(e, runs, request, method)
         }
-        for method in JUDGED
+        for method in COUNTED
     }
     keys = [key for request in requests for key in _keys(e, runs, request)]
     reason = (
@@ -223,7 +223,7 @@ def _client_wise(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
     """D6: after a client has left, test accuracy within 1 point of Retrain's."""
     cells = {
         method: {_called(p): at_most(r.delta_test, POINT) for p, r in _cells(e, runs, "client", method)}
-        for method in JUDGED
+        for method in COUNTED
     }
     ours = f"{_counted(cells)}; {_worst(e, runs, 'client', 'DU', 'delta_test')}"
     reason = "mean |test acc. - Retrain's| <= 1 on every data set, after one round"

@@ -584,16 +584,6 @@ def test_p3_is_table_3_and_takes_the_mean_of_shares():
     assert re.search(r"PUF-Special \(CIFAR-10, Dirichlet 0.3\): at most [0-9.]+, [0-9.]+ as run, gave up", gave_up.ours)
 
 
-def test_p3_does_not_hold_for_what_is_cheap_because_it_does_nothing():
-    untouched = ("clients", None, None, None, "Original")
-    found = result("P3", {untouched: {"delta_forget": 0.0}})
-    assert found.verdict == "does not hold"
-    assert "nearer to Retrain than doing nothing does not hold" in found.reason
-    found = result("P3", {untouched: {"delta_forget": 2.5}})  # a floor away at most
-    assert found.verdict == "undetermined"
-    assert "PUF-Regular (CIFAR-10, IID): nearer to Retrain than doing nothing undetermined" in found.reason
-
-
 @pytest.mark.parametrize("missing", [AGAIN, "Original"])
 def test_p3_is_not_run_without_the_yardstick(missing):
     assert verdict("P3", without=[missing]) == "not run"
@@ -740,16 +730,17 @@ def test_p6_reads_each_cell_at_its_own_round():
     assert verdict("P6", None, natural=natural) != "holds"
 
 
-def test_p6_does_not_hold_where_natural_only_went_astray():
-    """Natural is farther from Retrain than PUF, and PUF no nearer than doing nothing."""
+@pytest.mark.parametrize("id", ["P3", "P6"])
+def test_what_puf_has_done_must_be_nearer_than_doing_nothing(id):
+    """P3: cheap since nothing was done; P6: Natural is farther from Retrain than PUF only since it went astray."""
     untouched = ("clients", None, None, None, "Original")
-    assert verdict("P6", {untouched: {"delta_forget": 30.0}}) == "holds"
-    found = result("P6", {untouched: {"delta_forget": 0.0}})
+    assert verdict(id, {untouched: {"delta_forget": 30.0}}) == "holds"
+    found = result(id, {untouched: {"delta_forget": 0.0}})
     assert found.verdict == "does not hold"
     assert "nearer to Retrain than doing nothing does not hold" in found.reason
-    found = result("P6", {untouched: {"delta_forget": 2.5}})  # a floor away at most
+    found = result(id, {untouched: {"delta_forget": 2.5}})  # a floor away at most
     assert found.verdict == "undetermined"
-    assert "nearer to Retrain than doing nothing undetermined" in found.reason
+    assert "PUF-Regular (CIFAR-10, IID): nearer to Retrain than doing nothing undetermined" in found.reason
 
 
 @pytest.mark.parametrize("missing", [AGAIN, "Natural", "Original", *PUFS])
