@@ -9,11 +9,9 @@ import pandas as pd
 import pytest
 import yaml
 
-from fu_papers.arena.tables import net_markdown
 from fu_papers.lab.committed import CLOCK, RECORDS
 from fu_papers.lab.paths import NOTEBOOKS, ROOT
 from fu_papers.lab.store import CommittedStore
-from fu_papers.look import read_table
 from fu_papers.parameters import SIZES
 from fu_papers.verdicts import largest_verdicts, tally_markdown
 from tests.readme import README, library_example
@@ -48,15 +46,6 @@ def test_the_speed_table_is_that_of_the_benchmark():
         [row] = re.findall(rf"^\| {workload}:[^|]*\|(.*)\|$", speed, re.MULTILINE)
         columns = [("fu_core",), ("plain",), ("flower",), ("pfl",), ("fu_core", "bf16"), ("plain", "bf16")]
         assert [text.strip() for text in row.split("|")] == [cell(workload, *column) for column in columns]
-
-
-def test_the_table_of_convolutional_nets_in_the_findings_is_that_of_the_records():
-    """On failure, paste the expected text between the two comments."""
-    text = (ROOT / "docs" / "findings.md").read_text("utf-8")
-    there = re.search(r"<!-- tiny_cnn:[^>]*-->\n(.*?)\n<!-- /tiny_cnn -->", text, re.DOTALL)
-    assert there
-    runs, _, _ = read_table(ROOT / "figures" / "workstation" / "arena" / "runs.csv")
-    assert there[1].strip() == net_markdown(runs, "tiny_cnn")
 
 
 def test_every_file_and_folder_it_links_to_exists():

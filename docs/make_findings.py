@@ -1,0 +1,214 @@
+"""Write the tables of docs/findings.md: `python docs/make_findings.py`.
+
+Each stands between two comments and is computed from the tables that lie beside the committed figures of the profile
+`workstation`; tests/test_readme.py keeps the page in step. What a table cannot say stands in the text below it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fu_papers.arena.tables import net_markdown
+from fu_papers.intervals import crossed
+from fu_papers.look import read_table
+from fu_papers.problems import dataset_name, dataset_title
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "findings.md"
+FIGURES = ROOT / "figures" / "workstation"
+TO_COME = ROOT / "figures" / "to_come"  # records of what is not complete yet
+TABLE = re.compile(r"(<!-- (\w+): [^>]*-->\n).*?(<!-- /\2 -->)", re.DOTALL)
+DASH = "–"
+CONTROLS_SHOWN = ("Retrain", "Retrain again", "Original")
+FLOOR, NOTHING = "a second Retrain (noise floor)", "doing nothing"
+
+
+def findings_page() -> str:
+    """docs/findings.md with its tables as the committed records have them."""
+    text = PAGE.read_text(encoding="utf-8")
+    return TABLE.sub(lambda found: f"{found[1]}{TABLES[found[2]]()}\n{found[3]}", text)
+
+
+def puf() -> str:
+    """Per method and split: points off Retrain on the target's images, runs that gave up, and rounds of recovery."""
+    runs, _, _ = read_table(FIGURES / "puf" / "runs.csv")
+    runs = runs[(runs.scenario == "clients") & (runs.stop == "test") & runs.variant.isna()]
+    alike, differ = (runs[runs.setting.str.contains(split)] for split in ("/iid/", "/dirichlet"))
+    head = ["", "alike clients: points off Retrain", "gave up", "rounds"]
+    head += ["clients that differ: points off Retrain", "gave up", "rounds"]
+    rows = []
+    for method, own in alike.groupby("method", sort=False):
+        if method not in ("Retrain", "Destroyed"):
+            blocks = (own, differ[differ.method == method])
+            cells = [cell for block in blocks for cell in _puf_cells(block)]
+            rows.append((_mean_off(own), [_puf_name(str(method)), *cells]))
+    return _markdown(head, [cells for _, cells in sorted(rows, key=lambda row: row[0])])
+
+
+def _back(runs: pd.DataFrame) -> pd.DataFrame:
+    return runs[runs.reached.astype(bool)]
+
+
+def _mean_off(runs: pd.DataFrame) -> float:
+    """What decides a method's place; those that never came back are last."""
+    off = _back(runs).delta_forget
+    return float(off.mean()) if len(off) else float("inf")
+
+
+def _puf_cells(runs: pd.DataFrame) -> list[str]:
+    there = _back(runs)
+    gave_up = f"{len(runs) - len(there)} of {len(runs)}" if len(there) < len(runs) else ""
+    if there.empty:
+        return [DASH, gave_up, DASH]
+    off, rounds = crossed(there, value="delta_forget"), there.rounds.mean()
+    # a distance is not below 0, wherever an interval of its mean would end
+    return [
+        f"{off.effect:.1f} [{max(off.low, 0):.1f}, {off.high:.1f}]",
+        gave_up,
+        DASH if pd.isna(rounds) else f"{rounds:.1f}",
+    ]
+
+
+def puf_cifar10() -> str:
+    """CIFAR-10's cells so far: percent known of the target's images, and rounds of recovery; tuned where there is a
+    choice."""
+    runs = [run for run in _records(TO_COME / "puf_cifar10" / "records.jsonl") if run["function"] == "puf.unlearn"]
+    chosen = {run["config"]["method"] for run in runs if run["config"]["trials"]}
+    known: dict[str, dict[str, str]] = {}
+    for run in sorted(runs, key=lambda run: (run["config"]["seed"], run["config"]["request"])):
+        method = run["config"]["method"]
+        if method != "Destroyed" and (run["config"]["trials"] or method not in chosen):
+            cell = f"{run['config']['request'].replace('-', ' ')}, seed {run['config']['seed']}"
+            known.setdefault(cell, {})[method] = _known(run)
+    others = sorted(set(next(iter(known.values()))) - set(CONTROLS_SHOWN))
+    rows = [
+        [_puf_name(method), *(cell.get(method, DASH) for cell in known.values())]
+        for method in (*CONTROLS_SHOWN, *others)
+    ]
+    return _markdown(["", *known], rows)
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def _known(run: Mapping[str, Any]) -> str:
+    config, metrics = run["config"], run["metrics"]
+    if "diverged" in metrics:
+        return "diverged"
+    end = metrics.get("final") or metrics["test"]
+    exempt = not config["cap"] or config["read"]  # of the stop rule
+    rounds = f" ({end['rounds']})" if "rounds" in end and config["cap"] else ""
+    return f"{end['forget']:.1f}{rounds}" if exempt or end["reached"] else "gave up"
+
+
+def _puf_name(method: str) -> str:
+    return {"Original": NOTHING, "Retrain again": FLOOR, "Natural": "eight ordinary rounds"}.get(method, method)
+
+
+def hf_kcu() -> str:
+    """Per method on two data sets: accuracy on the forgotten and on test images, KL to Retrain, passes saved."""
+    table, _, _ = read_table(FIGURES / "hf_kcu" / "table_2.csv")
+    columns = {"forget acc. %": "known of the forgotten, %", "test acc. %": "test, %"}
+    columns |= {"KL on the forgotten": "KL to Retrain", "× fewer passes": "times fewer passes"}
+    places = ("Fashion-MNIST, Dirichlet 0.5, SimpleCNN", "CIFAR-10, Dirichlet 0.5, SimpleCNN")
+    blocks = [table[table["data / net"] == place].set_index("method") for place in places]
+    known = pd.DataFrame(
+        {
+            name: {"forget acc. %": block["Retrain's forget"].iloc[0], "test acc. %": block["Retrain's"].iloc[0]}
+            for name, block in zip(places, blocks, strict=True)
+        }
+    )
+    rows = [["Retrain", *(str(known.at[c, name]) if c in known.index else DASH for name in places for c in columns)]]
+    for method in blocks[0].index:
+        if method != "Destroyed":
+            rows.append([method, *(str(block.at[method, c]) for block in blocks for c in columns)])
+    heads = [f"{name.split(',')[0]}: {shown}" for name in places for shown in columns.values()]
+    return _markdown(["", *heads], rows)
+
+
+def fedora() -> str:
+    """Per setting and method: points off Retrain on what is forgotten, in brackets test accuracy above Retrain's.
+
+    Means over three seeds. Last how many times fewer samples FedORA passes than retraining, mean against mean.
+    """
+    runs, _, _ = read_table(FIGURES / "fedora" / "runs.csv")
+    runs = runs[runs.group == "main"]
+    shown = {"Original": NOTHING, "Retrain again": "a second Retrain", "FedORA": "FedORA"}
+    shown |= {
+        "FedORA reverse": "FedORA, reverse divergence",
+        "ICO": "ICO",
+        "CVFU": "CVFU",
+        "GA": "GA",
+        "Destroyed": "random weights",
+    }
+    rows = []
+    for (data, request), own in runs.groupby(["dataset", "request"], sort=False):
+        kind, classes, percent = str(request).split("-")
+        what = f"{classes} whole {kind}" if percent == "100" else f"{percent} % of {classes} {kind}"
+        what = what.replace("of 1 classes", "of a class")
+        cells = [_fedora_cell(own[own.label == label]) for label in shown]
+        ours = own[own.label == "FedORA"]
+        saved = f"{ours.retrain_images.mean() / ours.images.mean():.1f}"
+        rows.append([f"{dataset_name(str(data))}, {what}", *cells, saved])
+    return _markdown(["", *shown.values(), "times fewer samples"], rows)
+
+
+def _fedora_cell(runs: pd.DataFrame) -> str:
+    lost = f", {int(runs.diverged.sum())} diverged" if runs.diverged.any() else ""
+    there = runs[~runs.diverged.astype(bool)]
+    off = (there.forget - there.forget_retrain).abs().mean()
+    return f"{off:.1f} ({(there.test - there.test_retrain).mean():+z.1f}{lost})"
+
+
+def certified_dfl() -> str:
+    """Per request: what is known of the forgotten, in brackets the distance to exact retraining (doing nothing: 1).
+
+    Means over seeds, and over both graphs where there are two. Nets have no exact retraining.
+    """
+    runs, _, _ = read_table(FIGURES / "certified_dfl" / "runs.csv")
+    runs = runs[runs.group == "tables"]
+    shown = {"Original": NOTHING, "Fine-tune": "one ordinary round", "DU printed": "DU as printed"}
+    shown |= {"DU": "DU corrected", "Retrain": "Retrain", "Retrain again": "a second Retrain"}
+    rows = []
+    for (data, request, split), own in runs.groupby(["dataset", "request", "split"], sort=False):
+        what = {"sample": "samples", "class": "a class", "client": "a client"}[str(request)]
+        clients = "alike clients" if split == "iid" else "clients that differ"
+        cells = [_certified_cell(own[own.method == method]) for method in shown]
+        rows.append([f"{dataset_title(str(data))}, {what}, {clients}", *cells])
+    return _markdown(["", *shown.values()], rows)
+
+
+def _certified_cell(runs: pd.DataFrame) -> str:
+    known, left = f"{runs.forget.mean():.1f}", runs.exact_gap.mean()
+    return known if pd.isna(left) else f"{known} ({left:.2g})"
+
+
+def tiny_cnn() -> str:
+    """The arena's places with a small convolutional net."""
+    runs, _, _ = read_table(FIGURES / "arena" / "runs.csv")
+    return net_markdown(runs, "tiny_cnn")
+
+
+def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [list(head), ["---"] * len(head), *(list(row) for row in rows)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "puf": puf,
+    "puf_cifar10": puf_cifar10,
+    "hf_kcu": hf_kcu,
+    "fedora": fedora,
+    "certified_dfl": certified_dfl,
+    "tiny_cnn": tiny_cnn,
+}
+
+if __name__ == "__main__":
+    PAGE.write_text(findings_page(), encoding="utf-8")
