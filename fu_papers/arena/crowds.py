@@ -29,6 +29,7 @@ from fu_papers.problem_figures import Descriptions
 from fu_papers.study import Study
 
 FILES = ("crowds.png", "crowds.csv")
+LOST = 10_000  # percent of doing nothing's distance: a model that ran away
 
 
 def show_crowds(study: Study, experiment: Experiment, frame: pd.DataFrame, descriptions: Descriptions) -> None:
@@ -90,11 +91,16 @@ def crowds_table(both: pd.DataFrame, N: int) -> pd.DataFrame:
                     "N": f"{row['models']:.0f}",
                     "left, %": interval(row["left"], row["left_low"], row["left_high"]),
                     f"left, N = {N}": interval(row["left_large"], row["left_low_large"], row["left_high_large"]),
-                    "KLoM above the floor, % of doing nothing": f"{row['above']:z.0f}",
-                    f"the same, N = {N}": f"{row['above_large']:z.0f}",
+                    "KLoM above the floor, % of doing nothing": _percent(row["above"]),
+                    f"the same, N = {N}": _percent(row["above_large"]),
                 }
             )
     return pd.DataFrame(rows)
+
+
+def _percent(value: float) -> str:
+    """Of doing nothing's; a model that ran away is that many times worse, and no digit of it says more."""
+    return f"over {LOST:,}" if value > LOST else f"{value:z.0f}"
 
 
 def crowds_figure(both: pd.DataFrame, N: int) -> Figure:

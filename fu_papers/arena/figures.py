@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import fill
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -13,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from fu_core.request import Request
 from fu_papers.arena.names import Dot, place_names
 from fu_papers.arena.pools import BY_HAND, CONSTANT, ENSEMBLES, LONGER, MUCH_LONGER, NOISY, ORDINARY
 from fu_papers.arena.results import NOTHING, Found, about, check_controls, shown
@@ -31,6 +33,7 @@ CONTROLS = (NOTHING, AGAIN, *BY_HAND, DESTROYED)
 BAND = 15.0  # percent left: below it is what the map calls as near as a retraining
 FORGOTTEN, REMEMBERED = "#dcebf7", "#fdeee0"  # blue and orange: told apart by colour-blind readers, too
 LEFT_COLOURS = "RdBu_r"  # blue: as Retrain; white: as doing nothing; red: farther
+NARROW = 9  # letters above a single column
 FAR, TOLD = 100.0, 0.8  # times the floor; AUC: where the judges disagree
 KINDS_SHOWN: dict[str, dict[str, Any]] = {  # on the picture of the judges
     "methods without a guarantee": {"marker": "o", "color": "#e69f00", "markersize": 5, "alpha": 0.8},
@@ -136,27 +139,46 @@ def places_figure(frame: pd.DataFrame, ranked: pd.DataFrame) -> Figure:
     lost = {(r.method, r.setting, r.request): str(r.lost) for r in frame[frame.klom_forget.isna()].itertuples()}
     for row in frame[frame.klom_forget.notna()].to_dict("records"):
         grid[order.index(row["method"]), places.index((row["setting"], row["request"]))] = row["left"]
-    fig, ax = plt.subplots(figsize=(1.15 * len(places) + 3, 0.3 * len(order) + 1.6))
+    fig, ax = plt.subplots(figsize=(max(0.72 * len(places) + 2.6, 8), 0.3 * len(order) + 1.6))
     ax.imshow(np.clip(grid, 0, 200), cmap=LEFT_COLOURS, vmin=-20, vmax=220, aspect="auto")
     for (i, j), value in np.ndenumerate(grid):
         # Dark at both ends of the scale, where dark letters would not be read.
-        ink = "#777777" if np.isnan(value) else "white" if value < 25 or value > 175 else "black"
-        ax.text(
-            j,
-            i,
-            _left_text(value, lost.get((order[i], *places[j]), "")),
-            ha="center",
-            va="center",
-            fontsize=8.5,
-            color=ink,
-        )
-    ax.set_yticks(range(len(order)), labels=[shown(name) for name in order])
-    heads = [f"{request}\n{place_name(setting)}" for setting, request in places]
-    ax.set_xticks(range(len(places)), labels=heads, fontsize=8.5)
+        ink = "#666666" if np.isnan(value) else "white" if value < 25 or value > 175 else "black"
+        words = _left_text(value, lost.get((order[i], *places[j]), ""))
+        size = 7.5 if np.isnan(value) else 10.5
+        ax.text(j, i, words, ha="center", va="center", fontsize=size, color=ink)
+    ax.set_yticks(range(len(order)), labels=[shown(name) for name in order], fontsize=11)
+    ax.set_xticks(range(len(places)), labels=[_request_name(request) for _, request in places], fontsize=10)
     ax.xaxis.tick_top()
     ax.grid(visible=False)
+    _head_blocks(ax, [setting for setting, _ in places])
     say_below(fig, f"{_models(frame)}0: Retrain's noise floor (blue), 100: as far from it as doing nothing (white)")
     return fig
+
+
+def _request_name(text: str) -> str:
+    """Two short lines for the head of a column: "client\\n3", "half of\\nclient 3"."""
+    request = Request.parse(text)
+    who = " and ".join(map(str, request.clients))
+    if request.kind == "sample" and len(request.clients) == 1:
+        return f"{'half' if request.share == 0.5 else f'{100 * request.share:g} %'} of\nclient {who}"
+    if request.kind == "client":
+        return f"clients\n{who}" if len(request.clients) > 1 else f"client\n{who}"
+    return f"class\n{request.label}" if request.kind == "class" else text
+
+
+def _head_blocks(ax: Axes, settings: Sequence[str]) -> None:
+    """Above the columns of each setting what they have in common, and a gap to the next one's."""
+    for setting in dict.fromkeys(settings):
+        columns = [j for j, other in enumerate(settings) if other == setting]
+        data, split, net = place_name(setting).split("\n")
+        dealt = {"iid": "IID"}.get(split, split.replace("-", " ").capitalize())
+        wide = len(columns) > 1
+        head = f"{data}\n{dealt}, {net}" if wide else "\n".join(fill(text, NARROW) for text in (data, dealt, net))
+        middle = (columns[0] + columns[-1]) / 2
+        ax.annotate(head, (middle, 1), (0, 38), ("data", "axes fraction"), "offset points", ha="center", fontsize=10)
+        if columns[0] > 0:
+            ax.axvline(columns[0] - 0.5, color="white", linewidth=5)
 
 
 def _left_text(value: float, lost: str = "") -> str:

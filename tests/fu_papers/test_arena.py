@@ -248,6 +248,15 @@ def test_the_table_of_large_crowds_begins_with_the_nearest(crowds):
     assert "of the 2 methods" in told
 
 
+def test_a_model_that_ran_away_has_no_digits_in_the_table_of_large_crowds(crowds):
+    row = beside(*crowds[1:]).iloc[0].to_dict()
+    (shown,) = crowds_table(pd.DataFrame([{**row, "above": 77_405_209.0, "above_large": 9_999.6}]), 12).to_dict(
+        "records"
+    )
+    assert shown["KLoM above the floor, % of doing nothing"] == "over 10,000"
+    assert shown["the same, N = 12"] == "10000"
+
+
 def test_agreement_is_the_rank_correlation_of_methods_and_not_of_controls(crowds):
     both = beside(*crowds[1:])
     row = both[both.method == "Natural"].iloc[0]
@@ -875,6 +884,28 @@ def test_who_diverged_is_not_said_to_refuse(frame, ranked):
     assert told.count("diverged") == 1
     assert "refuses" not in told  # who refuses everything has no row
     plt.close(fig)
+
+
+def test_the_picture_of_places_says_once_what_columns_have_in_common(frame, ranked):
+    with style():
+        fig = figures.places_figure(frame, ranked)
+    assert [fault for fault in faults(fig) if "no data" not in fault] == []  # colours are no curves
+    (ax,) = fig.axes
+    assert [label.get_text() for label in ax.get_xticklabels()] == [
+        figures._request_name(request) for request in dict.fromkeys(frame.request)
+    ]
+    heads = [text.get_text() for text in ax.texts if "softmax" in text.get_text() or "mlp" in text.get_text()]
+    assert len(heads) == frame.setting.nunique()
+    plt.close(fig)
+
+
+@pytest.mark.parametrize(
+    ("request_", "name"),
+    [("client-3", "client\n3"), ("client-3-5", "clients\n3 and 5"), ("class-0", "class\n0"),
+     ("sample-3-0.5", "half of\nclient 3"), ("sample-3-0.2", "20 % of\nclient 3"), ("sample-0.1", "sample-0.1")],
+)  # fmt: skip
+def test_the_head_of_a_column_is_in_words(request_, name):
+    assert figures._request_name(request_) == name
 
 
 def test_a_margin_falls_into_the_same_bin_in_every_panel(study):
