@@ -35,7 +35,7 @@ from fu_core.unlearning.method import method as registered
 from fu_papers.eyes import distance
 from fu_papers.lab.files import written_atomically
 from fu_papers.links import linked_claim
-from fu_papers.pictures import DPI, LINE, NOTE, SOURCE, Picture, in_short
+from fu_papers.pictures import DPI, LINE, NOTE, SOURCE, Picture, described, in_short
 from fu_papers.places import linked_html
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def show_figure(fig: Figure, path: Path, source: str) -> Picture:
     path, whole = _with_suffix(path, ".png"), one_line(source)
     below = _write(fig, path, whole)
     plt.close(fig)  # or the inline backend would show it a second time, without its source
-    told = "".join(f"{text}. " for text in (path.stem, str(fig.get_label())) if text)
+    told = "".join(f"{text}. " for text in (described(fig) or path.stem, str(fig.get_label())) if text)
     return Picture(path, f"{told}Data: {source}", "" if below.endswith(f"Data: {whole}") else f"Data: {whole}")
 
 

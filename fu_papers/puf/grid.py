@@ -89,6 +89,11 @@ class Scenario:
     training: Mapping[str, Any] = field(default_factory=dict)  # what differs from the main scenario's training
     tuned: bool = False  # are methods tuned, on a client and a seed that are not judged?
 
+    @property
+    def runs_each(self) -> int:
+        """How many runs of a method a number of its tables is the mean of."""
+        return len(self.requests) * len(self.seeds)
+
 
 class Experiment(PufParameters):
     """All parameters of notebook 01_puf, and the runs that they ask for."""

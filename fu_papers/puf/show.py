@@ -12,7 +12,7 @@ from fu_papers.look import keep_table, save_table, show_table
 from fu_papers.problem_figures import source, title
 from fu_papers.puf import printed_tables, results, tables
 from fu_papers.puf.figures import Curve, References
-from fu_papers.puf.grid import Experiment
+from fu_papers.puf.grid import Experiment, Scenario
 from fu_papers.puf.runs import live_recovery
 from fu_papers.study import Study
 
@@ -37,8 +37,7 @@ def scenario_tables(study: Study, runs: pd.DataFrame, scenario: str, stop: str =
     descriptions, unlearnings = study.run("settings"), study.run("unlearning and recovery")
     rule = "validation data" if stop == "validation" else "TEST data, as in the paper"
     for setting in s.settings:
-        n = len(s.seeds) * len(s.requests)
-        caption = f"{title(setting)}, {s.heading}, {n} runs each, recovery stopped on {rule}"
+        caption = f"{title(setting)}, {s.heading}, {_of_runs(s)}, recovery stopped on {rule}"
         data, of = source(descriptions, [setting]), (scenario, stop)
         table = printed_tables.paper_table(experiment, runs, setting, descriptions[setting], *of)
         told = [printed_tables.nearest_note(scenario, setting), *_who_is_tuned(experiment, scenario, setting)]
@@ -53,6 +52,13 @@ def scenario_tables(study: Study, runs: pd.DataFrame, scenario: str, stop: str =
     own = {cell: record for cell, record in unlearnings.items() if cell.group == scenario}
     for name, lost in results.diverged(own).items():
         print(f"{name}: diverged in {lost}, which count as given up")
+
+
+def _of_runs(s: Scenario) -> str:
+    """Of how many runs each number of a table is the mean; one run is no measure of a method."""
+    if s.runs_each == 1:
+        return "one run each, which rounding on another processor can move by many points"
+    return f"{s.runs_each} runs each"
 
 
 def _who_is_tuned(e: Experiment, scenario: str, setting: str) -> list[str]:
@@ -92,12 +98,15 @@ def save_printed_tables(study: Study, runs: pd.DataFrame, out: Path, data: str) 
 
 def _caption_of(e: Experiment, runs: pd.DataFrame, table: str) -> str:
     """Of a whole table: how its rows were tuned, and where its controls come out wrong."""
-    tuned, wrong = [], {}
+    tuned, wrong, alone = [], {}, []
     for s, setting, _ in printed_tables.our_blocks(e, table):
         tuned += _who_is_tuned(e, s.name, setting)
-        wrong[f"{title(setting)}, {s.heading}"] = printed_tables.control_notes(e, runs, setting, s.name)
+        place = f"{title(setting)}, {s.heading}"
+        if s.runs_each == 1:
+            alone.append(f"{place}: {_of_runs(s)}.")
+        wrong[place] = printed_tables.control_notes(e, runs, setting, s.name)
     head = f"Table {table.upper()}, whole: ours beside the paper's. Recovery stopped on validation data."
-    return " ".join([head, *dict.fromkeys(tuned), *([found] if (found := warning(wrong)) else [])])
+    return " ".join([head, *dict.fromkeys(tuned), *alone, *([found] if (found := warning(wrong)) else [])])
 
 
 def figure_path(out: Path, name: str, setting: str) -> Path:

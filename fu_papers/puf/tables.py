@@ -204,9 +204,12 @@ def tuning_table(tuning: Unlearnings, unlearnings: Unlearnings) -> pd.DataFrame:
 
 
 def _told(options: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{name} = {value:g}" if isinstance(value, float) else f"{name} = {value}" for name, value in options.items()
-    )
+    """Options as a reader has them: what a method leaves to the federation is "as in training"."""
+
+    def shown(value: Any) -> str:
+        return "as in training" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+    return ", ".join(f"{name} = {shown(value)}" for name, value in options.items())
 
 
 def forms_table(e: Experiment, runs: pd.DataFrame, printed: pd.DataFrame) -> pd.DataFrame:

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 import matplotlib as mpl
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -21,6 +22,7 @@ from fu_papers.arena.grid import of_servers
 from fu_papers.certified_dfl import grid as certified
 from fu_papers.fedora import grid as fedora
 from fu_papers.hf_kcu import grid as hf_kcu
+from fu_papers.pictures import described
 from fu_papers.puf import grid as puf
 from fu_papers.verdicts import ClaimResult
 from tests import pictures
@@ -72,8 +74,28 @@ def test_the_whole_source_is_in_the_alt_text_and_in_the_file(tmp_path):
     fig = figure(3.0)
     report.say_below(fig, "Band: 2 seeds")
     shown = report.show_figure(fig, tmp_path / "one.png", SOURCE)
-    assert shown.image.alt == f"one. Band: 2 seeds. Data: {SOURCE}"
+    assert shown.image.alt.endswith(f"Band: 2 seeds. Data: {SOURCE}")
     assert Image.open(tmp_path / "one.png").info["Description"] == f"Data: {report.one_line(SOURCE)}"
+
+
+def test_the_alt_text_says_what_there_is_to_see(tmp_path):
+    """Panels, axes and names once each, whatever a panel has of its own; a few of many names."""
+    fig, (left, right) = plt.subplots(1, 2)
+    for ax, title in ((left, "IID"), (right, "Dirichlet\n0.3")):
+        ax.plot([0, 1], label="PUF")
+        ax.set(title=title, xlabel="rounds", ylabel="accuracy, %")
+        ax.legend()
+    seen = "Panels: IID, Dirichlet 0.3. Axes: accuracy, % against rounds. Shown: PUF"
+    assert described(fig) == seen
+    assert report.show_figure(fig, tmp_path / "two.png", "MNIST").image.alt == f"{seen}. Data: MNIST"
+    many, ax = plt.subplots()
+    many.suptitle("All of them")
+    for k in range(20):
+        ax.plot([k], label=f"m{k}")
+    many.legend()
+    names = ", ".join(f"m{k}" for k in range(12))
+    assert described(many) == f"All of them. Shown: {names} and 8 more"
+    assert described(plt.figure()) == ""
 
 
 @pytest.mark.parametrize(("width", "cut"), [(3.0, True), (20.0, False)])

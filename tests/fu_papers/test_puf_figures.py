@@ -784,6 +784,16 @@ def test_a_scenario_has_both_tables_of_every_setting_with_its_own_data_below(mon
     assert "stopped on TEST data, as in the paper" in shown(monkeypatch, capsys, "clients", stop="test")[0][0]
 
 
+def test_a_table_of_single_runs_says_what_they_are_worth(monkeypatch, capsys):
+    worth = "one run each, which rounding on another processor can move by many points"
+    single = E.changed(few_seeds=[0], segmentation_targets=[3])
+    (table, *_), _ = shown(monkeypatch, capsys, "segmentation", e=single)
+    assert f"one hospital leaves, {worth}, recovery stopped" in table
+    assert worth in show._caption_of(single, tidy(e=single), "vi")
+    assert worth not in show._caption_of(E, tidy(), "iii")
+    assert not any(worth in table for table in shown(monkeypatch, capsys, "clients")[0])
+
+
 def test_a_table_whose_controls_are_wrong_says_so(monkeypatch, capsys):
     changes = {("clients", SKEWED, None, AGAIN): {"forget": 95.0}}
     skewed, _, even, *_ = shown(monkeypatch, capsys, "clients", changes)[0]
@@ -883,6 +893,11 @@ def test_tuning_is_shown_and_kept_or_said_to_be_missing(monkeypatch, capsys, tmp
     assert "What was chosen" in tables_shown[0]
     show.tuning_tables(SimpleNamespace(experiment=E, run={"tuning": {}}.get), tmp_path, "here")
     assert capsys.readouterr().out.splitlines() == ["This profile takes all methods as published."]
+
+
+def test_options_that_a_method_leaves_to_the_federation_say_so():
+    told = tables._told({"lr": None, "epochs": None, "calibration": 0.125, "norm_scope": "layer_avg"})
+    assert told == "lr = as in training, epochs = as in training, calibration = 0.125, norm_scope = layer_avg"
 
 
 def test_the_printed_tables_are_kept_whole(tmp_path):
