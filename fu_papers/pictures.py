@@ -50,7 +50,7 @@ def _listed(texts: Iterable[str]) -> str:
     """Without repetitions, and in one line each; a few, and how many more there are."""
     once = list(dict.fromkeys(" ".join(text.split()) for text in texts if text.strip()))
     more = f" and {len(once) - MOST} more" if len(once) > MOST + 1 else ""
-    return ", ".join(once[:MOST] if more else once) + more
+    return "; ".join(once[:MOST] if more else once) + more
 
 
 def source_in(path: Path) -> str:

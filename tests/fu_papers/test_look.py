@@ -85,7 +85,7 @@ def test_the_alt_text_says_what_there_is_to_see(tmp_path):
         ax.plot([0, 1], label="PUF")
         ax.set(title=title, xlabel="rounds", ylabel="accuracy, %")
         ax.legend()
-    seen = "Panels: IID, Dirichlet 0.3. Axes: accuracy, % against rounds. Shown: PUF"
+    seen = "Panels: IID; Dirichlet 0.3. Axes: accuracy, % against rounds. Shown: PUF"
     assert described(fig) == seen
     assert report.show_figure(fig, tmp_path / "two.png", "MNIST").image.alt == f"{seen}. Data: MNIST"
     many, ax = plt.subplots()
@@ -93,7 +93,7 @@ def test_the_alt_text_says_what_there_is_to_see(tmp_path):
     for k in range(20):
         ax.plot([k], label=f"m{k}")
     many.legend()
-    names = ", ".join(f"m{k}" for k in range(12))
+    names = "; ".join(f"m{k}" for k in range(12))
     assert described(many) == f"All of them. Shown: {names} and 8 more"
     assert described(plt.figure()) == ""
 
