@@ -85,7 +85,8 @@ def _relearned(relearned: Found, cell: Cell) -> dict[str, float]:
     passes, reached = own.metrics["passes"], own.metrics["reached"]
     if not all(twins.metrics["reached"][: len(passes)]):  # a unit that was cut short is none
         return {}
-    ratio = sum(passes) / sum(twins.metrics["passes"][: len(passes)])
+    # exact, since what Python's own sum rounds to depends on its version
+    ratio = math.fsum(passes) / math.fsum(twins.metrics["passes"][: len(passes)])
     return {"relearn": ratio, "relearn_capped": 1 - sum(reached) / len(reached)}
 
 

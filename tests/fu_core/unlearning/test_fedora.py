@@ -761,7 +761,7 @@ def test_served_by_name_it_is_the_same_and_every_iteration_is_told(only_here, di
     ours, cost, _ = unlearn(name, Trained(f, watch=told.append), request, tau=config.get("tau", 0.05))
     direct = f.having(boundary=Boundary())
     assert same(ours, fedora(direct, request, FedORA(**config), log.append))
-    assert told == log
+    assert repr(told) == repr(log)  # nothing is equal to a number that is none
     assert cost == direct.meter
     assert f.meter.bytes == counted  # nothing more
 
