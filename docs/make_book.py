@@ -29,6 +29,7 @@ from fu_papers.exercises import exercises
 from fu_papers.lab.notebooks import guides, notebooks
 from fu_papers.lab.shown import shown
 from fu_papers.links import CLAIM_NAME
+from fu_papers.markdown import filled, markdown_table
 from fu_papers.parameters import profiles
 from fu_papers.places import anchor, linked, marks, places
 
@@ -282,7 +283,6 @@ def _folded(summary: str, text: str) -> list[str]:
 # --- speed -----------------------------------------------------------------------------------------------------------
 
 
-MEASURED = re.compile(r"(<!-- (\w+): [^>]*-->\n).*?(<!-- /\2 -->)", re.DOTALL)  # a table between two comments
 SPEEDS = {  # by the name in the comment: the columns of benchmarks/<name>.csv, and what they are called on the page
     "preconditioners": {
         "damping": "damping λ",
@@ -334,8 +334,7 @@ SPEEDS = {  # by the name in the comment: the columns of benchmarks/<name>.csv, 
 
 def speed_page() -> str:
     """docs/speed.md with the tables of SPEEDS as benchmarks/*.csv have them."""
-    text = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
-    return MEASURED.sub(lambda found: f"{found[1]}{_measured(found[2])}\n{found[3]}", text)
+    return filled((ROOT / "docs" / "speed.md").read_text(encoding="utf-8"), _measured)
 
 
 def _measured(name: str) -> str:
@@ -343,8 +342,7 @@ def _measured(name: str) -> str:
     with (ROOT / "benchmarks" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
     columns = SPEEDS[name]
-    lines = [list(columns.values()), ["---"] * len(columns), *([row[column] for column in columns] for row in rows)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    return markdown_table(list(columns.values()), ([row[column] for column in columns] for row in rows))
 
 
 # --- reference -------------------------------------------------------------------------------------------------------

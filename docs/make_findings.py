@@ -1,29 +1,29 @@
 """Write the tables of docs/findings.md: `python docs/make_findings.py`.
 
 Each stands between two comments and is computed from the tables that lie beside the committed figures of the profile
-`workstation`; tests/test_readme.py keeps the page in step. What a table cannot say stands in the text below it.
+`workstation`; tests/test_findings.py keeps the page in step. What a table cannot say stands in the text below it.
 """
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from fu_papers.arena.tables import net_markdown
 from fu_papers.intervals import crossed
+from fu_papers.lab.committed import read_records
+from fu_papers.lab.record import Record
 from fu_papers.look import read_table
+from fu_papers.markdown import filled, markdown_table
 from fu_papers.problems import dataset_name, dataset_title
+from fu_papers.puf.results import is_exempt
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "findings.md"
 FIGURES = ROOT / "figures" / "workstation"
 TO_COME = ROOT / "figures" / "to_come"  # records of what is not complete yet
-TABLE = re.compile(r"(<!-- (\w+): [^>]*-->\n).*?(<!-- /\2 -->)", re.DOTALL)
 DASH = "–"
 CONTROLS_SHOWN = ("Retrain", "Retrain again", "Original")
 FLOOR, NOTHING = "a second Retrain (noise floor)", "doing nothing"
@@ -31,8 +31,7 @@ FLOOR, NOTHING = "a second Retrain (noise floor)", "doing nothing"
 
 def findings_page() -> str:
     """docs/findings.md with its tables as the committed records have them."""
-    text = PAGE.read_text(encoding="utf-8")
-    return TABLE.sub(lambda found: f"{found[1]}{TABLES[found[2]]()}\n{found[3]}", text)
+    return filled(PAGE.read_text(encoding="utf-8"), lambda name: TABLES[name]())
 
 
 def puf() -> str:
@@ -48,7 +47,7 @@ def puf() -> str:
             blocks = (own, differ[differ.method == method])
             cells = [cell for block in blocks for cell in _puf_cells(block)]
             rows.append((_mean_off(own), [_puf_name(str(method)), *cells]))
-    return _markdown(head, [cells for _, cells in sorted(rows, key=lambda row: row[0])])
+    return markdown_table(head, [cells for _, cells in sorted(rows, key=lambda row: row[0])])
 
 
 def _back(runs: pd.DataFrame) -> pd.DataFrame:
@@ -78,34 +77,28 @@ def _puf_cells(runs: pd.DataFrame) -> list[str]:
 def puf_cifar10() -> str:
     """CIFAR-10's cells so far: percent known of the target's images, and rounds of recovery; tuned where there is a
     choice."""
-    runs = [run for run in _records(TO_COME / "puf_cifar10" / "records.jsonl") if run["function"] == "puf.unlearn"]
-    chosen = {run["config"]["method"] for run in runs if run["config"]["trials"]}
+    runs = [run for run in read_records(TO_COME / "puf_cifar10").values() if run.function == "puf.unlearn"]
+    chosen = {run.config["method"] for run in runs if run.config["trials"]}
     known: dict[str, dict[str, str]] = {}
-    for run in sorted(runs, key=lambda run: (run["config"]["seed"], run["config"]["request"])):
-        method = run["config"]["method"]
-        if method != "Destroyed" and (run["config"]["trials"] or method not in chosen):
-            cell = f"{run['config']['request'].replace('-', ' ')}, seed {run['config']['seed']}"
+    for run in sorted(runs, key=lambda run: (run.config["seed"], run.config["request"])):
+        method = run.config["method"]
+        if method != "Destroyed" and (run.config["trials"] or method not in chosen):
+            cell = f"{run.config['request'].replace('-', ' ')}, seed {run.config['seed']}"
             known.setdefault(cell, {})[method] = _known(run)
     others = sorted(set(next(iter(known.values()))) - set(CONTROLS_SHOWN))
     rows = [
         [_puf_name(method), *(cell.get(method, DASH) for cell in known.values())]
         for method in (*CONTROLS_SHOWN, *others)
     ]
-    return _markdown(["", *known], rows)
+    return markdown_table(["", *known], rows)
 
 
-def _records(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def _known(run: Mapping[str, Any]) -> str:
-    config, metrics = run["config"], run["metrics"]
-    if "diverged" in metrics:
+def _known(run: Record) -> str:
+    if "diverged" in run.metrics:
         return "diverged"
-    end = metrics.get("final") or metrics["test"]
-    exempt = not config["cap"] or config["read"]  # of the stop rule
-    rounds = f" ({end['rounds']})" if "rounds" in end and config["cap"] else ""
-    return f"{end['forget']:.1f}{rounds}" if exempt or end["reached"] else "gave up"
+    end = run.metrics.get("final") or run.metrics["test"]
+    rounds = f" ({end['rounds']})" if "rounds" in end and run.config["cap"] else ""
+    return f"{end['forget']:.1f}{rounds}" if is_exempt(run.config) or end["reached"] else "gave up"
 
 
 def _puf_name(method: str) -> str:
@@ -114,11 +107,11 @@ def _puf_name(method: str) -> str:
 
 def hf_kcu() -> str:
     """Per method on two data sets: accuracy on the forgotten and on test images, KL to Retrain, passes saved."""
-    table, _, _ = read_table(FIGURES / "hf_kcu" / "table_2.csv")
+    methods, _, _ = read_table(FIGURES / "hf_kcu" / "table_2.csv")
     columns = {"forget acc. %": "known of the forgotten, %", "test acc. %": "test, %"}
     columns |= {"KL on the forgotten": "KL to Retrain", "× fewer passes": "times fewer passes"}
     places = ("Fashion-MNIST, Dirichlet 0.5, SimpleCNN", "CIFAR-10, Dirichlet 0.5, SimpleCNN")
-    blocks = [table[table["data / net"] == place].set_index("method") for place in places]
+    blocks = [methods[methods["data / net"] == place].set_index("method") for place in places]
     known = pd.DataFrame(
         {
             name: {"forget acc. %": block["Retrain's forget"].iloc[0], "test acc. %": block["Retrain's"].iloc[0]}
@@ -130,7 +123,7 @@ def hf_kcu() -> str:
         if method != "Destroyed":
             rows.append([method, *(str(block.at[method, c]) for block in blocks for c in columns)])
     heads = [f"{name.split(',')[0]}: {shown}" for name in places for shown in columns.values()]
-    return _markdown(["", *heads], rows)
+    return markdown_table(["", *heads], rows)
 
 
 def fedora() -> str:
@@ -157,7 +150,7 @@ def fedora() -> str:
         ours = own[own.label == "FedORA"]
         saved = f"{ours.retrain_images.mean() / ours.images.mean():.1f}"
         rows.append([f"{dataset_name(str(data))}, {what}", *cells, saved])
-    return _markdown(["", *shown.values(), "times fewer samples"], rows)
+    return markdown_table(["", *shown.values(), "times fewer samples"], rows)
 
 
 def _fedora_cell(runs: pd.DataFrame) -> str:
@@ -182,7 +175,7 @@ def certified_dfl() -> str:
         clients = "alike clients" if split == "iid" else "clients that differ"
         cells = [_certified_cell(own[own.method == method]) for method in shown]
         rows.append([f"{dataset_title(str(data))}, {what}, {clients}", *cells])
-    return _markdown(["", *shown.values()], rows)
+    return markdown_table(["", *shown.values()], rows)
 
 
 def _certified_cell(runs: pd.DataFrame) -> str:
@@ -194,11 +187,6 @@ def tiny_cnn() -> str:
     """The arena's places with a small convolutional net."""
     runs, _, _ = read_table(FIGURES / "arena" / "runs.csv")
     return net_markdown(runs, "tiny_cnn")
-
-
-def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [list(head), ["---"] * len(head), *(list(row) for row in rows)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 TABLES: dict[str, Callable[[], str]] = {

@@ -21,7 +21,7 @@ from fu_papers.arena.results import NOTHING, Found, about, check_controls, shown
 from fu_papers.arena.worlds import NAMES, world_of
 from fu_papers.controls import AGAIN, DESTROYED
 from fu_papers.look import LINE, colour, say_below
-from fu_papers.problems import dataset_name
+from fu_papers.problems import Setting, dataset_name
 
 MARKERS = {"none": "o", "exact": "s", "certified": "D"}  # by guarantee
 GREYS = {AGAIN: "#000000", LONGER: "#000000", MUCH_LONGER: "#000000", ORDINARY: "#555555", ENSEMBLES: "#4b4e9e",
@@ -171,8 +171,8 @@ def _head_blocks(ax: Axes, settings: Sequence[str]) -> None:
     """Above the columns of each setting what they have in common, and a gap to the next one's."""
     for setting in dict.fromkeys(settings):
         columns = [j for j, other in enumerate(settings) if other == setting]
-        data, split, net = place_name(setting).split("\n")
-        dealt = {"iid": "IID"}.get(split, split.replace("-", " ").capitalize())
+        data, _, net = place_name(setting).split("\n")
+        dealt = Setting.parse(setting).split_title
         wide = len(columns) > 1
         head = f"{data}\n{dealt}, {net}" if wide else "\n".join(fill(text, NARROW) for text in (data, dealt, net))
         middle = (columns[0] + columns[-1]) / 2

@@ -14,6 +14,7 @@ from fu_core.evaluation.klom import floor, klom
 from fu_core.streams import stream
 from fu_core.unlearning.method import Method
 from fu_papers.arena.results import NOTHING, about, above_floor, check_controls, shown
+from fu_papers.markdown import markdown_table
 from fu_papers.problems import Setting
 
 MEGABYTE = 1e6
@@ -146,14 +147,13 @@ def net_markdown(frame: pd.DataFrame, net: str) -> str:
             *(f"{request}: {Setting.parse(setting).title}" for setting, request in places),
             "passes, %",
         ],
-        ["---"] * (len(places) + 2),
         ["doing nothing, in floors", *(f"{floors[place]:,.0f}" for place in places), "0"],
     ]
     for name in sorted(nearer, key=lambda name: left[name].mean()):
         cells = [_left_cell(of[name].loc[place]) if place in of[name].index else "–" for place in places]
         least, most = (f"{100 * price:.0f}" for price in (of[name].price.min(), of[name].price.max()))
         lines.append([shown(name), *cells, least if least == most else f"{least} to {most}"])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown_table(lines[0], lines[1:])
 
 
 def _left_cell(row: pd.Series) -> str:

@@ -27,6 +27,11 @@ JUDGES = (
 )  # stronger eyes, where they have looked
 
 
+def is_exempt(config: Mapping[str, Any]) -> bool:
+    """From the stop rule: what does not recover (controls, FedEraser) or is read at fixed rounds (Natural)."""
+    return not config["cap"] or bool(config["read"])
+
+
 def of_runs(unlearnings: Unlearnings, trainings: Trainings, references: Unlearnings | None = None) -> pd.DataFrame:
     """Every metric of every run, per stop rule, with differences to the retrained model of the same seed and request.
 
@@ -46,7 +51,7 @@ def of_runs(unlearnings: Unlearnings, trainings: Trainings, references: Unlearni
             return
         retrained = (references or unlearnings)[cell._replace(method="Retrain", label="")].metrics["final"]
         training = trainings[cell.group, cell.setting, cell.seed, cell.request].metrics
-        exempt = not record.config["cap"] or bool(record.config["read"])
+        exempt = is_exempt(record.config)
         for stop in STOP_RULES:
             m: dict[str, Any] = dict(record.metrics.get("final") or record.metrics[stop])
             if cell.method == "Retrain":

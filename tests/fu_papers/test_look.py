@@ -74,7 +74,7 @@ def test_the_whole_source_is_in_the_alt_text_and_in_the_file(tmp_path):
     fig = figure(3.0)
     report.say_below(fig, "Band: 2 seeds")
     shown = report.show_figure(fig, tmp_path / "one.png", SOURCE)
-    assert shown.image.alt.endswith(f"Band: 2 seeds. Data: {SOURCE}")
+    assert shown.image.alt == f"{described(fig) or 'one'}. Band: 2 seeds. Data: {SOURCE}"
     assert Image.open(tmp_path / "one.png").info["Description"] == f"Data: {report.one_line(SOURCE)}"
 
 
