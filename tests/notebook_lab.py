@@ -23,6 +23,7 @@ PARAMETERS = {
     "settings": [DIGITS, PATTERNS],
     "targets": [1],
     "seeds": [0],
+    "few_seeds": [0],
     "clients": 4,
     "n_train": 200,
     "n_val": 100,

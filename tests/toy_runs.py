@@ -131,3 +131,9 @@ def _note(name, config):
     if "TOY_LOG" in os.environ:
         with Path(os.environ["TOY_LOG"]).open("a") as log:
             log.write(f"{name} {config}\n")
+
+
+def hungry(config, context):
+    """A run that holds `config["mib"]` MiB for a moment, in pieces that malloc serves itself."""
+    held = [torch.ones(2**16) for _ in range(4 * config["mib"])]  # 256 KiB each
+    return {"value": sum(float(each[0]) for each in held)}, None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -15,6 +17,8 @@ from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 from fu_papers.lab.record import Record, RunFunction, key_of
 from fu_papers.lab.store import RecordStore
+
+LONG = 2.0  # seconds: after such a run what malloc keeps goes back, which the next one pays for with some 50 ms
 
 
 @dataclass(frozen=True)
@@ -64,11 +68,25 @@ ShowRunning = Callable[[int], None]  # to be called with the number of workers, 
 
 def attempt(task: Task, store: RecordStore, label: str) -> Outcome:
     """One run in one thread, in a worker process or here."""
+    began = time.perf_counter()
     try:
         with single_threaded():
             return task, task.run(store, label)
     except Exception as error:
         return task, Failure.of(error)
+    finally:
+        if time.perf_counter() - began > LONG:
+            give_memory_back()
+
+
+def give_memory_back() -> None:
+    """What malloc has kept of freed memory goes to the system, where it can (glibc).
+
+    It keeps up to 256 MiB, since a training step asks for as much as the one before (`KEPT` in reproduce.py); held on
+    by every process, through figures and other programs' starts, that is a fourth of what a reproduction holds.
+    """
+    with suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 @contextmanager
