@@ -5,6 +5,7 @@ Every function takes the experiment and records or the frame of `results`; nothi
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -12,6 +13,7 @@ from typing import Any, cast
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from matplotlib.patches import FancyBboxPatch
 from matplotlib.ticker import MaxNLocator
 
@@ -282,6 +284,7 @@ def sweep_scatter(e: Experiment, runs: pd.DataFrame, scenario: str = "clients", 
         ax.margins(0.08)
         ax.set_ylim(bottom=0)
         names.append(labels)
+    _one_legend_for_equal_ones(axes)
     for ax, labels in zip(axes, names, strict=True):
         label_dots(ax, labels, off_lines=True)
     requests = counted(len(e.scenario(scenario).requests), "request")
@@ -316,6 +319,18 @@ def _sweep_legend(ax: Axes, shown: Sequence[str], swept: pd.DataFrame, printed: 
         ax.scatter([], [], color="#777777", marker="x", label="paper")
     ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9, title="number: $\\eta_u$", title_fontsize=9,
               frameon=False)  # fmt: skip
+
+
+def _one_legend_for_equal_ones(axes: Sequence[Axes]) -> None:
+    """Of neighbours whose legends say the same the last keeps its own."""
+    for ax, following in itertools.pairwise(axes):
+        here, there = ax.get_legend(), following.get_legend()
+        if here and there and _said(here) == _said(there):
+            here.remove()
+
+
+def _said(legend: Legend) -> list[str]:
+    return [text.get_text() for text in legend.get_texts()]
 
 
 def live_figure(curve: Curve, references: References, head: str) -> Figure:

@@ -108,8 +108,8 @@ def pushing_harder(e: Experiment, sweep: pd.DataFrame) -> HTML:
     right = "a" if smaller == steps else "c" if smaller == 0 else "b"
     told = ", ".join(f"{eta:g}: {gap:.1f}" for eta, gap in gaps.items())
     because = (
-        f"Points of forget gap by eta_u, PUF-Special, one epoch, means of the runs that came back: {told}. It shrinks "
-        f"at {smaller} of {steps} steps. The gap is a distance to Retrain, and *below* Retrain is as far off as above; "
-        "and recovery undoes a part."
+        f"Points of forget gap by eta_u ({title(e.sweep_settings[0])}; PUF-Special, one epoch), means of the runs that "
+        f"came back: {told}. It shrinks at {smaller} of {steps} steps. The gap is a distance to Retrain, and *below* "
+        "Retrain is as far off as above; and recovery undoes a part."
     )
     return reveal(right, because)

@@ -1296,6 +1296,17 @@ def test_a_sweep_compares_seeds_of_the_sweep_and_requests_of_its_scenario():
     assert hospitals.get_ylabel() == "Δ forget Dice (points)"
 
 
+def test_panels_of_a_sweep_share_a_legend_where_they_would_repeat_it():
+    both = E.changed(sweep_settings=list(E.settings))
+    first, last = swept(e=both)
+    assert first.get_legend() is None
+    told = {text.get_text() for text in last.get_legend().get_texts()}
+    assert {"doing nothing", *PUFS, "PGA"} <= told
+    first, last = swept({("clients", EVEN, None, "PGA"): {"reached": False}}, e=both)
+    named = [{text.get_text() for text in ax.get_legend().get_texts()} for ax in (first, last)]
+    assert named[0] - named[1] == {"PGA"}
+
+
 def test_where_a_run_diverged_there_is_no_dot_but_a_note_and_a_row_without_numbers():
     runs, sweep = planted(), planted(runs="sweep")
     lost = next(c for c in sweep if c.group == "clients" and c.label == "eta_u=2, E_u=5")
