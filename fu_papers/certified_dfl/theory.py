@@ -29,7 +29,7 @@ from fu_papers.lab.record import RunFunction
 EPSILON, DELTA = 1.0, 1e-5
 TOPOLOGIES = {"ring": 10, "erdos_renyi": 10, "complete": 10, "star": 10, "torus": 12}
 CERTIFIED = {"epsilon": EPSILON, "delta": DELTA, "seed": 0}
-PLANS: dict[RunFunction, list[dict[str, Any]]] = {  # what is checked, by run function; about a minute on one core
+PLANS: dict[RunFunction, list[dict[str, Any]]] = {  # what is checked, by run function; about two minutes on one core
     mixing: [
         {"topology": name, "clients": n, "p": 0.4, "steps": 100, "seed": 0} for name, n in TOPOLOGIES.items()
     ],
