@@ -24,6 +24,7 @@ from fu_papers.explorable import Choice, Drawn, Slider
 from fu_papers.look import LINE, SOURCE_SIZE, colour, linestyle, say_below, style
 
 SOURCE = "Digits (scikit-learn): 300 images at three clients; three in ten of client 2's labels are wrong on purpose"
+PATCHED = "Digits (scikit-learn): 300 images at three clients; half of client 2's carry a patch and the label 7"
 SIDES = {"members": "#d55e00", "unseen": "#0072b2"}
 LOSSES = np.logspace(-4, 2, 37)  # edges of the histograms' bins, in nats; what is smaller or larger goes to the ends
 

@@ -110,7 +110,7 @@ def _summary(there: pd.DataFrame) -> str:
     got = f"{len(as_good) or 'none'} as near as Retrain again{named}"
     apart = "left_classes" in there and there.left_classes.notna().any() and not there.left.equals(there.left_classes)
     where = "wherever clients or samples go" if apart else "everywhere"  # classes have a column of their own
-    told = f"Of {len(methods)} methods, {nearer or 'none'} are nearer to Retrain than doing nothing {where}"
+    told = f"Of {len(methods)} methods, {nearer or 'none'} are told nearer to Retrain than doing nothing {where}"
     return f"{told}, {got}" if nearer else told
 
 

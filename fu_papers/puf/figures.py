@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -17,7 +18,7 @@ from matplotlib.legend import Legend
 from matplotlib.patches import FancyBboxPatch
 from matplotlib.ticker import MaxNLocator
 
-from fu_papers.evidence import completed
+from fu_papers.evidence import completed, mostly_gave_up
 from fu_papers.look import LINE, colour, label_dots, linestyle, marker, published, say_below, seed_band
 from fu_papers.problem_figures import axes_row, counted, title
 from fu_papers.problems import Setting
@@ -27,6 +28,7 @@ from fu_papers.puf.printed_tables import beside
 from fu_papers.puf.results import ATTACKS, Trainings, Unlearnings, natural_at, rows_of
 from fu_papers.study import Cell
 
+BEYOND = 1.5  # of the largest number of ours: what is farther up has a note, and does not press ours together
 LEAST_COST = 0.1  # percent of retraining's; what costs less stands there
 Curve = Sequence[Mapping[str, float]]  # a row of metrics per recovery round
 References = Mapping[str, Mapping[str, float]]  # method -> metrics
@@ -158,7 +160,7 @@ def metrics(e: Experiment, runs: pd.DataFrame, setting: str, stop: str = "test")
             ax.minorticks_off()
         ax.set_title(head, fontsize=11)
         ax.tick_params(labelsize=9)
-    axes[0].set_yticks(range(len(shown)), labels=list(shown))
+    axes[0].set_yticks(range(len(shown)), labels=[_came_back(m, r, rows[m]) for m, (r, _) in shown.items()])
     axes[0].set_ylim(len(shown) - 0.5, -0.5)
     for place, (r, _) in enumerate(shown.values()):
         if r.empty:
@@ -177,6 +179,11 @@ def metrics(e: Experiment, runs: pd.DataFrame, setting: str, stop: str = "test")
     runs_each = runs_in(e.scenario("clients"))
     say_below(fig, f"A small dot: one of at most {runs_each} that came back; a large one: their mean")
     return fig
+
+
+def _came_back(method: str, done: pd.DataFrame, runs: pd.DataFrame) -> str:
+    """A method's name, and of how many runs its mean is if some gave up."""
+    return method if len(done) in (0, len(runs)) else f"{method} ({len(done)} of {len(runs)})"
 
 
 def _percent_of_retraining(gain: pd.Series) -> pd.Series:
@@ -221,11 +228,11 @@ def sweep_scatter(e: Experiment, runs: pd.DataFrame, scenario: str = "clients", 
     """Fig. 5 (and 6, for segmentation): recovery rounds against what is left of the forget gap, per (eta_u, E_u).
 
     One panel per setting. A line joins the rates eta_u of one mode and E_u, in their order. Means over the sweep's runs
-    that came back; near the origin is good. Open: some gave up; where all did, or one diverged, no dot but a note.
+    that came back; near the origin is good. Open: some gave up; where half did, or one diverged, no dot but a note.
     Stars: Natural, NoT and PGA on the same requests and seeds, tuned where the tables are; Natural, which no rule
     stops, after its last round. Dotted: doing nothing; grey: the noise floor; of the same requests and seeds. Crosses:
     the paper. Its figures come without numbers, so these are the forget gaps of the nearest block of its tables, at the
-    rounds that its printed costs imply; those beyond our cap are in the note.
+    rounds that its printed costs imply; those beyond our cap, or far above all that is ours, are in the note.
     """
     settings = e.sweep_settings if scenario == "clients" else e.scenario(scenario).settings
     seeds = e.swept_seeds(scenario)
@@ -244,8 +251,8 @@ def sweep_scatter(e: Experiment, runs: pd.DataFrame, scenario: str = "clients", 
             if r.delta_forget.isna().any():  # some targets survived it: their mean would flatter it
                 lost.append(f"{point} diverged")
                 continue
-            if done.empty:
-                lost.append(f"{point} always gave up")
+            if done.empty or mostly_gave_up(len(r) - len(done), len(r)):
+                lost.append(f"{point} {gave_up if len(done) else 'always gave up'}")
                 continue
             x, y = done.rounds.mean(), done.delta_forget.mean()
             inside, edge = ("white", colour(method)) if gave_up else (colour(method), "white")
@@ -265,17 +272,18 @@ def sweep_scatter(e: Experiment, runs: pd.DataFrame, scenario: str = "clients", 
                 ax.scatter(*place, facecolor=inside, edgecolor=colour(method), marker="*", s=130, zorder=2)
             elif gave_up:
                 lost.append(f"{method} always gave up")
-        printed = _papers_points(scenario, setting)
-        for method, rounds, gap in printed:
-            if rounds <= e.recovery_cap:
-                ax.scatter(rounds, gap, color=colour(method), marker="x", s=40, zorder=2, gid="paper")
-            else:
-                lost.append(f"paper's {method} at {rounds:.3g} rounds")
-        ax.axhline(others[others.method == NOTHING].delta_forget.mean(), color=colour(NOTHING), linestyle=":", zorder=1,
-                   label="doing nothing")  # fmt: skip
-        floor = others[others.method == AGAIN].delta_forget.mean()
+        nothing, floor = (others[others.method == each].delta_forget.mean() for each in (NOTHING, AGAIN))
+        ax.axhline(nothing, color=colour(NOTHING), linestyle=":", zorder=1, label="doing nothing")
         ax.axhspan(0, floor, color=FLOOR, alpha=0.6, linewidth=0, label="noise floor", zorder=0)
-        crosses = any(rounds <= e.recovery_cap for _, rounds, _ in printed)
+        top, crosses = BEYOND * max([nothing, floor, *(float(y) for _, y in _places(ax))]), False
+        for method, rounds, gap in _papers_points(scenario, setting):
+            if rounds > e.recovery_cap:
+                lost.append(f"paper's {method} at {rounds:.3g} rounds")
+            elif gap > top:
+                lost.append(f"paper's {method} at {gap:.3g} points")
+            else:
+                ax.scatter(rounds, gap, color=colour(method), marker="x", s=40, zorder=2, gid="paper")
+                crosses = True
         _sweep_legend(ax, [*(method for method, _ in ways), *stars], swept, crosses)
         if lost:
             told = textwrap.fill(f"not shown: {'; '.join(lost)}", 85)
@@ -291,6 +299,11 @@ def sweep_scatter(e: Experiment, runs: pd.DataFrame, scenario: str = "clients", 
     told = f"the mean of at most {counted(len(seeds), 'seed')} × {requests}"
     say_below(fig, f"A dot: {told}; open: some of them gave up; lines join the η_u of one E_u")
     return fig
+
+
+def _places(ax: Axes) -> list[tuple[float, float]]:
+    """Where the dots and stars of a panel are."""
+    return [(x, y) for drawn in ax.collections for x, y in np.asarray(drawn.get_offsets()).tolist()]
 
 
 def _papers_points(scenario: str, setting: str) -> list[tuple[str, float, float]]:

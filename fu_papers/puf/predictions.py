@@ -57,20 +57,25 @@ def who_falls(e: Experiment, unlearnings: Unlearnings) -> HTML:
     return reveal(lowest, because)
 
 
-def while_recovering(e: Experiment, unlearnings: Unlearnings) -> HTML:
-    """What happens to PUF-Special's forget gap while it recovers: it falls to the end, or turns, or only grows."""
+def while_recovering(e: Experiment, unlearnings: Unlearnings, runs: pd.DataFrame) -> HTML:
+    """What happens to PUF-Special's forget gap while it recovers: it falls to the end, or turns, or only grows.
+
+    It turns where it ends farther off than it has been by more than the noise floor.
+    """
     setting = e.settings[0]
     way = mean_way(unlearnings, "clients", setting, "PUF-Special")
     if way is None:
         raise InvalidRequest(f"unlearnings must hold runs of PUF-Special on {setting}, got none")
     gaps = way[:, 1]
-    least = int(gaps.argmin())
-    right = "c" if least == 0 else "a" if least == len(gaps) - 1 else "b"
+    again = rows_of(runs, "clients", setting, AGAIN, "test")
+    floor, least = float(again.delta_forget.mean()), int(gaps.argmin())
+    right = "c" if least == 0 else "b" if gaps[-1] > gaps[least] + floor else "a"
     because = (
         f"{title(setting)}, mean of all runs: {gaps[0]:.1f} points right after the step, least after round {least} "
-        f"({gaps[least]:.1f}), and {gaps[-1]:.1f} after the last, round {len(gaps) - 1}. What was pushed too far comes "
-        "back with the accuracy on everything else, and what the others' data teach of the target's, too: *when* one "
-        "stops decides how near to Retrain a method is."
+        f"({gaps[least]:.1f}), and {gaps[-1]:.1f} after the last, round {len(gaps) - 1}; who is back stays where it "
+        f"is. Two retrainings are {floor:.1f} apart, and less than that is no turn. What was pushed too far comes back "
+        "with the accuracy on everything else, and what the others' data teach of the target's, too: *when* one stops "
+        "decides how near to Retrain a method is."
     )
     return reveal(right, because)
 
@@ -82,11 +87,13 @@ def inside_the_floor(e: Experiment, runs: pd.DataFrame) -> HTML:
     setting = e.settings[0]
     of = {m: rows_of(runs, "clients", setting, m, "test") for m in (*e.methods, "Original", AGAIN)}
     floor, nothing = (float(of[m].delta_forget.mean()) for m in (AGAIN, "Original"))
-    gaps = {m: float(r.delta_forget.mean()) for m in e.methods if len(r := completed(of[m])[0])}
+    back = {m: completed(of[m])[0] for m in e.methods}
+    gaps = {m: float(r.delta_forget.mean()) for m, r in back.items() if len(r)}
     if not gaps:
         return reveal("a", f"{title(setting)}: nobody came back.")
     inside = [m for m, gap in gaps.items() if gap <= floor]
-    told = ", ".join(f"{m} {gap:.1f}" for m, gap in sorted(gaps.items(), key=lambda pair: pair[1]))
+    few = {m: f" ({len(back[m])} of {len(of[m])} runs)" if len(back[m]) < len(of[m]) else "" for m in gaps}
+    told = ", ".join(f"{m} {gap:.1f}{few[m]}" for m, gap in sorted(gaps.items(), key=lambda pair: pair[1]))
     because = (
         f"{title(setting)}, points of forget accuracy off Retrain, means of the runs that came back: {told}; a second "
         f"retraining {floor:.1f}, doing nothing {nothing:.1f}. So {len(inside) or 'none'} of {len(gaps)} end within "
@@ -95,21 +102,29 @@ def inside_the_floor(e: Experiment, runs: pd.DataFrame) -> HTML:
     return reveal(letter(len(inside) / len(gaps), (0.0, 0.5)), because)
 
 
-def pushing_harder(e: Experiment, sweep: pd.DataFrame) -> HTML:
+def pushing_harder(e: Experiment, sweep: pd.DataFrame, runs: pd.DataFrame) -> HTML:
     """How often a larger eta_u leaves a smaller forget gap after recovery: always, sometimes, or never.
 
-    sweep: the wide frame of the sweep's runs; PUF-Special, E_u = 1, the sweep's first setting. Of the runs that came
-    back: where one gave up its gap says when its patience ended.
+    sweep: the wide frame of the sweep's runs, runs: of all others; PUF-Special, E_u = 1. The sweep's first setting
+    decides, the others are told beside it. Of the runs that came back: where one gave up its gap says when its patience
+    ended.
     """
-    here = (sweep.method == "PUF-Special") & (sweep.epochs_u == 1) & (sweep.setting == e.sweep_settings[0])
-    gaps = completed(sweep[here & (sweep.stop == "test")])[0].groupby("eta_u").delta_forget.mean().dropna()
-    smaller = int((gaps.diff().dropna() < 0).sum())
-    steps = len(gaps) - 1
-    right = "a" if smaller == steps else "c" if smaller == 0 else "b"
-    told = ", ".join(f"{eta:g}: {gap:.1f}" for eta, gap in gaps.items())
+    told, answers = [], []
+    for setting in e.sweep_settings:
+        here = (sweep.method == "PUF-Special") & (sweep.epochs_u == 1) & (sweep.setting == setting)
+        gaps = completed(sweep[here & (sweep.stop == "test")])[0].groupby("eta_u").delta_forget.mean().dropna()
+        again = rows_of(runs, "clients", setting, AGAIN, "test")
+        floor = float(again[again.seed.isin(list(e.sweep_seeds))].delta_forget.mean())
+        moved = gaps.diff().dropna()
+        smaller, steps = int((moved < 0).sum()), len(moved)
+        answers.append("a" if smaller == steps else "c" if smaller == 0 else "b")
+        listed, large = ", ".join(f"{eta:g}: {gap:.1f}" for eta, gap in gaps.items()), int((moved.abs() > floor).sum())
+        told.append(
+            f"{title(setting)}: {listed}; it shrinks at {smaller} of {steps} steps, and {large} of them "
+            f"{'is' if large == 1 else 'are'} larger than what tells two retrainings apart ({floor:.1f})"
+        )
     because = (
-        f"Points of forget gap by eta_u ({title(e.sweep_settings[0])}; PUF-Special, one epoch), means of the runs that "
-        f"came back: {told}. It shrinks at {smaller} of {steps} steps. The gap is a distance to Retrain, and *below* "
-        "Retrain is as far off as above; and recovery undoes a part."
+        f"Points of forget gap by eta_u, PUF-Special, one epoch, means of the runs that came back. {'. '.join(told)}. "
+        "The gap is a distance to Retrain, and *below* Retrain is as far off as above; and recovery undoes a part."
     )
-    return reveal(right, because)
+    return reveal(answers[0], because)

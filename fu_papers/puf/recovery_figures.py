@@ -17,13 +17,15 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator, ScalarFormatter
 from numpy.typing import NDArray
 
+from fu_core.unlearning.method import method as registered
 from fu_papers.lab.record import Record
 from fu_papers.look import LINE, colour, linestyle, marker, say_below
 from fu_papers.problem_figures import title
 from fu_papers.puf.figures import FLOOR, difference_of, measure_of, runs_in
-from fu_papers.puf.grid import AGAIN, Experiment
+from fu_papers.puf.grid import AGAIN, OFFICIAL, Experiment
 from fu_papers.puf.results import Unlearnings, runs_of
 
+REPLAYED = "D"
 COLUMNS = 5  # of small panels, one per method
 FloatArray = NDArray[np.float64]
 LINEAR, ROOM = 5.0, 1.35  # the axis of recovery is linear so far; of its ends' distance, beyond that
@@ -38,8 +40,8 @@ def recovery_curves(
     methods: only these; none given: all of the experiment's. Two small panels per method: test accuracy above, forget
     accuracy below, in points, linear up to five of them, then logarithmic. Round 0 is right after the unlearning step,
     the dashed line is Retrain. A line ends where its run ends: in a full dot where the paper's stop rule (test accuracy
-    reaches Retrain's) ended recovery, in an open one where it gave up; Natural, which no rule stops, has neither.
-    FedEraser has no recovery: its replay ends where it ends.
+    reaches Retrain's) ended recovery, in an open one where it gave up; Natural, which no rule stops, has neither. Who
+    has no recovery (FedEraser) has a mark of its own: a replay ends where it ends.
     """
     found = {m: runs for m in methods or e.methods if (runs := _with_goals(unlearnings, scenario, setting, m))}
     blocks, columns = _panels(len(found))
@@ -73,8 +75,11 @@ def recovery_curves(
     looks += [{"color": colour(m), "linestyle": linestyle(m)} for m in ("Retrain", "Original")]
     handles = [Line2D([], [], **look) for look in looks]
     names = ["came back", "gave up", "Retrain", "Original (do nothing)"]
+    if any(_end_mark(method) == REPLAYED for method in found):
+        handles.append(Line2D([], [], color=LINE, marker=REPLAYED, linewidth=0, markersize=5))
+        names.append("no recovery")
     head = f"{title(setting)}: {e.scenario(scenario).heading}"
-    fig.legend(handles, names, loc="outside upper left", ncols=4, title=head, alignment="left", frameon=False)
+    fig.legend(handles, names, loc="outside upper left", ncols=len(names), title=head, alignment="left", frameon=False)
     fig.supxlabel("recovery round (0: right after unlearning)", fontsize=11)
     beyond = f"; log scale beyond ±{LINEAR:.0f}"
     say_below(fig, f"A line: one of {runs_in(e.scenario(scenario))}, points above its own Retrain{beyond}")
@@ -94,13 +99,21 @@ def _run_line(ax: Axes, method: str, path: Sequence[float], stop: Mapping[str, A
     look: dict[str, Any] = {"color": colour(method), "markersize": 5, "zorder": 3}
     if method == "Natural":
         shown = list(path)
-    elif stop["reached"] or len(path) == 1:
+    elif _end_mark(method) == REPLAYED:
+        shown = [end]
+        ax.plot(0, end, REPLAYED, **look)
+    elif stop["reached"]:
         shown = [*path[: stop["rounds"]], end]
         ax.plot(stop["rounds"], end, "o", **look)
     else:
         shown = list(path)
         ax.plot(len(path) - 1, path[-1], "o", markerfacecolor="white", **look)
     ax.plot(range(len(shown)), shown, color=colour(method), linewidth=1.0, alpha=0.8)
+
+
+def _end_mark(method: str) -> str:
+    """Of where a run ends: a dot, or another mark for who has no recovery, and so no rule that could stop it."""
+    return "o" if method == OFFICIAL or registered(method).recovers else REPLAYED
 
 
 def mean_way(unlearnings: Unlearnings, scenario: str, setting: str, method: str) -> FloatArray | None:
@@ -120,9 +133,9 @@ def utility_matched(
     Both are differences to the retrained model of the same request and seed (the gap absolute), means over all runs,
     those included that gave up; one that stopped stays where it stopped. Recovery moves to the left. A full dot is
     where all runs came back under the paper's stop rule, an open one where some had not when the cap was reached; the
-    panel's title counts them. Small grey dots: where the others end. Both axes are linear up to one point, then
-    logarithmic. Retrain is the origin, the grey box two retrainings that only their seeds tell apart. Nearer to the box
-    at the same shortfall is better. methods: only these; none given: all of the experiment's.
+    panel's title counts them; a diamond: no recovery. Small grey dots: where the others end. Both axes are linear up to
+    one point, then logarithmic. Retrain is the origin, the grey box two retrainings that only their seeds tell apart.
+    Nearer to the box at the same shortfall is better. methods: only these; none given: all of the experiment's.
     """
     ways: dict[str, FloatArray] = {}
     names: dict[str, str] = {}
@@ -141,7 +154,7 @@ def utility_matched(
         ax.scatter(*others.T, color="#b5b5b5", s=9, zorder=2, label="the others' ends")
         ax.plot(*way.T, color=colour(method), linewidth=1.2, marker=".", markersize=3, label=method)
         inside = colour(method) if names[method] == method else "white"
-        ax.plot(*way[-1], "o", markersize=7, color=colour(method), markerfacecolor=inside, zorder=4)
+        ax.plot(*way[-1], _end_mark(method), markersize=7, color=colour(method), markerfacecolor=inside, zorder=4)
         _mark_references(ax, unlearnings, scenario, setting)
     first = grid[0, 0]
     for scale, axis in ((first.set_xscale, "xaxis"), (first.set_yscale, "yaxis")):

@@ -688,7 +688,9 @@ def test_names_on_the_map_lie_on_no_dot_and_on_no_other_name():
 
 def test_the_title_of_the_map_counts_who_gets_where():
     (ax,) = figures.map_figure(PLANTED).axes
-    counted = "Of 9 methods, 2 are nearer to Retrain than doing nothing everywhere, 1 as near as Retrain again (SISA)"
+    counted = (
+        "Of 9 methods, 2 are told nearer to Retrain than doing nothing everywhere, 1 as near as Retrain again (SISA)"
+    )
     assert ax.get_title() == counted
     rewound = PLANTED[PLANTED.method != "SISA"]
     assert figures.map_figure(rewound).axes[0].get_title().endswith("everywhere, none as near as Retrain again")
@@ -697,7 +699,7 @@ def test_the_title_of_the_map_counts_who_gets_where():
         figures.map_figure(nobody)
         .axes[0]
         .get_title()
-        .endswith("none are nearer to Retrain than doing nothing everywhere")
+        .endswith("none are told nearer to Retrain than doing nothing everywhere")
     )
     plt.close("all")
 

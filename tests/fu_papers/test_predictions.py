@@ -83,28 +83,48 @@ def test_how_many_end_within_the_noise_floor(gaps, reached, choice):
     assert right(puf.inside_the_floor(Two(), runs)) == choice
 
 
+def test_a_mean_over_those_that_came_back_says_of_how_many():
+    class One:
+        settings, methods = ("digits/iid/mlp",), ("NoT",)
+
+    methods = ["NoT", "NoT", "NoT", "Original", "Retrain again"]
+    reached, gaps = [True, False, True, True, True], [3, 50, 4, 9, 2]
+    answer = puf.inside_the_floor(One(), frame(method=methods, label="", delta_forget=gaps, reached=reached))
+    assert "NoT 3.5 (2 of 3 runs)" in answer.data
+
+
 @pytest.mark.parametrize(("gaps", "choice"), [((9, 5, 2), "a"), ((9, 2, 5), "b"), ((2, 5, 9), "c")])
 def test_pushing_harder(gaps, choice):
     class Swept:
-        sweep_settings = ("digits/iid/mlp",)
+        sweep_settings, sweep_seeds = ("digits/iid/mlp", "digits/dirichlet-0.3/mlp"), (0,)
 
+    again = frame(method="Retrain again", label="", seed=[0, 1], delta_forget=[3.5, 99.0])
+    runs = pd.concat([again, again.assign(setting="digits/dirichlet-0.3/mlp")])
     sweep = frame(method="PUF-Special", epochs_u=1.0, eta_u=[1.0, 2.0, 4.0], delta_forget=gaps, reached=True)
-    assert right(puf.pushing_harder(Swept(), sweep)) == choice
+    other = sweep.assign(setting="digits/dirichlet-0.3/mlp", delta_forget=[1.0, 1.0, 9.0])
+    answer = puf.pushing_harder(Swept(), pd.concat([sweep, other]), runs)
+    assert right(answer) == choice  # of the first setting
+    beyond = sum(abs(step) > 3.5 for step in np.diff(gaps))
+    are = "is" if beyond == 1 else "are"
+    assert f"and {beyond} of them {are} larger than what tells two retrainings apart (3.5)" in answer.data
+    assert "Digits, Dirichlet 0.3: 1: 1.0, 2: 1.0, 4: 9.0; it shrinks at 0 of 2 steps, and 1 of them is" in answer.data
     patience = frame(method="PUF-Special", epochs_u=1.0, eta_u=[2.0, 8.0], delta_forget=[99.0, 0.0], reached=False)
-    assert right(puf.pushing_harder(Swept(), pd.concat([sweep, patience]))) == choice  # who gave up has no say
+    more = pd.concat([sweep, other, patience])
+    assert right(puf.pushing_harder(Swept(), more, runs)) == choice  # who gave up has no say
 
 
-@pytest.mark.parametrize(("gaps", "choice"), [((9, 5, 2), "a"), ((9, 2, 5), "b"), ((2, 5, 9), "c")])
+@pytest.mark.parametrize(("gaps", "choice"), [((9, 5, 2), "a"), ((9, 2, 5), "b"), ((9, 2, 3.4), "a"), ((2, 5, 9), "c")])
 def test_what_happens_to_the_gap_while_a_model_recovers(monkeypatch, gaps, choice):
     monkeypatch.setattr(puf, "mean_way", lambda *of: np.array([[0.0, gap] for gap in gaps]))
 
     class Recovering:
         settings = ("digits/iid/mlp",)
 
-    assert right(puf.while_recovering(Recovering(), {})) == choice
+    runs = frame(method=["Retrain again"], label="", delta_forget=[1.5])
+    assert right(puf.while_recovering(Recovering(), {}, runs)) == choice  # within the floor it has not turned
     monkeypatch.setattr(puf, "mean_way", lambda *of: None)
     with pytest.raises(InvalidRequest, match="must hold runs of PUF-Special"):
-        puf.while_recovering(Recovering(), {})
+        puf.while_recovering(Recovering(), {}, runs)
 
 
 @pytest.mark.parametrize(("original", "choice"), [(10.0, "a"), (60.0, "b"), (99.0, "c")])

@@ -976,9 +976,9 @@ def runs_in(ax):
     return [line.get_ydata() for line in lines]
 
 
-def ends_in(ax):
+def ends_in(ax, mark="o"):
     """(round, height, inside) of every dot in a panel."""
-    marks = [line for line in ax.lines if line.get_marker() == "o"]
+    marks = [line for line in ax.lines if line.get_marker() == mark]
     return [(m.get_xdata()[0], m.get_ydata()[0], to_hex(m.get_markerfacecolor())) for m in marks]
 
 
@@ -989,7 +989,8 @@ def test_recovery_has_two_panels_for_everybody_who_can_serve_the_request():
         assert list(panels(fig)) == able
         assert len(fig.axes) == 2 * len(able)
         told = [text.get_text() for text in fig.legends[0].get_texts()]
-        assert told == ["came back", "gave up", "Retrain", "Original (do nothing)"]
+        replays = ["no recovery"] if "FedEraser" in able else []
+        assert told == ["came back", "gave up", "Retrain", "Original (do nothing)", *replays]
     assert fig.axes[0].get_ylabel() == "test Dice\nless Retrain's"
     assert list(panels(recovery_figures.recovery_curves(E, planted(), EVEN, methods=["NoT", "PGA"]))) == ["NoT", "PGA"]
 
@@ -1021,12 +1022,19 @@ def test_who_gave_up_ends_in_an_open_dot_at_the_cap_and_natural_in_none():
     assert [len(line) for line in runs_in(found["Natural"][0])] == [len(PATH)] * 2
 
 
-def test_federaser_is_a_dot_at_its_end():
+def test_federaser_has_a_mark_of_its_own_at_its_end():
+    """A full dot said that it had come back to Retrain's test accuracy, from which it was 75 points away."""
     replayed = {"path": [(77.0, 60.0)], "rounds": 0, "test": 77.0, "reached": False}
     changes = {("clients", None, None, "FedEraser"): replayed}
     fig = recovery_figures.recovery_curves(E, planted(changes=changes), EVEN, methods=["FedEraser", "NoT"])
     test, _ = panels(fig)["FedEraser"]
-    assert ends_in(test) == [(0, -3.0, colour("FedEraser"))] * 2
+    assert ends_in(test) == []
+    assert ends_in(test, "D") == [(0, -3.0, colour("FedEraser"))] * 2
+    met = {("clients", None, None, "FedEraser"): {**replayed, "test": 85.0, "reached": True}}
+    test, _ = panels(recovery_figures.recovery_curves(E, planted(changes=met), EVEN, methods=["FedEraser"]))[
+        "FedEraser"
+    ]
+    assert ends_in(test, "D") == [(0, 5.0, colour("FedEraser"))] * 2  # there by chance: no rule looked
 
 
 # --- forget gap at equal utility -------------------------------------------------------------------------------------
@@ -1253,6 +1261,29 @@ def test_a_sweeps_runs_that_gave_up_enter_no_mean():
     named = {text.get_text() for text in ax.get_legend().get_texts()}
     assert {"PGA", "PUF-Special"} & named == set()
     assert {"NoT", "PUF-Regular"} <= named
+
+
+def test_a_point_that_half_of_the_runs_gave_up_is_a_note():
+    """The mean of one survivor of twelve was the point nearest to the floor, with a line to it."""
+    e = E.changed(targets=[0, 1, 2, 3])
+    lost = {"reached": False, "rounds": 30}
+    two = {("clients", SKEWED, f"client-{k}", "PUF-Regular"): lost for k in (0, 1)}
+    (ax,) = swept(two, e=e)
+    assert not [c for c, *_ in dots(ax) if c == colour("PUF-Regular")]
+    assert "Regular 10, $E_u$ = 1 gave up (2 of 4)" in " ".join(not_shown(ax).split())
+    (ax,) = swept({("clients", SKEWED, "client-0", "PUF-Regular"): lost}, e=e)
+    inside = [to_hex(c.get_facecolor()[0]) for c in ax.collections if len(c.get_offsets())]
+    assert inside.count("#ffffff") == 2
+
+
+def test_crosses_far_above_all_that_is_ours_are_in_the_note():
+    """The paper's 14.8 points of PGA pressed ours together below 2."""
+    e = E.changed(sweep_settings=[EVEN])
+    near = {("clients", EVEN, None, m): {"forget": 61.0} for m in (*PUFS, *SWEPT_AGAINST)}
+    (ax,) = swept({**near, ("clients", EVEN, None, "Original"): {"forget": 61.0}}, e=e)
+    crosses = [c.get_offsets()[0].tolist()[1] for c in ax.collections if c.get_gid() == "paper"]
+    assert all(y <= 1.5 * 3.0 for y in crosses)  # the noise floor is 3 points
+    assert "paper's PGA at 14.8 points" in " ".join(not_shown(ax).split())
 
 
 def test_rivals_of_the_sweep_are_those_of_the_tables_and_not_as_published():
