@@ -93,6 +93,55 @@ def puf_cifar10() -> str:
     return markdown_table(["", *known], rows)
 
 
+def puf_sweep() -> str:
+    """How hard to push: points off Retrain, rounds and runs that gave up by eta_u, of those that came back; of alike
+    clients as many seeds as have been run."""
+    differ, _, _ = read_table(FIGURES / "puf" / "sweep.csv")
+    differ = differ[(differ.scenario == "clients") & (differ.stop == "test")].set_index(["method", "variant"])
+    runs, _, _ = read_table(FIGURES / "puf" / "runs.csv")
+    runs = runs[(runs.scenario == "clients") & (runs.stop == "test")]
+    alike = _sweep_to_come(runs)
+    head = ["", "η_u", "clients that differ: points off Retrain", "gave up", "rounds"]
+    head += [f"alike clients, seed {', '.join(map(str, alike.seed.unique()))}: points off Retrain", "gave up", "rounds"]
+    rows = []
+    for (method, variant), point in differ.iterrows():
+        eta_u = float(variant.partition(",")[0].removeprefix("eta_u="))
+        own = alike[(alike.method == method) & (alike.eta_u == eta_u)]
+        there = (point.n, point.gave_up, point.delta_forget_mean, point.rounds_mean)
+        here = (len(own), len(own) - len(_back(own)), _back(own).delta_forget.mean(), _back(own).rounds.mean())
+        rows.append([method, f"{eta_u:g}", *_sweep_cells(*there), *_sweep_cells(*here)])
+    for control in ("Retrain again", "Original"):
+        known = runs[(runs.method == control) & runs.setting.str.startswith("fashion_mnist")]
+        off = known[known.setting.str.contains("/dirichlet")].delta_forget.mean()
+        of_alike = known[known.setting.str.contains("/iid/") & known.seed.isin(alike.seed)].delta_forget.mean()
+        rows.append([_puf_name(control), "", f"{off:.1f}", "", DASH, f"{of_alike:.1f}", "", DASH])
+    return markdown_table(head, rows)
+
+
+def _sweep_cells(n: float, gave_up: float, off: float, rounds: float) -> list[str]:
+    if gave_up == n:
+        return [DASH, f"{gave_up:.0f} of {n:.0f}", DASH]
+    return [f"{off:.1f}", f"{gave_up:.0f} of {n:.0f}" if gave_up else "", f"{rounds:.1f}"]
+
+
+def _sweep_to_come(runs: pd.DataFrame) -> pd.DataFrame:
+    """The sweep on alike clients, a row per run: what is to come, and the published rates, which the tables have."""
+    runs = runs[runs.setting.str.contains("/iid/")]
+    retrained = runs[runs.method == "Retrain"].set_index(["request", "seed"]).forget
+    rows = []
+    for run in read_records(TO_COME / "puf_sweep_iid").values():
+        end, place = run.metrics["test"], (run.config["request"], run.config["seed"])
+        rows.append(
+            {"method": run.config["method"], "eta_u": run.config["options"]["eta_u"], "request": place[0],
+             "seed": place[1], "delta_forget": abs(end["forget"] - retrained[place]), "rounds": end["rounds"],
+             "reached": end["reached"]}
+        )  # fmt: skip
+    found = pd.DataFrame(rows)
+    published = runs[(runs.variant == "as published") & runs.seed.isin(found.seed)]
+    rates = published.method.map({"PUF-Special": 2.0, "PUF-Regular": 20.0})
+    return pd.concat([found, published.assign(eta_u=rates)[rates.notna()][list(found)]])
+
+
 def _known(run: Record) -> str:
     if "diverged" in run.metrics:
         return "diverged"
@@ -191,6 +240,7 @@ def tiny_cnn() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "puf": puf,
+    "puf_sweep": puf_sweep,
     "puf_cifar10": puf_cifar10,
     "hf_kcu": hf_kcu,
     "fedora": fedora,
