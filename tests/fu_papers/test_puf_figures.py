@@ -1139,6 +1139,14 @@ def test_fig_1_has_differences_in_points_and_costs_in_percent_of_retraining():
     assert found == pytest.approx(expected)
 
 
+def test_fig_1_says_of_how_many_runs_a_mean_is():
+    """The mean of two survivors of six stood beside means of all, with nothing to tell them apart."""
+    named = means(glance({("clients", SKEWED, "client-0", "NoT"): {"reached": False}})["bytes sent"])
+    assert {"NoT (1 of 2)", "PUF-Special"} <= set(named)
+    always = glance({("clients", SKEWED, None, "NoT"): {"reached": False}})["bytes sent"]
+    assert "NoT" in [label.get_text() for label in always.figure.axes[0].get_yticklabels()]
+
+
 def test_fig_1_says_what_doing_nothing_retraining_and_noise_amount_to():
     found = glance()
     forget, costs = found["Δ forget acc."], found["bytes sent"]
