@@ -18,7 +18,7 @@ from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 from fu_papers.lab.record import Record, RunFunction, key_of
 from fu_papers.lab.store import RecordStore
 
-LONG = 2.0  # seconds: after such a run what malloc keeps goes back, which the next one pays for with some 50 ms
+LONG = 2.0  # seconds: after such a run what malloc keeps goes back; after shorter ones the next asks for as much
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ def attempt(task: Task, store: RecordStore, label: str) -> Outcome:
 def give_memory_back() -> None:
     """What malloc has kept of freed memory goes to the system, where it can (glibc).
 
-    It keeps up to 256 MiB, since a training step asks for as much as the one before (`KEPT` in reproduce.py); held on
-    by every process, through figures and other programs' starts, that is a fourth of what a reproduction holds.
+    It keeps up to 256 MiB, since a training step asks for as much as the one before (`KEPT` in reproduce.py). After
+    PUF's phantom that was 200 of a process's 690 MiB, through figures and other programs' starts.
     """
     with suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)

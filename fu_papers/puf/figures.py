@@ -251,8 +251,8 @@ def sweep_scatter(e: Experiment, runs: pd.DataFrame, scenario: str = "clients", 
             if r.delta_forget.isna().any():  # some targets survived it: their mean would flatter it
                 lost.append(f"{point} diverged")
                 continue
-            if done.empty or mostly_gave_up(len(r) - len(done), len(r)):
-                lost.append(f"{point} {gave_up if len(done) else 'always gave up'}")
+            if why := _no_place(r):
+                lost.append(f"{point} {why}")
                 continue
             x, y = done.rounds.mean(), done.delta_forget.mean()
             inside, edge = ("white", colour(method)) if gave_up else (colour(method), "white")
@@ -265,13 +265,13 @@ def sweep_scatter(e: Experiment, runs: pd.DataFrame, scenario: str = "clients", 
             ax.plot(xs, ys, color=colour(method), linestyle=dashes, linewidth=1.0, alpha=0.7, zorder=2)
         others, stars = swept[swept.label == ""], []
         for method in SWEPT_AGAINST:
-            done, gave_up = completed(others[others.method == method])
-            if len(done):
+            done, gave_up = completed(r := others[others.method == method])
+            if why := _no_place(r):
+                lost.append(f"{method} {why}")
+            elif len(done):
                 stars.append(method)
                 place, inside = (done.rounds.mean(), done.delta_forget.mean()), "white" if gave_up else colour(method)
                 ax.scatter(*place, facecolor=inside, edgecolor=colour(method), marker="*", s=130, zorder=2)
-            elif gave_up:
-                lost.append(f"{method} always gave up")
         nothing, floor = (others[others.method == each].delta_forget.mean() for each in (NOTHING, AGAIN))
         ax.axhline(nothing, color=colour(NOTHING), linestyle=":", zorder=1, label="doing nothing")
         ax.axhspan(0, floor, color=FLOOR, alpha=0.6, linewidth=0, label="noise floor", zorder=0)
@@ -299,6 +299,14 @@ def sweep_scatter(e: Experiment, runs: pd.DataFrame, scenario: str = "clients", 
     told = f"the mean of at most {counted(len(seeds), 'seed')} × {requests}"
     say_below(fig, f"A dot: {told}; open: some of them gave up; lines join the η_u of one E_u")
     return fig
+
+
+def _no_place(runs: pd.DataFrame) -> str:
+    """Why a rate's or a rival's runs have no place in a sweep, or "": half gave up, whose mean a few survivors are."""
+    done, gave_up = completed(runs)
+    if gave_up and (done.empty or mostly_gave_up(len(runs) - len(done), len(runs))):
+        return gave_up if len(done) else "always gave up"
+    return ""
 
 
 def _places(ax: Axes) -> list[tuple[float, float]]:

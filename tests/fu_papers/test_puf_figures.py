@@ -1279,6 +1279,9 @@ def test_a_point_that_half_of_the_runs_gave_up_is_a_note():
     (ax,) = swept(two, e=e)
     assert not [c for c, *_ in dots(ax) if c == colour("PUF-Regular")]
     assert "Regular 10, $E_u$ = 1 gave up (2 of 4)" in " ".join(not_shown(ax).split())
+    (ax,) = swept({("clients", SKEWED, f"client-{k}", "PGA"): lost for k in (0, 1)}, e=e)  # a rival, too
+    assert not [c for c, *_ in dots(ax) if c == colour("PGA")]
+    assert "PGA gave up (2 of 4)" in " ".join(not_shown(ax).split())
     (ax,) = swept({("clients", SKEWED, "client-0", "PUF-Regular"): lost}, e=e)
     inside = [to_hex(c.get_facecolor()[0]) for c in ax.collections if len(c.get_offsets())]
     assert inside.count("#ffffff") == 2
