@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fu_papers.certified_dfl.grid import DU_FORMS, WHOLE_CLIENTS, Experiment
+from fu_papers.certified_dfl.grid import DU_FORMS, METHODS, WHOLE_CLIENTS, Experiment
 from fu_papers.certified_dfl.results import POINT, Curves, needed_rounds, paths
-from fu_papers.certified_dfl.runs import GLANCE
-from fu_papers.certified_dfl.titles import SHOWN
+from fu_papers.certified_dfl.titles import IN_CURVES
 from fu_papers.controls import AGAIN, DESTROYED
 from fu_papers.over_seeds import Part, above, all_of, at_most, judged, limited_by, lowered_by, of_each
 from fu_papers.problems import dataset_title
 from fu_papers.verdicts import ClaimResult
 
-JUDGED = ("Original", *DU_FORMS)
+JUDGED = ("Original", *METHODS)
+ALONE = "Fine-tune"  # with no steps of its own: the rounds that follow every method
 IDLE = {  # who must not meet a rule: what it does is not DU's doing
     "Original": "doing nothing",
-    "Fine-tune": "the round of training that follows DU, alone,",
+    ALONE: "the round of training that follows DU, alone,",
     DESTROYED: "a model of random weights",
 }
 Cells = Mapping[str, Mapping[str, Part]]  # method -> the rule there, place by place
@@ -41,7 +41,7 @@ def forms(cells: Cells) -> tuple[dict[str, Part], dict[str, Part]]:
 def one_round(e: Experiment, curves: Curves) -> ClaimResult:
     """D5: one round after a client has left, DU is at most 1 point short of where Retrain ends, PDUDT is more (Fig. 1).
 
-    Where doing nothing is not short, either, nothing had to be won back. Accuracy is of the first `GLANCE` test images.
+    Where doing nothing is not short, either, nothing had to be won back; where the round alone is not, DU won nothing.
     """
     parts: dict[str, dict[str, Part]] = {method: {} for method in DU_FORMS}
     needed: dict[str, list[str]] = {method: [] for method in (*DU_FORMS, WHOLE_CLIENTS)}
@@ -49,20 +49,20 @@ def one_round(e: Experiment, curves: Curves) -> ClaimResult:
     for dataset in e.datasets:
         found = paths(curves, dataset, "client")
         ends = [path[-1][-1][1] for path in found["Retrain"]]
-        short = {m: [end - path[1][1][1] for path, end in zip(found[m], ends, strict=True)] for m in needed}
+        short = {m: [end - path[1][1][1] for path, end in zip(found[m], ends, strict=True)] for m in (ALONE, *needed)}
         nothing = at_most((end - path[0][-1][1] for path, end in zip(found["Retrain"], ends, strict=True)), POINT)
         untouched += nothing.verdict == "holds"
         for method in DU_FORMS:
             both = all_of(at_most(short[method], POINT), above(short[WHOLE_CLIENTS], POINT))
+            both = lowered_by(at_most(short[ALONE], POINT), both, IDLE[ALONE])
             parts[method][dataset_title(dataset)] = lowered_by(nothing, both)
         for method, shown in needed.items():
             shown.append(needed_rounds([path[1] for path in found[method]], ends))
-    ours = "; ".join(f"{SHOWN[m]} {', '.join(shown)}" for m, shown in needed.items())
+    ours = "; ".join(f"{IN_CURVES[m]} {', '.join(shown)}" for m, shown in needed.items())
     ours += f"; doing nothing is at most 1 point short on {untouched} of {len(e.datasets)} data sets"
     keys = [record.key for (_, kind, _, _), record in curves.items() if kind == "client"]
     reason = (
-        "Retrain's end - test acc. after one round: DU's <= 1 and PDUDT's > 1; ours: rounds until <= 1, by data set; "
-        f"accuracy on the first {GLANCE} test images"
+        "Retrain's end - test acc. after one round: DU's <= 1 and PDUDT's > 1; ours: rounds until <= 1, by data set"
     )
     sizes = of_each(len(e.datasets), "data set", len(e.seeds))
     return judged("D5", parts["DU printed"], ours, sizes, keys, reason, parts["DU"])
@@ -72,8 +72,7 @@ def sequence(e: Experiment, curves: Curves) -> ClaimResult:
     """D7: at most 1 point short of Retrain's end after each sequential request and one round, on every data set.
 
     A request comes when the rounds of the one before are over, as in Fig. 1: the second and third meet a model that has
-    gone on training, which no control here has. Who went on training may be above it. Accuracy is of the first `GLANCE`
-    test images.
+    gone on training. So has a control, which does nothing else. Who went on training may be above Retrain.
     """
     cells: dict[str, dict[str, Part]] = {method: {} for method in JUDGED}
     largest = dict.fromkeys(JUDGED, -100.0)
@@ -82,7 +81,7 @@ def sequence(e: Experiment, curves: Curves) -> ClaimResult:
         after: dict[str, list[Part]] = {method: [] for method in JUDGED}
         for j in range(1, e.sequence + 1):
             ends = [path[j][-1][1] for path in found["Retrain"]]
-            reached = {method: [path[j][1][1] for path in found[method]] for method in DU_FORMS}
+            reached = {method: [path[j][1][1] for path in found[method]] for method in METHODS}
             reached["Original"] = [path[0][-1][1] for path in found["Retrain"]]  # where training ended
             for method in JUDGED:
                 short = [end - accuracy for accuracy, end in zip(reached[method], ends, strict=True)]
@@ -90,12 +89,11 @@ def sequence(e: Experiment, curves: Curves) -> ClaimResult:
                 largest[method] = max(largest[method], sum(short) / len(short))
         for method, requests in after.items():
             cells[method][dataset_title(dataset)] = all_of(*requests)
-    ours = "; ".join(f"{SHOWN[m]} at most {most:z.1f} points short in the mean" for m, most in largest.items())
+    ours = "; ".join(f"{IN_CURVES[m]} at most {most:z.1f} points short in the mean" for m, most in largest.items())
     keys = [record.key for (_, kind, _, _), record in curves.items() if kind == "sample"]
     reason = (
         f"Retrain's end - test acc. after each of {e.sequence} requests and one round <= 1, each request "
-        f"{' or '.join(map(str, sorted(set(e.pdudt_rounds))))} rounds after the one before; accuracy on the first "
-        f"{GLANCE} test images"
+        f"{' or '.join(map(str, sorted(set(e.pdudt_rounds))))} rounds after the one before"
     )
     printed, corrected = forms(cells)
     sizes = of_each(len(e.datasets), "data set", len(e.seeds))

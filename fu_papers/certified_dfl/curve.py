@@ -11,13 +11,14 @@ from torch import Tensor
 from fu_core.evaluation.accuracy import accuracy
 from fu_core.federation.decentralised import dpsgd, start
 from fu_core.federation.federation import Federation
+from fu_core.federation.local import Client
 from fu_core.request import Deletion, Request, Rows
 from fu_core.unlearning.memory import Memory, PeerHistory
 from fu_core.unlearning.method import Trained
 from fu_core.unlearning.method import method as registered
 from fu_core.unlearning.method import unlearn as serve_request
 from fu_papers.certified_dfl import runs
-from fu_papers.certified_dfl.runs import federation, glance, recorded_training
+from fu_papers.certified_dfl.runs import federation, recorded_training
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.device import device
 from fu_papers.lab.record import Needs, run_function
@@ -35,10 +36,11 @@ def curve(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
     """Test accuracy of the average model round by round: training, then each request and what follows it.
 
     Retrain starts from scratch for K rounds; DU takes its step (logged as round 0 of its phase) and fine-tunes;
-    PDUDT replays its history and trains on. Requests are served one after the other, each on the state the
-    last one left. Logs phase (0: training), round within it, and accuracy.
+    PDUDT replays its history and trains on; Fine-tune trains on, and nothing else. Requests are served one after the
+    other, each on the state the last one left. Logs phase (0: training), round within it, and accuracy, of all test
+    images ("test_images" of them, if not 0); within a training that is read, as its record has it, to the last round.
     """
-    f, test = federation(config), problem(config).test
+    f, test = federation(config), _looked_at(config)
     method, more = config["method"], config["pdudt_rounds"]
     W, memory = _trained(config, f, context)
     present = f  # who is there when a request comes, with what is left of their data
@@ -53,7 +55,7 @@ def curve(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
             W = serve_request(method, Trained(present, W, before, memory=memory), deletion, **config["options"]).model
 
         def follow(t: int, W_t: Tensor, phase: int = phase, before: int = before) -> None:
-            context.log(phase=phase, round=t - before, test=glance(f.model, W_t, test))
+            context.log(phase=phase, round=t - before, test=accuracy(f.model, W_t.mean(dim=0), *test))
 
         follow(before, W)
         W = dpsgd(rest, W, rounds, first_round=before + 1, after_round=follow)
@@ -77,11 +79,23 @@ def newly_asked(request: str, earlier: str, f: Federation) -> Rows:
 
 def _trained(config: Mapping[str, Any], f: Federation, context: RunContext) -> tuple[Tensor, Memory | PeerHistory]:
     """Everybody's model after training, its accuracies logged; trained again for what needs the history."""
-    test = problem(config).test
+    test = _looked_at(config)
+
+    def follow(t: int, W: Tensor) -> None:
+        context.log(phase=0, round=t, test=accuracy(f.model, W.mean(dim=0), *test))
+
     if registered(config["method"]).needs.history:
-        return recorded_training(
-            f, config, config["rounds"], lambda t, W: context.log(phase=0, round=t, test=glance(f.model, W, test))
-        )
-    for row in context.needed_record("original").rounds:
+        return recorded_training(f, config, config["rounds"], follow)
+    *until, last = context.needed_record("original").rounds
+    for row in until:
         context.log(phase=0, round=row["round"], test=row["test"])
-    return context.needed("original", ["W"])["W"].to(device()), Memory()
+    W = context.needed("original", ["W"])["W"].to(device())
+    follow(last["round"], W)
+    return W, Memory()
+
+
+def _looked_at(config: Mapping[str, Any]) -> Client:
+    """The test images behind the accuracies that are followed round by round."""
+    x, y = problem(config).test
+    n = config["test_images"] or len(y)
+    return x[:n], y[:n]

@@ -32,7 +32,7 @@ from fu_papers.certified_dfl.results import (
     saved_percent,
     served,
 )
-from fu_papers.certified_dfl.titles import REQUESTS, SERVED, SHOWN, timed_title, topology_title
+from fu_papers.certified_dfl.titles import IN_CURVES, REQUESTS, SERVED, SHOWN, timed_title, topology_title
 from fu_papers.look import LINE, colour, linestyle, marker, say_below
 from fu_papers.problem_figures import axes_row
 from fu_papers.problems import Setting, dataset_title
@@ -98,7 +98,7 @@ def curves_figure(e: Experiment, curves: Curves) -> Figure:
     methods = ["Original", *dict.fromkeys(method for _, _, method, _ in curves)]
     handles = [
         Line2D([], [], label="training, the same for all", color=colour("Original")),
-        *(Line2D([], [], label=SHOWN[method], **_look(method)) for method in methods),
+        *(Line2D([], [], label=IN_CURVES[method], **_look(method)) for method in methods),
         Line2D([], [], label="thin: no more rounds", color="#999999", linewidth=0.8),
     ]
     fig.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False)

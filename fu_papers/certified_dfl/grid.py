@@ -277,7 +277,10 @@ class Experiment(CertifiedDflParameters):
         return (WHOLE_CLIENTS,) if kind == "client" else ()
 
     def curves(self) -> dict[tuple[str, str, str, int], dict[str, Any]]:
-        """Fig. 1: (data set, "sample" | "client", method, seed) -> config of a `curve` run, at the main place."""
+        """Fig. 1: (data set, "sample" | "client", method, seed) -> config of a `curve` run, at the main place.
+
+        Beside the paper's methods the rounds alone, which follow each of them.
+        """
         asked = {
             "sample": [self.sequence_request(j) for j in range(1, self.sequence + 1)],
             "client": [self.requests()["client"]],
@@ -289,9 +292,10 @@ class Experiment(CertifiedDflParameters):
                 "requests": requests,
                 "pdudt_rounds": self.of_dataset("pdudt_rounds", dataset),
                 "options": self.options(dataset, name),
+                "test_images": 0,  # all
             }
             for dataset, (kind, requests) in itertools.product(self.datasets, asked.items())
-            for name, seed in itertools.product(("Retrain", *DU_FORMS, *self._others(kind)), self.seeds)
+            for name, seed in itertools.product(("Retrain", *METHODS, *self._others(kind)), self.seeds)
         }
 
     def speeds(self) -> dict[tuple[str, str], dict[str, Any]]:

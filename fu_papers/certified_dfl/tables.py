@@ -28,7 +28,7 @@ from fu_papers.certified_dfl.results import (
     saved_percent,
     served,
 )
-from fu_papers.certified_dfl.titles import REQUESTS, SERVED, SHOWN, timed_title, topology_title
+from fu_papers.certified_dfl.titles import IN_CURVES, REQUESTS, SERVED, SHOWN, timed_title, topology_title
 from fu_papers.controls import CONTROLS, REFERENCES
 from fu_papers.look import published, published_row
 from fu_papers.problem_figures import spread_or_dash
@@ -204,7 +204,7 @@ def curves_table(e: Experiment, curves: Curves) -> pd.DataFrame:
                     {
                         "data set, net": dataset_title(dataset),
                         "requests": f"{len(requests)} {REQUESTS[kind]}",
-                        "method": SHOWN[method],
+                        "method": IN_CURVES[method],
                         "right after each request %": _listed(f"{_mean(after[j], 0):.1f}" for j in requests),
                         "rounds run": _listed(str(after[j][0][-1][0]) for j in requests),
                         "after these rounds %": _listed(f"{_mean(after[j], -1):.1f}" for j in requests),

@@ -18,6 +18,7 @@ SHOWN = {
     "DU": "DU, corrected",
     "PDUDT": "PDUDT (reconstruction)",
 }
+IN_CURVES = {**SHOWN, "Fine-tune": "do nothing, the rounds alone"}  # where as many follow as follow the others
 TOPOLOGY_TITLES = {"ring": "ring", "erdos_renyi": "Erdős–Rényi"}
 REQUESTS = {"sample": "sample-wise", "class": "class-wise", "client": "client-wise"}
 SERVED = {  # what certificates are about

@@ -421,7 +421,7 @@ def one_request(reached, *, trained=(80.0, 80.0), seeds=(0, 1)):
     """
     curves = {}
     for dataset, end in zip(E.datasets, trained, strict=True):
-        here = {"Retrain": [10, 50, 90]} | reached
+        here = {"Retrain": [10, 50, 90], "Fine-tune": [end, 88.9]} | reached
         for (method, path), seed in itertools.product(here.items(), seeds):
             of_seed = path[seed] if isinstance(path[0], list) else path
             name = f"{dataset} client {method} {seed}"
@@ -443,6 +443,7 @@ NEVER = "not within 1, not within 1"
         ({PDUDT: [20, 89.0]}, (80, 80), (NOT, NOT), ("1, 1", "1, 1", "1, 1")),  # which needs no more
         ({}, (89, 80), (PART, PART), ("1, 1", "1, 1", "2, 2")),  # on MNIST nothing had to be won back
         ({}, (91, 90), (NOT, NOT), ("1, 1", "1, 1", "2, 2")),
+        ({"Fine-tune": [80, 89.1]}, (80, 80), (NOT, NOT), ("1, 1", "1, 1", "2, 2")),  # nor DU
     ],
 )
 def test_d5_asks_for_one_round_of_du_and_more_of_pdudt(changed, trained, found, shown):
@@ -453,6 +454,7 @@ def test_d5_asks_for_one_round_of_du_and_more_of_pdudt(changed, trained, found, 
     assert told == list(shown)
     assert f"doing nothing is at most 1 point short on {sum(end >= 89 for end in trained)} of 2" in result.ours
     assert ("doing nothing meets it, too" in result.reason) == (trained[0] > 88)
+    assert ("the round of training that follows DU, alone, meets it" in result.reason) == ("Fine-tune" in changed)
     assert result.records == [found.key for found in curves.values()]
 
 
@@ -467,13 +469,14 @@ def test_d5_counts_the_rounds_of_every_seed():
     assert both(result) == (HOLDS, OPEN)  # two seeds that are 69 points apart tell nothing
 
 
+TRAINED_ON = {"Fine-tune": [5, 5, 5]}  # who only trains on
 NEAR = {PRINTED: [0, 0, 0], CORRECTED: [0, 0, 0]}
 
 
 def sequence(short, *, trained=80.0, seeds=(0, 1)):
     """Fig. 1, sample-wise. Retrain ends at 90 each time; `short` {form: by how much it is short after each request and
     a round}."""
-    curves = {}
+    curves, short = {}, TRAINED_ON | short
     for dataset, seed in itertools.product(E.datasets, seeds):
         after = {"Retrain": [[10, 90]] * 3}  # right after the step, one round, more rounds
         after |= {method: [[90 - 40, 90 - gap, 90] for gap in found] for method, found in short.items()}
@@ -499,6 +502,13 @@ def test_d7_asks_for_one_point_after_every_request(printed, corrected, trained, 
     for short in ([90 - trained], printed, corrected):
         assert f"at most {max(short):.1f} points short" in result.ours
     assert result.records == [found.key for found in curves.values()]
+
+
+def test_d7_asks_that_training_on_alone_is_not_as_stable():
+    result = judged("D7", curves=sequence(NEAR | {"Fine-tune": [0.9, 0.5, -3]}))
+    assert both(result) == (NOT, NOT)
+    assert "the round of training that follows DU, alone, meets it" in result.reason
+    assert both(judged("D7", curves=sequence(NEAR | {"Fine-tune": [0.9, 0.5, 1.1]}))) == (HOLDS, HOLDS)
 
 
 def test_one_curve_decides_nothing():

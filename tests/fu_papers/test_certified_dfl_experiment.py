@@ -324,7 +324,7 @@ def test_another_request_repeats_no_original(change):
 
 def test_curves_have_the_papers_methods_for_samples_and_clients_on_every_data_set():
     found = {(d, g): [m for dd, gg, m, s in E.curves() if (dd, gg, s) == (d, g, SEEDS[0])] for d, g, *_ in E.curves()}
-    methods = ["Retrain", *DU_FORMS]
+    methods = ["Retrain", "Fine-tune", *DU_FORMS]
     kinds = {"sample": methods, "client": [*methods, WHOLE_CLIENTS]}
     assert found == {(dataset, kind): kinds[kind] for dataset in E.datasets for kind in kinds}
     assert len(E.curves()) == sum(map(len, found.values())) * len(SEEDS)

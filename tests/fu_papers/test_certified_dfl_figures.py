@@ -201,7 +201,7 @@ def test_curves_have_a_panel_per_data_set_and_request_and_a_line_per_method(tiny
     with style():
         fig = figures.curves_figure(TINY, tiny.curves)
     assert len(fig.axes) == 4
-    for ax, requests, methods in zip(fig.axes, (3, 3, 1, 1), (3, 3, 4, 4), strict=True):
+    for ax, requests, methods in zip(fig.axes, (3, 3, 1, 1), (4, 4, 5, 5), strict=True):
         # training, doing nothing; a line and its thin end per method and request; a mark per request
         assert len(ax.lines) == 2 + requests * (2 * methods + 1)
         assert sum(text.get_text().startswith("request") for text in ax.texts) == requests
@@ -224,12 +224,13 @@ def test_curves_have_a_panel_per_data_set_and_request_and_a_line_per_method(tiny
     assert (band.min(), band.max()) == pytest.approx((min(every), max(every)))
     (legend,) = fig.legends
     labels = [text.get_text() for text in legend.get_texts()]
-    assert {titles.SHOWN[m] for m in ("Original", "Retrain", "DU printed", "DU", "PDUDT")} <= set(labels)
+    methods = ("Original", "Retrain", "Fine-tune", "DU printed", "DU", "PDUDT")
+    assert {titles.IN_CURVES[m] for m in methods} <= set(labels)
 
 
 def test_curves_table_says_when_retrains_accuracy_is_reached(tiny):
     table = tables.curves_table(TINY, tiny.curves)
-    assert len(table) == 2 * (4 + 5)
+    assert len(table) == 2 * (5 + 6)
     row = table[(table["method"] == "Retrain")].iloc[0]
     assert row["rounds run"] == "6"
     paths = results.paths(tiny.curves, CONVEX, "sample")["Retrain"]

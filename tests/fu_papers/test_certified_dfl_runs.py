@@ -252,6 +252,30 @@ def test_curves_begin_with_the_training_and_serve_one_request_after_the_other(st
     assert [row["test"] for row in replayed.rounds if row["phase"] == 0] == [row["test"] for row in training.rounds]
 
 
+def test_a_curve_looks_at_all_test_images_and_a_training_at_a_glance(store):
+    """2,000 of 10,000 test images left half a point of Fig. 1's verdicts to chance."""
+    config = TINY.curves()[CONVEX, "sample", "DU", 0]
+    assert config["test_images"] == 0
+    everything = run(store, curve, config)
+    assert everything.rounds[-1]["test"] == everything.metrics["test"]
+    training = run(store, runs.train, TINY.training(HERE, 0))
+    *_, trained = (row for row in everything.rounds if row["phase"] == 0)
+    assert trained["test"] == training.metrics["test"]
+    few = run(store, curve, {**config, "test_images": 7})
+    shares = [row["test"] / 100 * 7 for row in few.rounds if row["phase"]]
+    assert shares == pytest.approx([round(share) for share in shares])
+
+
+def test_training_on_in_a_curve_is_dpsgd_on_what_is_left(store):
+    """The control of DU's sequence: no step, and as many rounds as follow DU's."""
+    record = run(store, curve, TINY.curves()[CONVEX, "sample", "Fine-tune", 0])
+    phases = [[row["test"] for row in record.rounds if row["phase"] == phase] for phase in range(4)]
+    assert [len(phase) for phase in phases[1:]] == [TINY.pdudt_rounds[0] + 1] * 3
+    assert phases[1][0] == phases[0][-1]
+    assert phases[2][0] == phases[1][-1]
+    assert phases[1] != [phases[1][0]] * len(phases[1])  # something is trained
+
+
 def test_retraining_in_a_curve_ends_where_the_retrained_model_is(store):
     record = run(store, curve, TINY.curves()[CONVEX, "client", "Retrain", 0])
     retrained = run(store, runs.train, TINY.training(HERE, 0, CLIENT))
