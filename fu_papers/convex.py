@@ -26,17 +26,19 @@ CONVEX = {"diabetes": "ridge", "breast_cancer": "logistic"}
 Weighted = Sequence[tuple[float, Client]]  # weights in the objective, samples
 
 
-class OneLogit(nn.Module):
-    """Logistic regression with one parameter per feature: logits (0, x'w)."""
+class BesideZero(nn.Module):
+    """The other logit of two classes, which is 0: (n, 1) to (n, 2)."""
 
-    def __init__(self, features: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(features, 1, bias=False)
+    affine = True  # which a certificate asks of what stands behind a linear layer
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(n, features) to (n, 2)."""
-        z = self.linear(x)
+    def forward(self, z: Tensor) -> Tensor:
+        """(0, z)."""
         return torch.cat([torch.zeros_like(z), z], dim=1)
+
+
+def one_logit(features: int) -> nn.Sequential:
+    """Logistic regression with one parameter per feature: logits (0, x'w)."""
+    return nn.Sequential(nn.Linear(features, 1, bias=False), BesideZero())
 
 
 @lru_cache(maxsize=2)
@@ -62,7 +64,7 @@ def convex_model(data: str, l2: float = L2) -> FlatModel:
     features = _table(data)[0].shape[1]
     if data == "diabetes":
         return FlatModel(nn.Linear(features, 1, bias=False), task="regression", l2=l2)
-    return FlatModel(OneLogit(features), l2=l2)
+    return FlatModel(one_logit(features), l2=l2)
 
 
 def convex_clients(data: str, clients: int, *, split: str = "iid", alpha: float = 0.5, seed: int) -> list[Client]:

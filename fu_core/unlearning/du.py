@@ -153,7 +153,7 @@ class Release:
     noise="first", whose noise came first, the models themselves); messages: what each requester floods (d,), x_c^Delta
     as printed, its part of g_0 corrected; scale: how much `cap` shortened the correction; hops as in `flood`; sums:
     how many vectors were summed over all clients; sigma: standard deviation of the noise in each model; steps: of
-    Newton, none as printed.
+    Newton, none as printed; noisy_start (d,): of noise="first", what everybody begins at, the first that all may see.
     """
 
     models: Tensor
@@ -166,6 +166,7 @@ class Release:
     certificate: Certificate | None
     sums: int = 0
     steps: tuple[Step, ...] = ()
+    noisy_start: Tensor | None = None
 
 
 def du(
@@ -340,4 +341,4 @@ def _after_noise(f: Federation, W: Tensor, deletion: Deletion, config: DU, priva
     draw, share = privacy.draw(f.seed), sigma / math.sqrt(max(n - 1, 1))
     noise = share * torch.stack([draw.normal("start", i, x) for i in f.ids]).sum(dim=0)
     released = _without_noise(f, start(x + noise, n), deletion, config)
-    return replace(released, sigma=sigma, certificate=certificate)
+    return replace(released, sigma=sigma, certificate=certificate, noisy_start=x + noise)

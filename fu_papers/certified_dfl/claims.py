@@ -307,8 +307,8 @@ def _certified(theory: Theory) -> ClaimResult:
     draws = sorted({record.config["draws"] for kind in ("audit", "whole") for record in theory[kind]})
     reason = (
         "audited lower bound and exact epsilon <= the claimed one in every case, for the mean model, "
-        "one client's, and the tuple of models; audited are single releases against outsiders: neither several in turn "
-        "nor noise in every message"
+        "one client's, and the tuple of models, both releases of two requests in turn, and every message after a noisy "
+        "start, for a client that reads them"
     )
     spread = f"{' or '.join(map(str, draws))} releases per world" + ", and one with canaries" * bool(theory["canaries"])
     printed, corrected = forms

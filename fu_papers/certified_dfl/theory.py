@@ -9,7 +9,8 @@ stand beside errata D1 to D13.
     theory_exactness    how far DU ends from retraining: on quadratics, Lemmas 2 and 3, Theorem 2
     theory_noise        what the printed noise costs and what it certifies
     theory_audit        what an attacker finds out, where the noise is all that is random
-    theory_whole        the same of whole releases, data in, noisy models out; their number is a parameter
+    theory_releases     whole releases, data in, noisy models out, honest and bad ones; their number is a parameter
+    theory_whole        the same of those
     theory_canaries     the same in one run
     theory_fisher       the Fisher matrix in the Hessian's place
 """

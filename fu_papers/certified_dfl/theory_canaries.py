@@ -33,7 +33,7 @@ from fu_core.unlearning.noise import Noise, rehearsal
 from fu_papers.certified_dfl.theory_audit import FIRST
 from fu_papers.certified_dfl.theory_noise import noisy_accuracy
 from fu_papers.certified_dfl.theory_problems import CLIENTS, HELD, breast_cancer, kept_by, on_a_ring, unit_problem
-from fu_papers.convex import OneLogit, optimum, pooled
+from fu_papers.convex import one_logit, optimum, pooled
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.record import run_function
 
@@ -58,7 +58,7 @@ def trained(config: Mapping[str, Any], seed: int) -> Run:
     """Data with the canaries of `seed`, and everybody's model (N, d). Random: coins, batches, from the seed."""
     m, (_, clients, (x_test, y_test)) = config["m"], unit_problem(config["l2"], split=config["split"], seed=0)
     features, included = x_test.shape[1], included_canaries(m, seed=seed)
-    model = FlatModel(OneLogit(features + m), l2=config["l2"])
+    model = FlatModel(one_logit(features + m), l2=config["l2"])
     canaries = torch.eye(features + m, dtype=torch.float64)[features:]
     dealt = [np.flatnonzero(included & (np.arange(m) % CLIENTS == i)) for i in range(CLIENTS)]
     holding = [_with(client, canaries[torch.from_numpy(own)]) for client, own in zip(clients, dealt, strict=True)]

@@ -15,7 +15,7 @@ from fu_core.streams import stream
 from fu_core.unlearning.curvature import dense_curvature, mean_gradient
 from fu_core.unlearning.newton import Newton, newton_solver
 from fu_papers.certified_dfl.theory_problems import data_of
-from fu_papers.convex import OneLogit, convex_clients, convex_model, optimum
+from fu_papers.convex import convex_clients, convex_model, one_logit, optimum
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.record import run_function
 
@@ -78,4 +78,4 @@ def _fisher_problem(problem: str, scale: float, seed: int) -> tuple[FlatModel, C
     y = (uniform[0] < torch.sigmoid(x @ truth)).long()
     if problem == "labels flipped":
         y = torch.where(uniform[1] < 0.1, 1 - y, y)
-    return FlatModel(OneLogit(d)), (x, y)
+    return FlatModel(one_logit(d)), (x, y)

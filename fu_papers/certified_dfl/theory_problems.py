@@ -21,7 +21,7 @@ from fu_core.models.flat import FlatModel
 from fu_core.request import Deletion
 from fu_core.streams import numpy_stream, stream
 from fu_core.unlearning.certificate import Constants, softmax_constants
-from fu_papers.convex import OneLogit, convex_clients, data_hash
+from fu_papers.convex import convex_clients, data_hash, one_logit
 
 CLIENTS = 10  # N
 FEATURES, SAMPLES, L2 = 6, 100, 0.1  # ridge regression: d, n, lambda
@@ -134,7 +134,7 @@ def unit_problem(l2: float, *, split: str = "iid", loss: str = "logistic", seed:
         parts = [torch.from_numpy(part) for part in np.split(train, CLIENTS)]
     else:
         parts = _equal_shares(train, y, draws)
-    model = FlatModel(OneLogit(x.shape[1]), l2=l2)
+    model = FlatModel(one_logit(x.shape[1]), l2=l2)
     if loss == "ridge":
         model, y = FlatModel(nn.Linear(x.shape[1], 1, bias=False), task="regression", l2=l2), 2.0 * y.double() - 1
     return Problem(model, [(x[part], y[part]) for part in parts], (x[rest], y[rest]))

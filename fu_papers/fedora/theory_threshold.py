@@ -26,7 +26,7 @@ from fu_core.models.flat import FlatModel
 from fu_core.partition import vertical
 from fu_core.streams import stream
 from fu_core.unlearning.fedora import AtLeast, FedORA, primal_dual
-from fu_papers.convex import OneLogit, optimum
+from fu_papers.convex import one_logit, optimum
 from fu_papers.fedora.theory_small import PLAIN, Known, condat_vu, data_hash
 from fu_papers.lab.context import RunContext
 from fu_papers.lab.record import run_function
@@ -118,7 +118,7 @@ def entropy_hessian(w: Tensor, x: Tensor) -> Tensor:
 def newton(data: Client) -> Tensor:
     """The minimiser (d,) of L_r on `data`."""
     x, y = data
-    return optimum(FlatModel(OneLogit(x.shape[1]), l2=L2), [(1.0, (x, y.long()))])
+    return optimum(FlatModel(one_logit(x.shape[1]), l2=L2), [(1.0, (x, y.long()))])
 
 
 def accuracy(w: Tensor, data: Client) -> float:

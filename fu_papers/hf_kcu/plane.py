@@ -12,7 +12,7 @@ from fu_core.federation.local import Client
 from fu_core.models.flat import FlatModel
 from fu_core.streams import stream
 from fu_core.unlearning.krylov import cg_iterates
-from fu_papers.convex import OneLogit, dense_hessian, optimum, pooled, share_of
+from fu_papers.convex import dense_hessian, one_logit, optimum, pooled, share_of
 from fu_papers.hf_kcu.theory import LEAVING, first, times
 
 
@@ -35,7 +35,7 @@ def two_parameters(seed: int = 0) -> Plane:
         direction = torch.tensor([0.4, -2.0] if i == LEAVING else [1.2, 1.5], dtype=torch.float64)
         noise = 0.7 * torch.randn(40, generator=draws, dtype=torch.float64)
         clients.append((x, (x @ direction + noise > 0).long()))
-    model = FlatModel(OneLogit(2), l2=0.02)
+    model = FlatModel(one_logit(2), l2=0.02)
     return Plane(model, clients, optimum(model, pooled(clients)), optimum(model, pooled(clients[1:])))
 
 

@@ -58,7 +58,8 @@ RULES = {
     "D9": "each lemma never violated; Lemma 3 as printed and with the corrected step",
     "D10": (
         "audited lower bound and exact epsilon <= the claimed epsilon in every case, for each of the three "
-        "outputs of a single release, against outsiders; as printed with the paper's own calibration"
+        "outputs of a single release, against outsiders; for two requests in turn; for the messages after a noisy "
+        "start, against one client; as printed with the paper's own calibration"
     ),
     "D11": "1 +- 0.15 and 2 +- 0.3 and never",
     "D12": "as printed, for the full Fisher and for its diagonal",
@@ -638,7 +639,7 @@ def test_d10_says_how_many_audits_were_too_coarse():
     result = judged("D10", theory={"audit": [record({"rows": rows}, config={"draws": 9})]})
     ours = result.ours
     assert "corrected: 0 of 6 outputs of 2 releases refuted, 0 broken, 2 of them audited too coarsely to see" in ours
-    assert "audited are single releases against outsiders" in result.reason
+    assert result.reason.endswith("every message after a noisy start, for a client that reads them")
     assert ours.startswith("printed: 0 of 2 outputs of 1 releases refuted, 0 broken; ")
 
 

@@ -8,12 +8,31 @@ import torch
 from fu_core.errors import CertificateViolation, RepeatedNoise
 from fu_core.evaluation.release_audit import audit_release
 from fu_core.federation.decentralised import start
-from fu_core.unlearning.certificate import Privacy
+from fu_core.unlearning.certificate import Privacy, composed, retained_gradient
 from fu_core.unlearning.du import du_release
 from fu_core.unlearning.gaussian_mechanism import gaussian_sigma
 from fu_core.unlearning.noise import rehearsal
-from fu_papers.certified_dfl import theory_audit, theory_canaries, theory_figures, theory_tables, theory_whole
-from fu_papers.certified_dfl.theory_whole import CASES, EACH, ONE_MODEL, PLANTED, SHARED, TIGHT, TWICE, UNLIKE, Releases
+from fu_papers.certified_dfl import (
+    theory_audit,
+    theory_canaries,
+    theory_figures,
+    theory_releases,
+    theory_tables,
+    theory_whole,
+)
+from fu_papers.certified_dfl.theory_releases import (
+    BARE,
+    BOTH,
+    EACH,
+    MESSAGES,
+    ONE_MODEL,
+    PLANTED,
+    SHARED,
+    TURN,
+    TWICE,
+    Releases,
+)
+from fu_papers.certified_dfl.theory_whole import CASES, TIGHT, UNLIKE
 from fu_papers.study import Study
 from tests.certified_dfl_lab import experiment
 
@@ -40,7 +59,7 @@ def config(case, **changes):
 
 
 def mechanism(here, name, claimed=5.0):
-    return next(m for m in theory_whole.mechanisms(here) if (m.name, m.claimed) == (name, claimed))
+    return next(m for m in theory_releases.mechanisms(here) if (m.name, m.claimed) == (name, claimed))
 
 
 # --- the records -----------------------------------------------------------------------------------------------------
@@ -61,8 +80,8 @@ def test_every_planted_release_is_found_and_no_honest_one_is(rows):
 def test_each_is_found_in_the_way_that_it_is_wrong(rows):
     by = {row["mechanism"]: row["by"] for row in rows if row["planted"]}
     assert by[TWICE] == "change since the last"
-    assert by[SHARED] == "differences of models"
-    assert by[theory_whole.TENTH] == by[theory_whole.THIRD] == "mean model"
+    assert by[SHARED] == by[TURN] == "differences of models"
+    assert by[theory_releases.TENTH] == by[theory_releases.THIRD] == by[BARE] == "mean model"
     assert by[theory_canaries.FORGOT_NOTHING] == "canaries"
 
 
@@ -82,7 +101,7 @@ def test_the_audits_of_a_profile_share_half_of_alpha(records, rows):
     assert together == {2 * counted}
     every = [theory_whole.together(experiment(audit_cases=n)) for n in range(1, len(CASES) + 1)]
     assert every == sorted(set(every))
-    assert every[-1] == 2 * (9 * 3 + 8 * 6 + 4)
+    assert every[-1] == 2 * (9 * 5 + 8 * 8 + 4)
 
 
 def test_the_sweep_has_every_combination_once_and_begins_with_all_kinds():
@@ -103,16 +122,16 @@ def test_the_sweep_has_every_combination_once_and_begins_with_all_kinds():
 
 def test_every_release_is_trained_anew_and_the_budget_rule_serves_it():
     """Other batches, other models, other noise; world B is x' whatever k is; as `du_release` makes them by itself."""
-    here = theory_whole.held(config(UNLIKE))
-    first, again, second = (theory_whole.trained(here, True, "audited", k) for k in (0, 0, 1))
+    here = theory_releases.held(config(UNLIKE))
+    first, again, second = (theory_releases.trained(here, True, "audited", k) for k in (0, 0, 1))
     torch.testing.assert_close(first, again, rtol=0, atol=0)
     assert float((first - second).norm()) > 1e-3
-    assert bool((theory_whole.trained(here, False, "audited", 0) == here.exact).all())
+    assert bool((theory_releases.trained(here, False, "audited", 0) == here.exact).all())
     one = mechanism(here, "corrected, one model")
     with rehearsal():
         releases = Releases(here)
         published = [releases.of(one, knew, k) for knew, k in ((True, 0), (True, 1), (False, 2))]
-    sigma = theory_whole.mechanism_sigma(one)
+    sigma = one.sigma
     for models, W in zip(published, (first, second, start(here.exact, 10)), strict=True):
         alone = du_release(here.problem.federation, W, here.deletion, ONE_MODEL, one.privacy)
         assert alone.certificate is not None
@@ -124,7 +143,7 @@ def test_every_release_is_trained_anew_and_the_budget_rule_serves_it():
 
 def test_a_release_that_is_refused_is_retrained():
     """Models of everybody's own take one step; too small a budget serves none of world A."""
-    here = theory_whole.held(config(UNLIKE))
+    here = theory_releases.held(config(UNLIKE))
     each = mechanism(here, "corrected, noise for each")
     small = each._replace(privacy=replace(each.privacy, budget=each.privacy.budget / 3))
     with rehearsal():
@@ -133,13 +152,13 @@ def test_a_release_that_is_refused_is_retrained():
         assert releases.refused == 1
         releases.of(small, False, 1)
         assert releases.refused == 1
-    sigma = theory_whole.mechanism_sigma(small)
+    sigma = small.sigma
     assert float((models - here.exact).std()) == pytest.approx(sigma, rel=0.15)  # x' and noise
-    assert releases.farthest[True, "all models"] > small.privacy.budget
+    assert releases.farthest(small, "all models") > small.privacy.budget
 
 
 def test_noise_is_another_in_every_release_of_a_run_and_the_library_says_so_if_not():
-    here = theory_whole.held(config(TIGHT))
+    here = theory_releases.held(config(TIGHT))
     one, twice = mechanism(here, "corrected, one model"), mechanism(here, TWICE)
     with rehearsal():
         releases = Releases(here)
@@ -152,9 +171,9 @@ def test_noise_is_another_in_every_release_of_a_run_and_the_library_says_so_if_n
 
 def test_the_library_refuses_what_is_planted_as_a_smaller_sensitivity():
     """Its certificate is measured: no more than one step, and a third of the radius."""
-    here = theory_whole.held(config(TIGHT))
-    budget = theory_whole.pilot(here, ONE_MODEL).radius / 3
-    W, f = theory_whole.trained(here, True, "audited", 0), here.problem.federation
+    here = theory_releases.held(config(TIGHT))
+    budget = theory_releases.pilot(here, ONE_MODEL).radius / 3
+    W, f = theory_releases.trained(here, True, "audited", 0), here.problem.federation
     one_step = replace(ONE_MODEL, until=3 * budget)
     privacy = Privacy(epsilon=5.0, delta=1e-5, budget=budget)
     with pytest.raises(CertificateViolation):
@@ -168,9 +187,9 @@ def test_both_audits_look_at_the_same_release():
             "delta": 1e-5, "gamma": 0.0, "seed": 0}  # fmt: skip
     claim = next(c for c in theory_audit._corrected_claims(plan, theory_audit.twins(plan, "logistic"))
                  if c.options == ONE_MODEL)  # fmt: skip
-    here = theory_whole.held(config(TIGHT, l2=0.1))
+    here = theory_releases.held(config(TIGHT, l2=0.1))
     one = mechanism(here, "corrected, one model")
-    assert theory_whole.mechanism_sigma(one) == pytest.approx(claim.worlds.sigma, rel=1e-6)
+    assert one.sigma == pytest.approx(claim.worlds.sigma, rel=1e-6)
     releases = Releases(here)
     for knew, models in ((True, claim.worlds.a), (False, claim.worlds.b)):
         plain = releases._unlearn(one, knew, 0)[1].noiseless
@@ -182,15 +201,15 @@ def test_fresh_noise_is_audited_as_rehearsed_noise_is():
 
     Not even by 64 draws can an honest release be refuted with more than one chance in a million.
     """
-    here = theory_whole.held(config(TIGHT, draws=64))
+    here = theory_releases.held(config(TIGHT, draws=64))
     releases, found = Releases(here, rehearsed=False), {}
-    for name in ("corrected, one model", theory_whole.TENTH):
+    for name in ("corrected, one model", theory_releases.TENTH):
         made = mechanism(here, name)
         alpha = 0.05 if made.planted else 1e-6
         found[name] = audit_release(lambda knew, k, made=made: releases.of(made, knew, k), (True, False),
                                     claimed=5.0, delta=1e-5, draws=64, alpha=alpha)  # fmt: skip
     assert not found["corrected, one model"].refuted
-    assert found[theory_whole.TENTH].refuted
+    assert found[theory_releases.TENTH].refuted
     assert not torch.equal(*(Releases(here, rehearsed=False).of(made, True, 0) for _ in range(2)))
 
 
@@ -203,19 +222,84 @@ def test_a_run_is_the_same_twice(case):
 
 def test_the_truth_by_hand():
     """Noise for each: the mean's has 1 / sqrt N of it, the tuple's distance is that of all clients together."""
-    here = theory_whole.held(config(UNLIKE))
+    here = theory_releases.held(config(UNLIKE))
     each = mechanism(here, "corrected, noise for each")
-    releases, sigma = Releases(here), theory_whole.mechanism_sigma(each)
+    releases, sigma = Releases(here), each.sigma
     away = torch.full((9, 30), 0.01, dtype=torch.float64)
-    releases._measure(True, away)
-    releases._measure(True, away / 2)  # nearer
+    for k, apart in enumerate((away, away / 2)):  # the second is nearer
+        published = theory_releases.Published(away, away, apart)
+        releases._published[each.name, each.claimed, True, k] = published
     distance = 0.01 * 30**0.5
     for output, apart in (("mean model", 3 * distance), ("one client's model", distance), ("all models", 3 * distance)):
-        true, truth = theory_whole.truth_about(releases, each, output)
+        true, truth = theory_releases.truth_about(releases, each, output)
         assert truth == "at most"
         assert gaussian_sigma(apart, epsilon=true, delta=1e-5) == pytest.approx(sigma, rel=1e-6)
-    assert theory_whole.truth_about(releases, mechanism(here, SHARED), "all models") == (None, "infinite")
+    assert theory_releases.truth_about(releases, mechanism(here, SHARED), "all models") == (None, "infinite")
     assert EACH.own_models
+
+
+# --- in turn, and in every message -----------------------------------------------------------------------------------
+
+
+def test_two_requests_are_served_in_turn_and_claim_what_their_certificates_do_together():
+    """The second goes on from the first's models of before noise, in world B from x' of what is then kept."""
+    here = theory_releases.held(config(TIGHT))
+    both = mechanism(here, "corrected, in turn")
+    once, again = here.asked
+    assert again.deletion.n == once.deletion.n - once.deletion.m
+    assert len(again.deletion.forgotten) == 10
+    with rehearsal():
+        releases = Releases(here)
+        seen = releases.of(both, True, 0)
+        W, plain = releases._unlearn(both, True, 0, turn=1)
+        certificates = [
+            du_release(one.f, models, one.deletion, ONE_MODEL, both.privacy).certificate
+            for one, models in zip(here.asked, (start(here.x, 10), W), strict=True)
+        ]
+    assert composed(certificates, 1e-5) == pytest.approx(both.claimed, rel=1e-9)
+    assert seen.shape == (2, 30)
+    torch.testing.assert_close(W, releases._unlearn(both, True, 0)[1].noiseless, rtol=0, atol=0)
+    torch.testing.assert_close(seen[1] - plain.noiseless[0], seen[1] - again.exact, rtol=0, atol=1e-6)
+    noise = seen - torch.stack([releases._unlearn(both, True, 0, turn)[1].noiseless[0] for turn in (0, 1)])
+    assert abs(float(torch.corrcoef(noise)[0, 1])) < 0.6  # of 30 numbers: noise of its own for each
+    of_b = releases._unlearn(both, False, 0, turn=1)[1].noiseless
+    torch.testing.assert_close(of_b[0], again.exact, rtol=0, atol=1e-9)
+
+
+def test_when_a_client_has_left_the_next_one_does():
+    once, again = theory_releases.held(config(UNLIKE)).asked
+    assert list(once.deletion.forgotten) == [0]
+    assert list(again.deletion.forgotten) == [1]
+    assert set(again.deletion.kept) == set(range(2, 10))
+    assert not once.deletion.kept.keys() & {0}
+
+
+def test_an_insider_sees_the_noisy_start_less_its_own_part_of_the_noise():
+    """What is left is exactly the noise that the certificate claims, around everybody's mean."""
+    here = theory_releases.held(config(TIGHT))
+    noisy = mechanism(here, "corrected, noise first")
+    with rehearsal():
+        releases = Releases(here)
+        seen = torch.cat([releases.of(noisy, True, k) for k in range(200)])
+    left = seen - here.x
+    assert float(left.std()) == pytest.approx(noisy.sigma, rel=0.03)  # 6,000 numbers
+    certificate = du_release(here.problem.federation, start(here.x, 10), here.deletion, noisy.options,
+                             noisy.privacy).certificate  # fmt: skip
+    assert (certificate.against, certificate.sigma) == ("messages", noisy.sigma)
+    with pytest.raises(ValueError, match="rehearsed"):
+        Releases(here, rehearsed=False).of(noisy, True, 0)
+
+
+def test_messages_of_a_release_for_outsiders_give_everything_away():
+    """Gradients at the trained model, whatever noise follows: none is left in world B."""
+    here = theory_releases.held(config(TIGHT))
+    bare = mechanism(here, BARE)
+    with rehearsal():
+        releases = Releases(here)
+        of_a, of_b = releases.of(bare, True, 0), releases.of(bare, False, 1)
+    x, f, deletion = here.x, here.problem.federation, here.deletion
+    torch.testing.assert_close(-of_a[0], retained_gradient(f.model, x, deletion), rtol=1e-6, atol=1e-12)
+    assert float(of_b.norm()) < 1e-9 * float(of_a.norm())
 
 
 # --- canaries --------------------------------------------------------------------------------------------------------
@@ -267,8 +351,10 @@ def test_planted_rows_are_marked_in_the_table(records, rows):
     assert sum(planted) == len(PLANTED) + 2  # two canary runs
     assert set(table[table.mechanism == SHARED].published) == {"all models"}
     assert set(table[table.mechanism == "corrected, one model"].published) == {"one model"}
+    assert set(table[table.mechanism == "corrected, in turn"].published) == {BOTH}
+    assert set(table[table.mechanism == "corrected, noise first"].published) == {MESSAGES}
     assert (table.audit == "canaries").sum() == 6
-    assert list(table[table.mechanism == TWICE]["true ε"]) == ["∞"]
+    assert list(table[table.mechanism.isin([TWICE, TURN, BARE])]["true ε"]) == ["∞"] * 3
     assert any(str(true).startswith("≤ ") for true in table["true ε"])
 
 
@@ -280,6 +366,6 @@ def test_a_planted_release_that_is_missed_is_called_missed(records):
 def test_the_figure_has_a_line_per_mechanism_and_claim(records, rows):
     (ax,) = theory_figures.whole_figure([*records["whole"], *records["canaries"]]).axes
     labels = [text.get_text() for text in ax.get_yticklabels()]
-    assert len(labels) == len(set(labels)) == 3 + 3 + 2 + 4 + 1
-    assert len(rows) == 3 + 6 + 4 + 4 + 2
-    assert labels[-5:] == [theory_figures._whole_label(row) for row in rows if row["planted"]][:5]
+    assert len(labels) == len(set(labels)) == 3 + 2 + 3 + 2 + 6 + 1
+    assert len(rows) == (3 + 2) + (3 + 2 + 3) + 4 + 6 + 2
+    assert labels[-7:] == [theory_figures._whole_label(row) for row in rows if row["planted"]][:7]

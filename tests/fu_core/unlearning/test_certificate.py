@@ -291,6 +291,8 @@ def test_noise_that_comes_first_covers_every_message_after_it(logistic):
     assert float((found.models[0] - logistic.retrained).norm()) < 1e-6
     assert found.sigma == gaussian_sigma(3.0, epsilon=1.0, delta=1e-5)
     assert torch.equal(found.models, found.noiseless)
+    assert float((found.noisy_start - logistic.w).std()) == pytest.approx(found.sigma * math.sqrt(4 / 3), rel=0.5)
+    assert logistic.release(Privacy(epsilon=1.0, budget=3.0)).noisy_start is None
     with pytest.raises(CertificateViolation, match=r"budget allows 0\.001"):
         logistic.release(Privacy(epsilon=1.0, budget=0.001), noise="first", until=1e-6)
 
@@ -316,7 +318,9 @@ def test_the_start_with_noise_has_it_even_for_who_knows_a_part(logistic):
     for seed in range(300):
         f = among_peers(logistic.model, logistic.clients, seed)
         options = DU(noise="first", damping=1e12)  # no step to speak of
-        draws.append(du_release(f, logistic.w.repeat(4, 1), logistic.deletion, options, Privacy(sigma=0.3)).models[0])
+        found = du_release(f, logistic.w.repeat(4, 1), logistic.deletion, options, Privacy(sigma=0.3))
+        torch.testing.assert_close(found.models[0], found.noisy_start, rtol=0, atol=1e-9)
+        draws.append(found.noisy_start)
     spread = (torch.stack(draws) - logistic.w).std()
     assert float(spread) == pytest.approx(0.3 * math.sqrt(4 / 3), rel=0.1)
 
