@@ -275,7 +275,8 @@ def sweep_scatter(e: Experiment, runs: pd.DataFrame, scenario: str = "clients", 
         nothing, floor = (others[others.method == each].delta_forget.mean() for each in (NOTHING, AGAIN))
         ax.axhline(nothing, color=colour(NOTHING), linestyle=":", zorder=1, label="doing nothing")
         ax.axhspan(0, floor, color=FLOOR, alpha=0.6, linewidth=0, label="noise floor", zorder=0)
-        top, crosses = BEYOND * max([nothing, floor, *(float(y) for _, y in _places(ax))]), False
+        top = BEYOND * max([nothing, floor, *(float(y) for _, y in _places(ax))])
+        crosses: list[str] = []
         for method, rounds, gap in _papers_points(scenario, setting):
             if rounds > e.recovery_cap:
                 lost.append(f"paper's {method} at {rounds:.3g} rounds")
@@ -283,7 +284,7 @@ def sweep_scatter(e: Experiment, runs: pd.DataFrame, scenario: str = "clients", 
                 lost.append(f"paper's {method} at {gap:.3g} points")
             else:
                 ax.scatter(rounds, gap, color=colour(method), marker="x", s=40, zorder=2, gid="paper")
-                crosses = True
+                crosses.append(method)
         _sweep_legend(ax, [*(method for method, _ in ways), *stars], swept, crosses)
         if lost:
             told = textwrap.fill(f"not shown: {'; '.join(lost)}", 85)
@@ -327,8 +328,11 @@ def _papers_points(scenario: str, setting: str) -> list[tuple[str, float, float]
     return list(zip(rows.method, rows.rounds, rows.forget_acc_delta, strict=True))
 
 
-def _sweep_legend(ax: Axes, shown: Sequence[str], swept: pd.DataFrame, printed: bool) -> None:
-    """Colours for the methods that are shown, markers for E_u; the numbers beside the dots are eta_u."""
+def _sweep_legend(ax: Axes, shown: Sequence[str], swept: pd.DataFrame, printed: Sequence[str]) -> None:
+    """Colours for the methods that are shown, markers for E_u; the numbers beside the dots are eta_u.
+
+    printed: of whom there is a cross of the paper's; one that has no run of ours here has a name of its own.
+    """
     for method in (*PUFS, *SWEPT_AGAINST):
         if method in shown:
             marker = "o" if method in PUFS else "*"
@@ -336,8 +340,11 @@ def _sweep_legend(ax: Axes, shown: Sequence[str], swept: pd.DataFrame, printed: 
     for epochs_u in sorted(swept[swept.label != ""].epochs_u.dropna().unique()):
         marker = MARKERS.get(float(epochs_u), "v")
         ax.scatter([], [], color="#777777", marker=marker, label=f"$E_u$ = {epochs_u:g}")
-    if printed:
+    if any(method in shown for method in printed):
         ax.scatter([], [], color="#777777", marker="x", label="paper")
+    for method in printed:
+        if method not in shown:
+            ax.scatter([], [], color=colour(method), marker="x", label=f"paper's {method}")
     ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9, title="number: $\\eta_u$", title_fontsize=9,
               frameon=False)  # fmt: skip
 

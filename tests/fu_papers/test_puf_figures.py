@@ -1268,7 +1268,9 @@ def test_a_sweeps_runs_that_gave_up_enter_no_mean():
     assert "PGA always gave up" in note
     named = {text.get_text() for text in ax.get_legend().get_texts()}
     assert {"PGA", "PUF-Special"} & named == set()
-    assert {"NoT", "PUF-Regular"} <= named
+    assert {"NoT", "PUF-Regular", "paper"} <= named
+    assert {"paper's PGA", "paper's PUF-Special"} <= named  # whose crosses would be nobody's
+    assert not {"paper's NoT", "paper's PUF-Regular"} & named
 
 
 def test_a_point_that_half_of_the_runs_gave_up_is_a_note():
