@@ -33,6 +33,11 @@ def floors_of(e: Experiment, runs: pd.DataFrame) -> list[str]:
     return [method for method in WITH_FLOORS if method != SAME_START or len(main_runs(e, runs, method))]
 
 
+def all_diverged(r: pd.DataFrame) -> bool:
+    """Is every one of these runs so far from Retrain that it knows nothing any more?"""
+    return bool((r.kl > DIVERGED).all())
+
+
 def distances(r: pd.DataFrame) -> dict[str, Any]:
     """How near to Retrain in every respect, how well it was solved for, and the price: what accuracies do not tell.
 

@@ -24,7 +24,7 @@ from fu_papers.lab.record import Record
 from fu_papers.look import colour, linestyle, marker, say_below
 from fu_papers.problem_figures import axes_row, counted, title
 
-PRICED = (*FORMS, MATCHED, ASCENT, "NaiveGA", "FedEraser")  # against price
+PRICED = (*FORMS, MATCHED, ASCENT, "NaiveGA", "FedEraser", "SISA")  # against price
 SHOWN_BELOW_RETRAIN = 15  # points of test accuracy; a collapsed method leaves the frame and is named instead
 ASIDE = 6.0  # points between dots that would hide each other
 FREE = 4.0  # doing nothing takes no time: it stands so many times farther right than the fastest
@@ -169,7 +169,8 @@ def price_figure(e: Experiment, runs: pd.DataFrame, passes: Mapping[str, float])
 
     Natural is a line over its rounds, joined at the means. Dashed: doing nothing; dotted: what two retrainings from the
     same weights differ by, as every method starts, the floor to reach; the band: below what two from other weights do.
-    passes: of retraining, as "retrain". What has diverged is left out, and named below.
+    passes: of retraining, as "retrain". What has diverged is left out, and named below. An ascent's price is without
+    the solve that tells it its length.
     """
     fig, (ax,) = axes_row(1, height=4.4, width=7.4)
     whole = passes["retrain"]

@@ -24,6 +24,9 @@ COMPARED = "KL on the forgotten - Natural's"
 ALIKE = 1.1  # times a price counts as that price
 
 
+TUNED_NAMES = {ROUND: "Natural, rounds tuned"}  # of which there may be several then
+
+
 # --- everybody tuned alike -------------------------------------------------------------------------------------------
 
 
@@ -77,7 +80,7 @@ def tuned_table(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
         group = "peers" if method in untuned else "tuned"  # which has nothing to choose
         r = main_runs(e, runs, method) if method in controls else rows_of(runs, group, method)
         row: dict[str, Any] = {
-            "method": shown(method),
+            "method": TUNED_NAMES.get(method, shown(method)) if group == "tuned" else shown(method),
             "test acc. %": spread_or_dash(r.test),
             "forget acc. %": spread_or_dash(r.forget),
             "Δ forget": "–" if method == "Retrain" else spread_or_dash(r.delta_forget),
@@ -114,7 +117,7 @@ def price_table(e: Experiment, runs: pd.DataFrame, passes: Mapping[str, float]) 
         off = difference(r, natural[rounds], "kl_forget")
         rows.append(
             {
-                "method": shown(method) + (", tuned" if place == "tuned" else ""),
+                "method": TUNED_NAMES.get(method, shown(method)) + ", tuned" if place == "tuned" else shown(method),
                 "passes / Retrain's": f"{r.passes.mean() / passes['retrain']:.3f}",
                 "KL on the forgotten": spread_or_dash(r.kl_forget, 3),
                 "Natural, rounds": str(rounds) + ("" if paid else " (dearer)"),

@@ -14,7 +14,7 @@ SWEPT = {"iters": "CG steps k", "damping": "damping λ", "beta": "clip β"}  # b
 
 
 def held_fixed(e: Experiment, group: str, method: str) -> str:
-    """What `method` has in the runs of a sweep besides what is swept there: "k = 10, no clip"."""
+    """What `method` has in the runs of a sweep besides what is swept there: "at most k = 10, no clip"."""
     configs = [config["options"] for cell, config in e.runs().items() if (cell.group, cell.method) == (group, method)]
     told = {", ".join(text for name, text in _settings(options).items() if name != group) for options in configs}
     (found,) = told  # one thing at a time, or it would be no sweep
@@ -28,7 +28,7 @@ def _settings(options: dict[str, Any]) -> dict[str, str]:
         own.get(name) if options[name] is None else options[name] for name in ("iters", "damping", "scaling")
     )
     return {
-        "iters": f"k = {iters}",
+        "iters": f"k = {iters}" if options["form"] == "printed" else f"at most k = {iters}",
         "damping": "λ chosen" if damping is None else f"λ = {damping:g}",
         "beta": f"β = {options['beta']:g}" if scaling else "no clip",
     }

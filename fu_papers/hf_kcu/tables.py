@@ -13,6 +13,7 @@ import pandas as pd
 from fu_papers.controls import AGAIN, CONTROLS, DESTROYED, REFERENCES, Standing, warned, wrong_controls
 from fu_papers.hf_kcu.cells import (
     NETS,
+    all_diverged,
     beside_retrain,
     distances,
     faithfulness,
@@ -55,6 +56,8 @@ def table_1(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
             **gains(timed(e, speeds, e.main), method),
             **distances(r),
         }
+        if len(r) and all_diverged(r):  # what is far from everything has no score, and no speed
+            row |= dict.fromkeys(("Δ forget", "CF", "MIA", "Δ MIA", *gains(timed(e, speeds, e.main), method)), "–")
         # the paper has the printed form, and no such controls
         if method not in ("HF-KCU", *BESIDE, AGAIN, SAME_START, DESTROYED):
             where = {"method": PAPER_NAMES.get(method, method)}
@@ -162,7 +165,7 @@ def table_5(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
                 "CF": faithfulness(r),
                 **distances(r),
                 "steps with negative curvature": str(int(r.negative.sum())),
-                "× faster": gain(seconds["retrain"], seconds[f"{method}, damping {damping:g}"]),
+                "× faster (first seed)": gain(seconds["retrain"], seconds[f"{method}, damping {damping:g}"]),
             }
             if method == "HF-KCU printed":
                 beside = {"paper: acc. %": "accuracy_fraction", "paper: CF": "cf", **FASTER}
