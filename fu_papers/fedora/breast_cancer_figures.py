@@ -18,7 +18,7 @@ from fu_papers.lab.record import Record
 from fu_papers.look import LINE, colour, say_below, three_digits
 
 BOUNDS: dict[str, tuple[str, str, Any]] = {
-    "printed": (r"printed, $\rho^T e_0 + b/(1-\rho)$", colour("DU"), "--"),
+    "printed": (r"printed, $\rho^t e_0 + b\,(1-\rho^t)/(1-\rho)$", colour("DU"), "--"),
     "squared": ("the recursion before the root", colour("CVFU"), "-."),
     "direct": ("triangle inequality", colour("FedEraser"), ":"),
 }

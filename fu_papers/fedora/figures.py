@@ -20,7 +20,7 @@ from matplotlib.ticker import MaxNLocator
 from fu_papers.controls import AGAIN
 from fu_papers.fedora.choices import CURVES
 from fu_papers.fedora.further_tables import said_of_figure_8
-from fu_papers.fedora.grid import FORMS, METHODS, REFERENCES, Experiment, Task
+from fu_papers.fedora.grid import FORMS, METHODS, NO_THRESHOLD, REFERENCES, Experiment, Task
 from fu_papers.fedora.results import (
     TOO_MUCH,
     Unlearnings,
@@ -251,7 +251,7 @@ def figure_8(e: Experiment, runs: pd.DataFrame) -> Figure:
             linewidth=1,
             label="Retrain: unlearning acc.",
         )
-        ax.plot([], [], "x", color="black", markersize=8, markeredgewidth=2, label="what the paper says, same colours")
+        ax.plot([], [], "x", color="black", markersize=8, markeredgewidth=2, label="what the paper says (CIFAR-10)")
         ax.set(xlabel=name, ylim=(-3, 103))
         ax.set_xticks(range(len(values)), [f"{scale * value:g}" for value in values])
     axes[0].set_ylabel("percent")
@@ -268,7 +268,8 @@ def figure_8(e: Experiment, runs: pd.DataFrame) -> Figure:
 def trace(e: Experiment, unlearnings: Unlearnings) -> Figure:
     """Per iteration of the main setting: forgetting score against its threshold, dual variable, step sizes.
 
-    First seed; both duals. A score that reaches the threshold is what "certified" can mean, not the dual's value.
+    First seed; every form, with the score that it has chosen. A score that reaches the threshold is what
+    "certified" can mean, not the dual's value.
     """
     fig, axes = axes_row(3, height=3.8, width=4.4)
     for method in FORMS:
@@ -278,7 +279,8 @@ def trace(e: Experiment, unlearnings: Unlearnings) -> Figure:
         rows = pd.DataFrame(unlearnings[cell].rounds)
         look: dict[str, Any] = {"color": colour(method), "linestyle": linestyle(method), "label": shown(method)}
         axes[0].plot(rows.t, rows.score, **look)
-        axes[0].axhline((rows.score + rows.residual).iloc[0], color=colour(method), linewidth=1, linestyle=":")
+        if method != NO_THRESHOLD:
+            axes[0].axhline((rows.score + rows.residual).iloc[0], color=colour(method), linewidth=1, linestyle=":")
         axes[1].plot(rows.t, rows.dual / max(rows.dual.abs().max(), 1e-30), **look)
         steps = np.array(rows.tau.tolist())
         axes[2].plot(rows.t, steps[:, 0], **look)

@@ -163,13 +163,13 @@ def parties_results(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     for group, task in [("main", e.main), *(("parties", task) for task in e.split_tasks())]:
         for method in (*CONTROLS, "FedORA"):
             cell = rows_of(runs, group, task, method)
-            sent = (kept_model(cell).up + kept_model(cell).down) / 1e6
+            sent = (kept_model(cell).up + kept_model(cell).down) / 1e6  # of unlearning: a training's is in Table III
             rows.append(
                 {
                     "parties": "2, halves" if group == "main" else task.condition,
                     "method": shown(method),
                     **outcome(cell),
-                    "MB across the border": spread_or_dash(sent, 1),
+                    "MB across the border": "–" if method in CONTROLS else spread_or_dash(sent, 1),
                 }
             )
     return pd.DataFrame(rows)
@@ -282,9 +282,6 @@ def _said_of(e: Experiment, row: Mapping[Hashable, Any]) -> list[tuple[Task, str
         if not re.search("weight|ratio", setting):  # what is said of all of them
             return [(e.main, group, f"{value:g}") for value in values]
         value = float(said[1]) / (1 if group == "weights" else 100) if said else None
-        if value is None:  # which ratio it is has been lost: by their order, the first and the second
-            place = {"first": 0, "second": 1}.get(setting.rpartition("% ")[2].split(" ")[0])
-            value = e.ratios[place] if place is not None and place < len(e.ratios) else None
         return [(e.main, group, f"{value:g}")] if value in values else []
     named = {PAPER_NAMES.get(d.split("/")[0], ""): d for d in e.datasets}
     chosen = [d for name, d in named.items() if name and re.search(rf"{re.escape(name)}(?!0)", setting)]

@@ -47,6 +47,7 @@ def five_sentences(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) 
     back = with_backdoor(_of(runs, tasks, OURS))  # everybody's success where our model is of use
     answered = (f"{back.kept[name].mean():.1f}" for name in ("asr", "asr_retrain", "asr_original"))
     fooled, fooled_retrained, fooled_before = answered
+    spread = f"{back.kept.asr.min():.0f} to {back.kept.asr.max():.0f} %"
     gone = f"of its {back.n} models with a backdoor {back.diverged} diverged and {back.ruined} more lost {TOO_MUCH}, "
     gone += "and are left out of all three"
     idle_runs = sum(end["iterations"] == 0 for end in ended)
@@ -59,11 +60,12 @@ def five_sentences(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) 
         f"below Retrain's in {useful} of {len(mine)} runs.",
         f"**Who pays**: {pays}.",
         f"**Attacks**: the membership attack is right about {attacked} % (Retrain {attacked_retrained} %, doing "
-        f"nothing {attacked_before} %), a backdoor succeeds in {fooled} % (Retrain {fooled_retrained} %, doing nothing "
-        f"{fooled_before} %; {gone}).",
+        f"nothing {attacked_before} %), a backdoor succeeds in {fooled} % in the mean, {spread} by model (Retrain "
+        f"{fooled_retrained} %, doing nothing {fooled_before} %; {gone}).",
         f"**Price and certificate**: Retrain passes {gain.min():.1f} to {gain.max():.1f} times as many samples; the "
-        f"constraint was met by the last score in {met} of {len(ended)} runs, in {idle_runs} of them before the first "
-        "step, which says nothing about the distance to Retrain.",
+        "constraint was met by the last score (of the forgotten samples that a run looks at, which decides when it "
+        f"stops) in {met} of {len(ended)} runs, in {idle_runs} of them before the first step, which says nothing about "
+        "the distance to Retrain.",
     )
     return "\n".join(f"{number}. {sentence}" for number, sentence in enumerate(sentences, start=1))
 

@@ -127,9 +127,10 @@ def backdoor_after(e: Experiment, runs: pd.DataFrame) -> HTML:
     counts = {"a": rid, "b": len(found.kept) - rid, "c": found.diverged + found.ruined}
     most = [choice for choice, count in counts.items() if count == max(counts.values())]
     because = (
-        f"Of {found.n} models of {shown(OURS)}, {counts['a']} kept their accuracy and lost the backdoor, {counts['b']} "
-        f"kept both, {counts['c']} are gone ({found.diverged} diverged, {found.ruined} ruined). Its hyper-parameters "
-        "were chosen on data without a backdoor. One that is gone *because the model is gone* has not been forgotten: "
+        f"Of {found.n} models of {shown(OURS)}, of use (see section 9) are {counts['a']} without its backdoor, "
+        f"{counts['b']} with more of it left, {counts['c']} are gone ({found.diverged} diverged, {found.ruined} ruined); "
+        f"without it: it succeeds in less than {BACKDOORED:g} %. Its hyper-parameters were chosen on data without a "
+        "backdoor. One that is gone *because the model is gone* has not been forgotten: "
         "such models are crosses, or missing, and no mean has them in it."
     )
     return reveal(all_of(most), because)
@@ -194,7 +195,7 @@ def heavier(e: Experiment, runs: pd.DataFrame) -> HTML:
     moved = f"falls by {fallen:.1f}" if fallen > 0 else f"rises by {-fallen:.1f}"
     because = (
         f"Accuracy on the forgotten by weight: {told}; it {moved} points. A weight multiplies a force. "
-        "What comes of it depends on how long the steps are and when they end, too, which is the same for all points "
-        "here: *a handle is what moves something when it is turned*, whatever a formula says."
+        "What comes of it depends on how long the steps are and when they end, too: *a handle is what moves something "
+        "when it is turned*, whatever a formula says."
     )
     return reveal(letter(fallen, (5, 20)), because)

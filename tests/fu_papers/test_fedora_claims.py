@@ -52,12 +52,12 @@ RULES = {
         "point of Retrain's accuracy on what is forgotten and at most a point of test acc. below it"
     ),
     "F6": (
-        "each effect has the printed direction, 95% intervals over seeds of the paired differences, where neither side "
-        "diverged for any seed"
+        "each effect has the printed direction (without asymmetric batches: more samples, test acc. within 1 point), "
+        "95% intervals over seeds of the paired differences, where neither side diverged for any seed"
     ),
     "F7": (
-        "95% intervals over seeds of paired differences: to 100% within 1 point, where 0% is more than 1 point lower, "
-        "and neither side diverged for any seed"
+        "95% intervals over seeds of paired differences: to 100% within 1 point, asked only where 0% is more than 1 "
+        "point lower (else the sweep cannot tell), and neither side diverged for any seed"
     ),
     "F8": (
         "both fall: 95% interval of the seeds' Spearman correlations < -0.8, and so by an exact test of ranks at the "
@@ -73,8 +73,11 @@ RULES = {
         "nothing's are not"
     ),
     "F11": "as F1",
-    "F12": "not parallel, with KL(p||U) (parallel: H = log C - KL) as with KL(U||p): the formula is lost in the text",
-    "F13": "never violated",
+    "F12": (
+        "not parallel, with KL(p||U) (parallel: H = log C - KL) as with KL(U||p); undetermined where the two disagree: "
+        "the formula is lost in the text"
+    ),
+    "F13": "never violated with steps that the theorem allows, eta <= 2 / (mu + L)",
 }
 HOLDS, PART, NOT, OPEN = "holds", "holds in part", "does not hold", "undetermined"
 # An unlearning that meets every rule, and doing nothing that meets none.

@@ -17,8 +17,10 @@ from fu_papers.controls import AGAIN, CONTROLS, DESTROYED, FLOOR, REFERENCES
 from fu_papers.fedora import controls, figures, further_tables, page, results, rules, show, tables
 from fu_papers.fedora.choices import ABLATIONS, CURVES, CURVES_OF_FORMS, READINGS, STEPS
 from fu_papers.fedora.grid import (
+    ELEMENT_WISE,
     FORMS,
     METHODS,
+    NO_THRESHOLD,
     PEERS,
     PUBLISHED,
     Task,
@@ -269,7 +271,11 @@ def test_tables_6_to_9_have_their_rows_and_the_papers_numbers(tiny):
     assert nine.loc["off"][PAPER].tolist() == [*"––––", "0.724 / 0.231 / 0.572 / 0.055", "–"]
     assert set(nine.loc[1.0][PAPER]) == {"–"}  # the paper does not clip
     readings = tables.readings_table(TINY, tiny.runs)
-    assert readings["reading"].tolist() == [*map(shown, CONTROLS), *READINGS, "element-wise dual"]
+    assert readings["reading"].tolist() == [
+        *map(shown, CONTROLS),
+        *READINGS,
+        f"{ELEMENT_WISE}, as the scalar dual was tuned",
+    ]
     of_twins = [
         "BD-ASR (%)",
         "test acc. with backdoor (%)",
@@ -555,11 +561,14 @@ def test_the_trace_ends_at_the_score_that_the_table_of_violations_shows(tiny):
     for ax in fig.axes:
         ax.set_xlim(0, 2)  # there is no half iteration
         assert all(float(tick).is_integer() for tick in ax.get_xticks())
+    thresholds = [line for line in fig.axes[0].lines if line.get_linestyle() == ":" and len(line.get_xdata()) == 2]
+    assert len(thresholds) == len(FORMS) - 1  # the element-wise dual sees none
     curves = [line for line in fig.axes[0].lines if line.get_linestyle() != ":" and len(line.get_xdata()) > 2]
     for form, row in zip(FORMS, table.itertuples(), strict=False):
         last = tiny.unlearnings[cell(form)].rounds[-1]
         assert row.score == f"{last['score']:.3f}"
-        assert row.met == ("1 of 1" if last["residual"] <= 0 else "0 of 1")
+        assert row.met == ("–" if form == NO_THRESHOLD else "1 of 1" if last["residual"] <= 0 else "0 of 1")
+        assert (row.threshold == "–") == (form == NO_THRESHOLD)
         assert row.ended == f"{tiny.unlearnings[cell(form)].metrics['ended']['outcome']} 1"
         assert last["score"] in [line.get_ydata()[-1] for line in curves]
 
@@ -876,7 +885,7 @@ def test_the_five_sentences_are_those_of_the_records(tiny):
     )
     planted = planted.assign(poisoned_diverged=False)
     planted.loc[lost, list(success)] = list(success.values())
-    said = "a backdoor succeeds in 1.0 % (Retrain 2.0 %, doing nothing 3.0 %;"
+    said = "a backdoor succeeds in 1.0 % in the mean, 1 to 1 % by model (Retrain 2.0 %, doing nothing 3.0 %;"
     assert said in page.five_sentences(TINY, planted, tiny.unlearnings)
 
 
@@ -902,7 +911,8 @@ def test_every_number_of_the_papers_text_on_figures_4_to_8_stands_beside_ours_wh
     assert eight["CIFAR-10 m=2 n=50%"] == " to ".join(f"{end:g}" for end in ends)
     points = list(further_tables.said_of_figure_8(e))
     assert ("weights", "20", "forget", 16.06) in points
-    assert ("ratios", "0.01", "test", 80.74) in points  # the second of ours, as of theirs
+    assert not [point for point in points if point[3] in (69.22, 80.74)]  # at ratios that are lost in our copy
+    assert eight["CIFAR-10 m=2 n=50% second ratio (value stripped)"] == "–"
     assert ("ratios", "0.05", "forget", 26.78) in points
     assert set(table[table.setting.str.contains("CIFAR-100|Income|MedMNIST")]["ours"]) == {"–"}
     runs = tiny.runs.replace({"setting": {DIGITS: "adult/mlp"}, "request": {"classes-1-25": "classes-3-50"}})

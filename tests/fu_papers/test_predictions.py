@@ -253,8 +253,8 @@ def test_the_attack_before_anything_is_forgotten(mia, choice):
 @pytest.mark.parametrize(
     ("change", "choice", "counts"),
     [
-        ({"asr": [1.0, 9.9, 90.0]}, "a", "2 kept their accuracy and lost the backdoor, 1 kept both, 0 are gone"),
-        ({"asr": [1.0, 10.0, 90.0]}, "b", "1 kept their accuracy and lost the backdoor, 2 kept both, 0 are gone"),
+        ({"asr": [1.0, 9.9, 90.0]}, "a", "2 without its backdoor, 1 with more of it left, 0 are gone"),
+        ({"asr": [1.0, 10.0, 90.0]}, "b", "1 without its backdoor, 2 with more of it left, 0 are gone"),
         ({"poisoned_test": [80.0, 63.9, 10.0]}, "c", "2 are gone (0 diverged, 2 ruined)"),
         ({"poisoned_diverged": [True, True, False], "asr": [math.nan, math.nan, 1.0]}, "c", "(2 diverged, 0 ruined)"),
         ({"asr": [1.0, 90.0, 1.0], "poisoned_test": [80.0, 80.0, 10.0]}, "a and b and c", "Of 3 models"),
