@@ -129,8 +129,8 @@ def backdoor_after(e: Experiment, runs: pd.DataFrame) -> HTML:
     because = (
         f"Of {found.n} models of {shown(OURS)}, of use (see section 9) are {counts['a']} without its backdoor, "
         f"{counts['b']} with more of it left, {counts['c']} are gone ({found.diverged} diverged, {found.ruined} "
-        f"ruined); without it: it succeeds in less than {BACKDOORED:g} %. Its hyper-parameters were chosen on data without a "
-        "backdoor. One that is gone *because the model is gone* has not been forgotten: "
+        f"ruined); without it: it succeeds in less than {BACKDOORED:g} %. Its hyper-parameters were chosen on data "
+        "without a backdoor. One that is gone *because the model is gone* has not been forgotten: "
         "such models are crosses, or missing, and no mean has them in it."
     )
     return reveal(all_of(most), because)
