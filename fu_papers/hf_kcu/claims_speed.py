@@ -19,6 +19,7 @@ from fu_papers.verdicts import ClaimResult
 FASTER = 47.75
 PAPER_EPOCHS = 20 * 5  # of retraining: with fewer, unlearning saves less
 PAPER_IMAGES = 40_000  # of profile paper
+MOST_CLIENTS = 100  # up to which H7 says that the gain grows
 CORRECTED = "HF-KCU"
 Prices = Mapping[str, Record]  # setting -> what is paid whichever client leaves
 
@@ -95,7 +96,7 @@ def more_clients(e: Experiment, speeds: Speeds) -> ClaimResult:
     As printed it is E (N - 1) / (1 + 2k) of N clients, whoever holds what, which grows by construction; what the
     corrected form takes hardly depends on who leaves, so that its gain is that of one.
     """
-    counts = [count for count in sorted(e.client_counts) if count <= 100]
+    counts = [count for count in sorted(e.client_counts) if count <= MOST_CLIENTS]
     records = [speeds[f"clients {count}"] for count in counts]
     shown_here = []
     for method in FORMS:
@@ -113,6 +114,8 @@ def more_clients(e: Experiment, speeds: Speeds) -> ClaimResult:
     of_all = [count - 1 for count in counts]  # over E / (1 + 2k), which is the same for all N
     of_one = [times_less(record, CORRECTED)[0] for record in records]
     printed, corrected = ({"growth": exact(gains[-1] > gains[0])} for gains in (of_all, of_one))
+    if counts[-1] < MOST_CLIENTS:
+        corrected = {"growth": unknown(f"{MOST_CLIENTS} clients would tell")}
     return judged("H7", printed, "; ".join(shown_here), "counted", [r.key for r in records], reason, corrected)
 
 

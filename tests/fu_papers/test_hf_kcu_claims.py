@@ -317,6 +317,13 @@ def test_h7_as_printed_holds_by_construction_and_corrected_as_counted(gains, cor
     assert both(judged(e=E.changed(client_counts=[10]))["H7"]) == (OPEN, OPEN)
 
 
+def test_h7_asks_for_as_many_clients_as_it_speaks_of(monkeypatch):
+    monkeypatch.setattr(claims_speed, "MOST_CLIENTS", 150)  # 10 and 100 are there
+    result = judged()["H7"]
+    assert both(result) == (HOLDS, OPEN)
+    assert "150 clients would tell" in result.reason
+
+
 def test_h3_a_ruined_model_is_as_private_and_does_not_hold():
     ruined = of_forms("test", 10.0, 10.0)
     assert both(judged(ruined)["H3"]) == (NOT, NOT)
