@@ -304,7 +304,10 @@ def _certified(theory: Theory) -> ClaimResult:
         shown.append(f"against the same training, which no corrected certificate is about: {told} outputs refuted")
     if uncounted := sum(row["distinct"] for _, row in every if not row["counted"]):
         shown.append(f"not counted: {uncounted} that claim more than {LARGEST_CLAIM:g}")
-    draws = sorted({record.config["draws"] for kind in ("audit", "whole") for record in theory[kind]})
+    of_worlds = [
+        (record, row) for kind in ("audit", "whole") for record in theory[kind] for row in record.metrics["rows"]
+    ]
+    draws = sorted({row.get("draws", record.config["draws"]) for record, row in of_worlds})
     reason = (
         "audited lower bound and exact epsilon <= the claimed one in every case, for the mean model, "
         "one client's, and the tuple of models, both releases of two requests in turn, and every message after a noisy "

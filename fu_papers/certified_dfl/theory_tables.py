@@ -153,7 +153,7 @@ def whole_table(records: Sequence[Record]) -> pd.DataFrame:
                     "planted": "planted" if row["planted"] else "",
                     "published": published(record=r, row=row),
                     "audit": "canaries" if row["by"] == "canaries" else "two worlds",
-                    "releases": r.config.get("draws", 1),
+                    "releases": row.get("draws", 1),
                     "claimed ε": three_digits(row["claimed"]),
                     "proved ε ≥": three_digits(row["audited"]),
                     "by": row["by"] if row["audited"] else "",

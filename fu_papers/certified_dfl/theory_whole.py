@@ -47,7 +47,8 @@ from fu_papers.lab.context import RunContext
 from fu_papers.lab.record import run_function
 
 EPSILONS = (0.5, 1.0, 5.0)  # gross errors can be told at all of them, honest releases from nothing at the last
-FEWER = 4  # times as few releases where each is trained: a thousand take three minutes
+FEWER = 4  # times as few releases where each is trained, or solved for: a thousand take three minutes
+LEAST = 8  # releases per world that an audit takes
 FURTHER = 2  # ways in which one model is released at the largest epsilon: in turn, and noise first
 
 
@@ -128,9 +129,9 @@ def together(e: Experiment) -> int:
 def whole(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """Whole releases of one case, audited, with what is planted in it.
 
-    rows: as those of `theory_audit.audit`, and `planted`; `retrained`: world B's accuracy; truth: what `true` is,
-    "exact", "infinite" (None), or "at most", the epsilon of the release farthest from x' where trainings differ.
-    refused: how many releases were retrained instead. budgets: by mechanism.
+    rows: as those of `theory_audit.audit`, and `planted`; `draws`: releases per world; `retrained`: world B's accuracy;
+    truth: what `true` is, "exact", "infinite" (None), or "at most", the epsilon of the release farthest from x' where
+    trainings differ. refused: how many releases were retrained instead. budgets: by mechanism.
 
     Random: batches of every training, noise, rehearsed (see Releases).
     """
@@ -153,6 +154,7 @@ def whole(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
                     "by": found.by,
                     "expected": found.expected,
                     "largest": found.largest,
+                    "draws": draws_of(mechanism, config),
                     "true": true,
                     "truth": truth,
                     "refuted": found.refuted,
@@ -167,6 +169,13 @@ def whole(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
     return {"rows": rows, "refused": releases.refused, "budgets": budgets}, None
 
 
+def draws_of(mechanism: Mechanism, config: Mapping[str, Any]) -> int:
+    """Releases per world, at least what an audit takes: where noise comes first every one has steps of its own."""
+    draws: int = config["draws"]
+    solved = mechanism.options.noise == "first" and config["models"] == "consensus"
+    return max(LEAST, draws // FEWER) if solved else draws
+
+
 def audited(releases: Releases, mechanism: Mechanism, output: str) -> ReleaseAudit:
     """The audit of one output; all of a case have the same order of worlds, so that they can look at one release."""
     config, seen = releases.here.config, SEEN[output]
@@ -175,7 +184,7 @@ def audited(releases: Releases, mechanism: Mechanism, output: str) -> ReleaseAud
         (True, False),
         claimed=mechanism.claimed,
         delta=config["delta"],
-        draws=config["draws"],
+        draws=draws_of(mechanism, config),
         alpha=ALPHA / config["together"],
         seed=config["seed"],
     )

@@ -117,6 +117,16 @@ def test_the_sweep_has_every_combination_once_and_begins_with_all_kinds():
     assert more[TIGHT]["draws"] == 3 * 64
 
 
+def test_where_noise_comes_first_there_are_fewer_releases_and_the_table_says_how_many(records, rows):
+    draws = {(row["mechanism"], record.config["models"]): row["draws"]
+             for record in records["whole"] for row in record.metrics["rows"]}  # fmt: skip
+    assert draws["corrected, one model", "consensus"] == 4 * draws["corrected, noise first", "consensus"] == 256
+    assert draws["corrected, one model", "dpsgd"] == draws["corrected, noise first", "dpsgd"] == 64
+    table = theory_tables.whole_table([*records["whole"], *records["canaries"]])
+    assert set(table[table.audit == "two worlds"].releases) == {256, 64}
+    assert set(table[table.audit == "canaries"].releases) == {1}
+
+
 # --- releases --------------------------------------------------------------------------------------------------------
 
 
