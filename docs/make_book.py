@@ -207,7 +207,10 @@ def claims_page() -> str:
     lines = [
         "# What the papers claim",
         "",
-        "Each is judged by a rule written down ([claims.csv](claims.csv)); the notebooks compute it.",
+        "Each is judged by a rule written down ([claims.csv](claims.csv)); the notebooks compute it. A claim about "
+        "several cells or parts holds if all do, *in part* if some fail and at least half hold, and fails if fewer "
+        "than half could hold even if every undetermined one did; else it is undetermined. What a control that must "
+        "fail meets as well counts as not held, unless the rule says otherwise.",
     ]
     with (ROOT / "fu_papers" / "claims.csv").open(encoding="utf-8", newline="") as file:
         claims = list(csv.DictReader(file))

@@ -12,6 +12,7 @@ import pytest
 from fu_papers.certified_dfl import claims
 from fu_papers.certified_dfl.grid import DU_FORMS, PER_DATASET, Place, granularity
 from fu_papers.certified_dfl.theory_audit import OURS
+from fu_papers.certified_dfl.theory_releases import MESSAGES
 from fu_papers.controls import AGAIN, DESTROYED
 from fu_papers.lab.record import Record
 from fu_papers.verdicts import NO_OTHER, claims_table
@@ -639,7 +640,11 @@ def test_d10_says_how_many_audits_were_too_coarse():
     result = judged("D10", theory={"audit": [record({"rows": rows}, config={"draws": 9})]})
     ours = result.ours
     assert "corrected: 0 of 6 outputs of 2 releases refuted, 0 broken, 2 of them audited too coarsely to see" in ours
-    assert result.reason.endswith("every message after a noisy start, for a client that reads them")
+    assert f"in every case, of {MEAN}" in result.reason
+    assert "as a client reads them" not in result.reason  # no messages were audited
+    with_messages = [*rows, audited("corrected", EXACT, 0.1, claimed=5) | {"output": MESSAGES}]
+    told = judged("D10", theory={"audit": [record({"rows": with_messages}, config={"draws": 9})]}).reason
+    assert f"{MESSAGES} (after a noisy start, as a client reads them)" in told
     assert ours.startswith("printed: 0 of 2 outputs of 1 releases refuted, 0 broken; ")
 
 
