@@ -6,6 +6,7 @@ Every function takes the experiment and what the stages' runs returned; nothing 
 from __future__ import annotations
 
 import itertools
+import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -91,7 +92,9 @@ def heads_figure(e: Experiment, heads: Heads) -> Figure:
     fig.legend(handles=handles, loc="outside upper center", ncols=len(handles), frameon=False)
     seeds = runs.seed.nunique()
     say_below(
-        fig, f"Means over {seeds} seed{'s' * (seeds > 1)}; beside the names: accuracy of the whole net, retrained"
+        fig,
+        f"Means over {seeds} seed{'s' * (seeds > 1)}, the first split and last graph of the table; beside the names: "
+        "accuracy of the whole net, retrained",
     )
     return fig
 
@@ -137,7 +140,8 @@ def scale_figure(scales: Scales) -> Figure:
 def peers_figure(e: Experiment, peers: Mapping[Cell, Record]) -> Figure:
     """Accuracy against price of every certified release at one epsilon; a panel per lambda and share of samples.
 
-    A line joins one method's values; a point is the mean over seeds, and is missing where one seed was refused.
+    A line joins one method's values; a point is the mean over seeds, and is missing where one seed was refused. Whose
+    every value was is named in the panel.
     """
     frame = peers_frame(peers)
     whole = frame.groupby(["l2", "request", "method", "with"]).filter(lambda runs: (runs.refused == "").all())
@@ -171,6 +175,10 @@ def peers_figure(e: Experiment, peers: Mapping[Cell, Record]) -> Figure:
         shown["exact"] = ax.axhline(
             exact, color=LINE, linestyle="--", linewidth=1.2, zorder=1, label="exact retraining, no noise"
         )
+        refused = [PEER_TITLES.get(m, m) for m in methods if m not in set(here.method)]
+        if refused:
+            told = textwrap.fill(f"refused (any seed): {', '.join(refused)}", 58)
+            ax.text(0.02, 0.02, told, transform=ax.transAxes, fontsize=7, va="bottom", color=LINE)
         ax.set(xscale="log", ylim=(-2, 102))
         ax.set_xticks([LEAST_PASSES, 1, 10, 100], labels=["none", "1", "10", "100"])
         ax.set_title(f"λ = {l2:g}, {100 * share:g} % of the samples go", fontsize=11)

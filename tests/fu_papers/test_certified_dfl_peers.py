@@ -111,6 +111,11 @@ def test_the_figure_has_a_panel_per_lambda_and_share_and_no_point_of_what_was_re
         here = [r.metrics for r in found.values() if r.config["l2"] == l2 and not r.metrics["refused"]]
         drawn = sorted(y for line in ax.lines if line.get_linestyle() != "--" for y in line.get_ydata())
         assert drawn == pytest.approx(sorted(m["test"] for m in here))
+        kept = {c.method for c, r in found.items() if r.config["l2"] == l2 and not r.metrics["refused"]}
+        gone = {further_figures.PEER_TITLES.get(c.method, c.method) for c in found if c.method not in kept}
+        told = " ".join(text.get_text() for text in ax.texts).replace("\n", " ")
+        assert bool(gone) == told.startswith("refused (any seed): ")
+        assert all(name in told for name in gone)
     fig.draw_without_rendering()
     assert [*covered(fig), *overprinted(fig), *below(fig)] == []
 
