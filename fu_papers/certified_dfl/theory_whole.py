@@ -48,7 +48,7 @@ from fu_papers.lab.record import run_function
 
 EPSILONS = (0.5, 1.0, 5.0)  # gross errors can be told at all of them, honest releases from nothing at the last
 FEWER = 4  # times as few releases where each is trained, or solved for: a thousand take three minutes
-LEAST = 8  # releases per world that an audit takes
+LEAST, ENOUGH = 8, 1024  # releases per world that an audit takes, and that find what is planted
 FURTHER = 2  # ways in which one model is released at the largest epsilon: in turn, and noise first
 
 
@@ -170,8 +170,9 @@ def whole(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
 
 
 def draws_of(mechanism: Mechanism, config: Mapping[str, Any]) -> int:
-    """Releases per world, at least what an audit takes: where noise comes first every one has steps of its own."""
-    draws: int = config["draws"]
+    """Releases per world, at least what an audit takes: where noise comes first every one has steps of its own, and what
+    is planted is found by a few."""
+    draws: int = min(config["draws"], ENOUGH) if mechanism.planted else config["draws"]
     solved = mechanism.options.noise == "first" and config["models"] == "consensus"
     return max(LEAST, draws // FEWER) if solved else draws
 
