@@ -170,8 +170,9 @@ def whole(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
 
 
 def draws_of(mechanism: Mechanism, config: Mapping[str, Any]) -> int:
-    """Releases per world, at least what an audit takes: where noise comes first every one has steps of its own, and what
-    is planted is found by a few."""
+    """Releases per world, at least what an audit takes; fewer where each has steps of its own, noise being first, and
+    of what is planted, which a few find.
+    """
     draws: int = min(config["draws"], ENOUGH) if mechanism.planted else config["draws"]
     solved = mechanism.options.noise == "first" and config["models"] == "consensus"
     return max(LEAST, draws // FEWER) if solved else draws
