@@ -119,7 +119,7 @@ def test_findings_name_all_undetermined_claims_with_refuted_parts():
             for id, (result, *_) in found.items()
             if getattr(result, form) == "undetermined" and re.search("do(es)? not hold", _of_form(result.reason, head))
         ]
-        assert len(refuted) >= 3
+        assert len(refuted) >= 2
         assert sorted(re.findall(r"\[claim ([A-Z]+\d+)\]", ids)) == sorted(refuted)
 
 

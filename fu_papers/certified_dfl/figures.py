@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator
 
 from fu_papers import problem_figures
 from fu_papers.certified_dfl.drawn_graphs import draw_links, layout
-from fu_papers.certified_dfl.grid import DU_FORMS, Experiment, Place
+from fu_papers.certified_dfl.grid import DU_FORMS, WHOLE_CLIENTS, Experiment, Place
 from fu_papers.certified_dfl.results import (
     Certificates,
     Curves,
@@ -92,7 +92,7 @@ def curves_figure(e: Experiment, curves: Curves) -> Figure:
     letters = iter("abcdefghijklmnopqrstuvwxyz")
     for row, granularity in zip(axes, granularities, strict=True):
         for ax, dataset in zip(row, e.datasets, strict=True):
-            _curves(ax, paths(curves, dataset, granularity))
+            _curves(ax, paths(curves, dataset, granularity), _training(curves, dataset))
             ax.set_title(f"({next(letters)}) {dataset_title(dataset)}")
         row[0].set_ylabel(f"{REQUESTS[granularity]}\ntest accuracy (%)")
     methods = ["Original", *dict.fromkeys(method for _, _, method, _ in curves)]
@@ -111,12 +111,18 @@ def _look(method: str) -> dict[str, Any]:
     return {"color": colour(method), "linestyle": linestyle(method)}
 
 
-def _curves(ax: Axes, found: Mapping[str, Sequence[Phases]]) -> None:
-    """One panel of Fig. 1, from every seed's phases, method by method."""
+def _training(curves: Curves, dataset: str) -> Sequence[Phases]:
+    """Of every seed, training first: as those saw it who train again for its history, on all test images. It is the
+    same for every method, but a record of it that is read may have looked at some images only."""
+    found = paths(curves, dataset, "client")
+    return found.get(WHOLE_CLIENTS) or next(iter(found.values()))
+
+
+def _curves(ax: Axes, found: Mapping[str, Sequence[Phases]], training: Sequence[Phases]) -> None:
+    """One panel of Fig. 1, from every seed's phases, method by method; training: see `_training`."""
     one = {method: of_seeds[0] for method, of_seeds in found.items()}  # rounds are the same for all seeds
-    training = next(iter(found.values()))  # the same for every method
     K = training[0][0][-1][0]
-    requests = len(training[0]) - 1
+    requests = len(next(iter(one.values()))) - 1
     width = max(phase[-1][0] for path in one.values() for phase in path[1:])
     end = K + requests * width
     trained = _drawn(ax, training, 0, 0, color=colour("Original"))
