@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fu_core.errors import check_choice
-from fu_core.federation.federation import Federation
+from fu_core.federation.federation import Clients, Federation
 from fu_core.federation.graphs import Peers, ring
 from fu_core.federation.local import Client, ClientOpt
 from fu_core.models.flat import FlatModel
@@ -50,7 +50,7 @@ def on_a_ring(model: FlatModel, clients: Sequence[Client], gamma: float = 0.1) -
     return Federation(model, dict(enumerate(clients)), local, exchange=Peers(ring(len(clients)), "cta"))
 
 
-def first(m: int, clients: Sequence[Client], who: Sequence[int] | None = None) -> Deletion:
+def first(m: int, clients: Clients | Sequence[Client], who: Sequence[int] | None = None) -> Deletion:
     """A request: each of `who`, or everybody, deletes its first m samples, which are in random order."""
     asking = range(len(clients)) if who is None else who
     return Deletion.of(clients, {i: torch.arange(m) for i in asking})

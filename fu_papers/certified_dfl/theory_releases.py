@@ -109,8 +109,8 @@ def held(config: Mapping[str, Any]) -> Held:
     deletion = first(HELD, clients, [0]) if leaves else first(config["m"], clients)
     once = Asked(problem.federation, deletion, optimum(model, pooled(kept_by(deletion)), x))
     rest = once.f.after(deletion)
-    rows = {i: torch.arange(HELD if leaves else config["m"]) for i in (rest.ids[:1] if leaves else rest.ids)}
-    further = Deletion.of(rest.clients, rows)  # the next client, or as many more samples of everybody's
+    # the next client, or as many more samples of everybody's
+    further = first(HELD if leaves else config["m"], rest.clients, rest.ids[:1] if leaves else rest.ids)
     again = Asked(rest, further, optimum(model, pooled(kept_by(further)), once.exact))
     return Held(config, problem, x, (once, again))
 
@@ -213,9 +213,9 @@ class Releases:
 
     The k-th release of every mechanism comes from the k-th training, whose steps are taken once for all mechanisms that
     take the same, and where training draws nothing once for all k; certificates are checked, and noise is drawn, for
-    each. Noise is rehearsed, as records can be made
-    again: another number for every release, and whoever repeats one is told (`RepeatedNoise`). rehearsed=False: from
-    the system's entropy, as users get it. A release that is refused is retrained instead, as users are told to.
+    each. Noise is rehearsed, as records can be made again: another number for every release, and whoever repeats one is
+    told (`RepeatedNoise`). rehearsed=False: from the system's entropy, as users get it. A release that is refused is
+    retrained instead, as users are told to.
     """
 
     def __init__(self, here: Held, rehearsed: bool = True) -> None:
@@ -253,15 +253,15 @@ class Releases:
         if mechanism.options.noise == "first":
             return self._start(mechanism, knew, k, privacy, number)
         seen, away = [], []
-        for turn, (f, deletion, exact) in enumerate(self.here.asked[: mechanism.requests]):
+        for turn, asked in enumerate(self.here.asked[: mechanism.requests]):
             W, plain = self._unlearn(mechanism, knew, k, turn)
             if mechanism.twice:
                 privacy = replace(privacy, noise=Noise(number))
             with rehearsal() if mechanism.twice else nullcontext():  # or the second one would not be released
-                made = self._served(f, W, deletion, exact, mechanism, privacy, plain)
+                made = self._served(asked, W, mechanism.options, privacy, plain)
             one = slice(None) if mechanism.options.own_models else slice(1)
             seen.append(made.models[one])
-            away.append(plain.noiseless[one] - exact)
+            away.append(plain.noiseless[one] - asked.exact)
         if mechanism.outputs == (MESSAGES,):  # of a release for outsiders: gradients, summed before there is noise
             gradient = torch.stack(list(plain.messages.values())).sum(dim=0, keepdim=True)
             return Published(gradient, seen[-1], gradient)
@@ -271,19 +271,15 @@ class Releases:
         """Noise first: all that is sent depends on the noisy start, and on what is kept. An insider knows its part."""
         if not self.rehearsed:
             raise ValueError("rehearsed must be True where an insider has to know its own part of the noise")
-        f, deletion, exact = self.here.asked[0]
         W = self._everybody(knew, k)
-        made = self._served(f, W, deletion, exact, mechanism, privacy)
+        made = self._served(self.here.asked[0], W, mechanism.options, privacy)
         assert made.noisy_start is not None
         x, share = made.noisy_start, made.sigma / math.sqrt(CLIENTS - 1)  # so that all others' parts make sigma
         others = x - share * Draw(number, 1).normal("start", INSIDER, x)
-        return Published(others[None], made.models[:1], W.mean(dim=0, keepdim=True) - exact)
+        return Published(others[None], made.models[:1], W.mean(dim=0, keepdim=True) - self.here.exact)
 
-    def _served(
-        self, f: Federation, W: Tensor, deletion: Deletion, exact: Tensor, mechanism: Mechanism, privacy: Privacy,
-        plain: Release | None = None,
-    ) -> Release:  # fmt: skip
-        options = mechanism.options
+    def _served(self, asked: Asked, W: Tensor, options: DU, privacy: Privacy, plain: Release | None = None) -> Release:
+        f, deletion, exact = asked
         try:
             return du_release(f, W, deletion, options, privacy, plain)
         except CertificateViolation:

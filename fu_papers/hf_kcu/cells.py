@@ -34,8 +34,8 @@ def floors_of(e: Experiment, runs: pd.DataFrame) -> list[str]:
 
 
 def all_diverged(r: pd.DataFrame) -> bool:
-    """Is every one of these runs so far from Retrain that it knows nothing any more?"""
-    return bool((r.kl > DIVERGED).all())
+    """Is every one of these runs, of which there is one, so far from Retrain that it knows nothing any more?"""
+    return len(r) > 0 and bool((r.kl > DIVERGED).all())
 
 
 def distances(r: pd.DataFrame) -> dict[str, Any]:

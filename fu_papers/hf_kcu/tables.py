@@ -43,7 +43,7 @@ def table_1(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
     """Table 1: every method on the main setting, with the paper's numbers and its CF recomputed from them."""
     rows: list[dict[str, Any]] = []
     for method in (*floors_of(e, runs), *METHODS):
-        r = main_runs(e, runs, method)
+        r, faster = main_runs(e, runs, method), gains(timed(e, speeds, e.main), method)
         row: dict[str, Any] = {
             "method": shown(method),
             "test acc. %": spread_or_dash(r.test),
@@ -53,11 +53,11 @@ def table_1(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> pd.DataFrame:
             "MIA": spread_or_dash(r.mia, 3),
             "Δ MIA": "–" if method == "Retrain" else spread_or_dash(r.delta_mia, 3),
             "step / |w|": step_length(r),
-            **gains(timed(e, speeds, e.main), method),
+            **faster,
             **distances(r),
         }
-        if len(r) and all_diverged(r):  # what is far from everything has no score, and no speed
-            row |= dict.fromkeys(("Δ forget", "CF", "MIA", "Δ MIA", *gains(timed(e, speeds, e.main), method)), "–")
+        if all_diverged(r):  # what is far from everything has no score, and no speed
+            row |= dict.fromkeys(("Δ forget", "CF", "MIA", "Δ MIA", *faster), "–")
         # the paper has the printed form, and no such controls
         if method not in ("HF-KCU", *BESIDE, AGAIN, SAME_START, DESTROYED):
             where = {"method": PAPER_NAMES.get(method, method)}
