@@ -178,7 +178,7 @@ def peers_figure(e: Experiment, peers: Mapping[Cell, Record]) -> Figure:
         refused = [PEER_TITLES.get(m, m) for m in methods if m not in set(here.method)]
         if refused:
             told = textwrap.fill(f"refused (any seed): {', '.join(refused)}", 44)
-            ax.text(0.02, 0.72, told, transform=ax.transAxes, fontsize=7, va="top", color=LINE)
+            ax.text(0.02, 0.62, told, transform=ax.transAxes, fontsize=7, va="top", color=LINE)
         ax.set(xscale="log", ylim=(-2, 102))
         ax.set_xticks([LEAST_PASSES, 1, 10, 100], labels=["none", "1", "10", "100"])
         ax.set_title(f"λ = {l2:g}, {100 * share:g} % of the samples go", fontsize=11)
