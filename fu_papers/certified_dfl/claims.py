@@ -320,24 +320,26 @@ def _certified(theory: Theory) -> ClaimResult:
 
 
 def _risk(theory: Theory) -> ClaimResult:
-    """D11: the noise-free excess risk grows with slope 1 and the noise's with slope 2.
+    """D11: the excess risk is below the bound; how it grows does not decide, since a bound need not be tight.
 
-    The bound is one with an L that holds as far as the noise carries models, which is beyond where the paper's does.
+    As printed with the paper's L, which the noise leaves; corrected with one that holds as far as the noise carries
+    models.
     """
     records = theory["risk"]
+    cases = sum(len(r.metrics["share"]) for r in records)
+    beyond = {reading: sum(r.metrics["violations"][reading] for r in records) for reading in ("paper", "reach")}
+    printed, corrected = ({"the bound": exact(not times)} for times in beyond.values())
     slopes = {name: [r.metrics["slopes"][name] for r in records] for name in ("noise_free", "noise")}
-    beyond = sum(r.metrics["violations"] for r in records)
-    parts = {
-        "noise-free slope": exact(all(abs(s - 1) <= 0.15 for s in slopes["noise_free"])),
-        "noise's slope": exact(all(abs(s - 2) <= 0.3 for s in slopes["noise"])),
-        "the bound itself": exact(not beyond),
-    }
-    ours = "; ".join(f"{name.replace('_', '-')} slopes {min(s):.2f} to {max(s):.2f}" for name, s in slopes.items())
-    reason = (
-        f"log-log slopes in m/n of 1 +- 0.15 and 2 +- 0.3; the bound is exceeded {beyond} times: what can fail without "
-        "it is that it be tight"
+    grows = "; ".join(f"{name.replace('_', '-')} slopes {min(s):.2f} to {max(s):.2f}" for name, s in slopes.items())
+    ours = (
+        f"exceeded in {beyond['paper']} of {cases} cases with the paper's L, in {beyond['reach']} with one that holds "
+        f"as far as the noise reaches; {grows}"
     )
-    return judged("D11", parts, ours, f"{len(records)} settings", [r.key for r in records], reason)
+    reason = (
+        "the excess risk is at most the bound's two terms, in every case; log-log slopes in m/n, of which the terms "
+        "have 1 and 2, are told and do not decide: an upper bound need not be tight"
+    )
+    return judged("D11", printed, ours, f"{len(records)} settings", [r.key for r in records], reason, corrected)
 
 
 def _storage(descriptions: Descriptions, runs: pd.DataFrame) -> ClaimResult:

@@ -62,7 +62,7 @@ RULES = {
         "outputs of a single release, against outsiders; for two requests in turn; for the messages after a noisy "
         "start, against one client; as printed with the paper's own calibration"
     ),
-    "D11": "1 +- 0.15 and 2 +- 0.3 and never",
+    "D11": "never, as printed with the paper's L, corrected with the other",
     "D12": "as printed, for the full Fisher and for its diagonal",
     "D13": (
         "cosine >= 0.9 and an error of at most half of doing nothing's (0.5) for the full Fisher at the "
@@ -152,7 +152,15 @@ def planted_inputs(runs=None, kept=None, speeds=None, curves=None, theory=None, 
         "audit": [record({"rows": CLEAN}, config={"draws": 9})],
         "whole": [],
         "canaries": [],
-        "risk": [record({"slopes": {"noise_free": 1.0, "noise": 2.0}, "violations": 0})],
+        "risk": [
+            record(
+                {
+                    "share": [0.1],
+                    "slopes": {"noise_free": 1.0, "noise": 2.0},
+                    "violations": {"paper": 0, "reach": 0},
+                }
+            )
+        ],
         "fisher": fisher(well_specified=[1.0]),
     }
     descriptions = {place: record({"parameters": SIZES[place.setting]}) for place in E.places()}
@@ -683,27 +691,25 @@ def test_d10_does_not_count_a_mechanism_that_never_released_as_certified():
 
 
 @pytest.mark.parametrize(
-    ("noise_free", "noise", "beyond", "verdict"),
-    [
-        (0.851, 1.701, 0, HOLDS),
-        (1.149, 2.299, 0, HOLDS),
-        (0.849, 2.0, 0, PART),
-        (1.151, 2.0, 0, PART),
-        (1.0, 1.699, 0, PART),
-        (1.0, 2.301, 0, PART),
-        (1.0, 2.0, 5, PART),  # the bound itself
-        (2.0, 1.0, 5, NOT),
-    ],
+    ("paper", "reach", "verdicts"), [(0, 0, (HOLDS, HOLDS)), (1, 0, (NOT, HOLDS)), (5, 1, (NOT, NOT))]
 )
-def test_d11_asks_for_the_bound_and_slopes_of_1_and_2_in_every_setting(noise_free, noise, beyond, verdict):
+@pytest.mark.parametrize("slope", [1.0, 4.0])
+def test_d11_asks_for_the_bound_in_every_case_and_not_that_it_be_tight(paper, reach, verdicts, slope):
     found = [
-        record({"slopes": {"noise_free": a, "noise": b, "first": 9, "second": 9}, "violations": v}, name)
-        for name, a, b, v in (("fine", 1.0, 2.0, 0), ("planted", noise_free, noise, beyond))
+        record(
+            {
+                "share": [0.1, 0.2, 0.3],
+                "slopes": {"noise_free": a, "noise": 2 * a},
+                "violations": {"paper": paper_, "reach": reach_},
+            },
+            name,
+        )
+        for name, a, paper_, reach_ in (("fine", 1.0, 0, 0), ("planted", slope, paper, reach))
     ]
     result = judged("D11", theory={"risk": found})
-    assert result.verdict == verdict
+    assert both(result) == verdicts
     assert result.records == ["fine", "planted"]
-    assert f"exceeded {beyond} times" in result.reason
+    assert f"exceeded in {paper} of 6 cases with the paper's L, in {reach} with" in result.ours
 
 
 def storage(fisher, diagonal, hessian=1e9):
@@ -784,7 +790,7 @@ def test_d13_asks_for_a_cosine_of_0_9_well_and_misspecified(well, mis, verdict):
 # --- all of them -----------------------------------------------------------------------------------------------------
 
 
-ONE_FORM = ("D8", "D11", "D12", "D13")  # no other form is printed or corrected
+ONE_FORM = ("D8", "D12", "D13")  # no other form is printed or corrected
 
 
 @pytest.mark.parametrize("id", ["D1", "D2", "D6"])
