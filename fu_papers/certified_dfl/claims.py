@@ -336,7 +336,7 @@ def _risk(theory: Theory) -> ClaimResult:
         f"as far as the noise reaches; {grows}"
     )
     reason = (
-        "the excess risk is at most the bound's two terms, in every case; log-log slopes in m/n, of which the terms "
+        "asked: excess risk <= the two terms of the bound in every case; log-log slopes in m/n, of which the terms "
         "have 1 and 2, are told and do not decide: an upper bound need not be tight"
     )
     return judged("D11", printed, ours, f"{len(records)} settings", [r.key for r in records], reason, corrected)
