@@ -327,9 +327,7 @@ def risk_figure(records: Sequence[Record]) -> Figure:
         ax.minorticks_off()
         ax.legend(title="slope", fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False)
     axes[0].set_ylabel(r"$f(\tilde x) - f(x^*)$ on all data")
-    say_below(
-        fig, "A dot: one request, exact; second term: with the paper's L, and with one that holds"
-    )
+    say_below(fig, "A dot: one request, exact; second term: with the paper's L, and with one that holds")
     return fig
 
 

@@ -126,8 +126,9 @@ def metrics(e: Experiment, runs: pd.DataFrame, setting: str, stop: str = "test")
 
     Differences in points, each with what doing nothing amounts to (dotted) and what tells two retrainings apart (grey);
     costs in percent of retraining's, on a logarithmic axis that ends at a thousandth. A small dot per run that came
-    back, a large one for their mean; who always gave up has a note. Axes of differences end a third beyond the
-    largest mean, or what doing nothing amounts to: of a run beyond, an arrow tells where it is.
+    back, a large one for their mean, open where some gave up, none where half did; who always gave up has a note. Axes
+    of differences end a third beyond the largest mean, or what doing nothing amounts to: of a run beyond, an arrow
+    tells where it is.
     """
     panels = [
         (f"delta_{name}", head) for name, head in zip(ATTACKS, ("Δ forget acc.", "Δ Song", "Δ Yeom"), strict=True)
@@ -139,13 +140,17 @@ def metrics(e: Experiment, runs: pd.DataFrame, setting: str, stop: str = "test")
     for ax, (column, head) in zip(axes, panels, strict=True):
         nothing, floor = (rows_of(runs, "clients", setting, m, stop)[column].mean() for m in ("Original", AGAIN))
         reach = 1.35 * max(nothing, floor, *(r[column].mean() for r, _ in shown.values() if len(r)))
-        for place, (method, (r, _)) in enumerate(shown.items()):
+        for place, (method, (r, gave_up)) in enumerate(shown.items()):
             if len(r):
                 values = r[column] if column.startswith("delta") else _percent_of_retraining(r[column])
                 look: dict[str, Any] = {"color": colour(method), "linewidth": 0}
                 inside = values[values <= reach] if column.startswith("delta") else values
                 ax.scatter(inside, [place] * len(inside), s=14, alpha=0.5, zorder=2, **look)
-                ax.scatter(values.mean(), place, s=60, marker=marker(method), edgecolor="white", zorder=3, **look)
+                if not _no_place(rows[method]):
+                    filled, edge = _filled_if_all(method, gave_up)
+                    ax.scatter(
+                        values.mean(), place, s=60, marker=marker(method), facecolor=filled, edgecolor=edge, zorder=3
+                    )
                 if len(inside) < len(values):
                     beyond = ", ".join(f"{value:.0f}" for value in sorted(values[values > reach]))
                     ax.text(1.07 * reach, place, f"{beyond} →", color=colour(method), fontsize=8, **AT_THE_EDGE)
@@ -177,7 +182,8 @@ def metrics(e: Experiment, runs: pd.DataFrame, setting: str, stop: str = "test")
     fig.legend([*handles, *more_handles], [*labels, *more_labels], loc="outside upper left", ncols=3,
                title=title(setting), alignment="left", frameon=False)  # fmt: skip
     runs_each = runs_in(e.scenario("clients"))
-    say_below(fig, f"A small dot: one of at most {runs_each} that came back; a large one: their mean")
+    told = "a large one: their mean, open: some gave up, none: half did"
+    say_below(fig, f"A small dot: one of at most {runs_each} that came back; {told}")
     return fig
 
 
@@ -255,7 +261,7 @@ def sweep_scatter(e: Experiment, runs: pd.DataFrame, scenario: str = "clients", 
                 lost.append(f"{point} {why}")
                 continue
             x, y = done.rounds.mean(), done.delta_forget.mean()
-            inside, edge = ("white", colour(method)) if gave_up else (colour(method), "white")
+            inside, edge = _filled_if_all(method, gave_up)
             ax.scatter(x, y, marker=MARKERS.get(epochs_u, "v"), s=45, facecolor=inside, edgecolor=edge, zorder=3)
             labels.append((x, y, f"{eta_u:g}", colour(method)))
             ways.setdefault((method, epochs_u), []).append((eta_u, x, y))
@@ -303,11 +309,16 @@ def sweep_scatter(e: Experiment, runs: pd.DataFrame, scenario: str = "clients", 
 
 
 def _no_place(runs: pd.DataFrame) -> str:
-    """Why a rate's or a rival's runs have no place in a sweep, or "": half gave up, whose mean a few survivors are."""
+    """Why a rate's or a method's runs have no mean to be drawn, or "": half gave up, so that few survive."""
     done, gave_up = completed(runs)
     if gave_up and (done.empty or mostly_gave_up(len(runs) - len(done), len(runs))):
         return gave_up if len(done) else "always gave up"
     return ""
+
+
+def _filled_if_all(method: str, gave_up: str) -> tuple[str, str]:
+    """Inside and edge of a mean's dot, which is open if some runs gave up."""
+    return ("white", colour(method)) if gave_up else (colour(method), "white")
 
 
 def _places(ax: Axes) -> list[tuple[float, float]]:

@@ -1139,12 +1139,20 @@ def test_fig_1_has_differences_in_points_and_costs_in_percent_of_retraining():
     assert found == pytest.approx(expected)
 
 
-def test_fig_1_says_of_how_many_runs_a_mean_is():
+@pytest.mark.parametrize(
+    ("lost", "row", "large"),
+    [(0, "NoT", "filled"), (1, "NoT (2 of 3)", "open"), (2, "NoT (1 of 3)", "none"), (3, "NoT", "none")],
+)
+def test_fig_1_has_an_open_mean_where_some_gave_up_and_none_where_half_did(lost, row, large):
     """The mean of two survivors of six stood beside means of all, with nothing to tell them apart."""
-    named = means(glance({("clients", SKEWED, "client-0", "NoT"): {"reached": False}})["bytes sent"])
-    assert {"NoT (1 of 2)", "PUF-Special"} <= set(named)
-    always = glance({("clients", SKEWED, None, "NoT"): {"reached": False}})["bytes sent"]
-    assert "NoT" in [label.get_text() for label in always.figure.axes[0].get_yticklabels()]
+    gone = {("clients", SKEWED, f"client-{i}", "NoT"): {"reached": False} for i in range(lost)}
+    ax = glance(gone, E.changed(targets=[0, 1, 2]))["bytes sent"]
+    rows = [label.get_text() for label in ax.figure.axes[0].get_yticklabels()]
+    assert row in rows
+    dots = [d for d in ax.collections if len(d.get_sizes()) and d.get_sizes()[0] == 60]
+    inside = [to_hex(d.get_facecolor()[0]) for d in dots if round(float(d.get_offsets()[0][1])) == rows.index(row)]
+    assert inside == {"filled": [to_hex(colour("NoT"))], "open": ["#ffffff"], "none": []}[large]
+    assert "PUF-Special" in means(ax)
 
 
 def test_fig_1_says_what_doing_nothing_retraining_and_noise_amount_to():
