@@ -79,12 +79,15 @@ def interval(values: Iterable[float]) -> tuple[float, float]:
     return float(found.mean()) - reach, float(found.mean()) + reach
 
 
-def told(values: Iterable[float], digits: int = 1) -> str:
-    """`"0.74 [-1.00, 2.48] (3 seeds)"`: the mean and its interval, which one seed does not have."""
+def told(values: Iterable[float], digits: int = 1, possible: tuple[float, float] = (-np.inf, np.inf)) -> str:
+    """`"0.74 [-1.00, 2.48] (3 seeds)"`: the mean and its interval, which one seed does not have.
+
+    possible: what no value can be below and above, where the interval ends, too: it covers as much with or without.
+    """
     found = list(values)
     if not found:
         return "none (0 seeds)"
-    ends = ", ".join(f"{end:z.{digits}f}" for end in interval(found))
+    ends = ", ".join(f"{end:z.{digits}f}" for end in np.clip(interval(found), *possible))
     between = f" [{ends}]" if len(found) > 1 else ""
     return f"{np.mean(found):z.{digits}f}{between} ({len(found)} seed{'s' * (len(found) != 1)})"
 

@@ -295,7 +295,7 @@ def _one_sample(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
     def told_of(kept: pd.DataFrame) -> str:
         count, n = int((kept.forget > 0).sum()), len(kept)
         low, high = (100 * end for end in share_interval(count, n))
-        return f"recognised in {count} of {n} [{low:.0f} %, {high:.0f} %], MIA-ASR {told(kept.mia, 2)}"
+        return f"recognised in {count} of {n} [{low:.0f} %, {high:.0f} %], MIA-ASR {told(kept.mia, 2, (0, 1))}"
 
     parts = {
         f"{100 * ratio:g} % of the retained data": lowered_by(meets(nothing), meets(c)) for ratio, c in cells.items()

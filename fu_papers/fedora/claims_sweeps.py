@@ -107,7 +107,7 @@ def more_weight(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
         means = kept.groupby("weight")[name].mean()
         shown_here.append(f"{what} {means.iloc[0]:.1f} -> {means.iloc[-1]:.1f}" if len(means) else f"{what} –")
         share = f", as low by chance at a mean of {MONOTONE}: {rank_shares(ranks, sizes, MONOTONE)[0]:.2g}"
-        spreads.append(f"{what} {told(ranks, 2)}{share}" if ranks else f"{what}: {few}")
+        spreads.append(f"{what} {told(ranks, 2, (-1, 1))}{share}" if ranks else f"{what}: {few}")
     lost = f"; {len(swept) - len(kept)} of {len(swept)} runs diverged, and are left out" * (len(kept) < len(swept))
     reason = (
         f"Spearman of weight and accuracy, seed by seed, < {MONOTONE}, by the interval and by an exact test of ranks"

@@ -69,6 +69,8 @@ def test_no_number_of_seeds_tells_what_is_no_number(values):
     assert (part.verdict, part.needed) == (OPEN, 0)
     assert "seed" in part.tells
     assert over_seeds.told([]) == "none (0 seeds)"
+    assert over_seeds.told([1.0, 0.9, 1.0], 2) == "0.97 [0.82, 1.11] (3 seeds)"
+    assert over_seeds.told([1.0, 0.9, 1.0], 2, (-1, 1)) == "0.97 [0.82, 1.00] (3 seeds)"
 
 
 def test_all_of_fails_with_one_and_is_open_with_one():
