@@ -104,7 +104,9 @@ def puf_sweep() -> str:
     runs = runs[(runs.scenario == "clients") & (runs.stop == "test")]
     alike = _sweep_to_come(runs)
     head = ["", "η_u", "clients that differ: points off Retrain", "gave up", "rounds"]
-    head += [f"alike clients, seed {', '.join(map(str, alike.seed.unique()))}: points off Retrain", "gave up", "rounds"]
+    seeds = sorted(alike.seed.unique())
+    of_seeds = f"seed{'s' * (len(seeds) > 1)} {' and '.join(map(str, seeds))}"
+    head += [f"alike clients, {of_seeds}: points off Retrain", "gave up", "rounds"]
     rows = []
     for (method, variant), point in differ.iterrows():
         eta_u = float(variant.partition(",")[0].removeprefix("eta_u="))
