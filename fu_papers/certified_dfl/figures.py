@@ -53,25 +53,30 @@ def removed_class_figure(e: Experiment, runs: pd.DataFrame) -> Figure:
     fig, axes = plt.subplots(len(e.splits), len(e.datasets), figsize=size, sharex=True, sharey=True, squeeze=False)
     for split, row in zip(e.splits, axes, strict=True):
         for dataset, ax in zip(e.datasets, row, strict=True):
-            places = [Place(dataset, split, topology) for topology in e.topologies]
-            _removed_class(ax, runs, places)
+            places = [place for place in e.places() if (place.dataset, place.split) == (dataset, split)]
+            if not places:
+                ax.axis("off")
+                continue
+            _removed_class(ax, runs, {place: place.topology == e.topologies[0] for place in places})
             ax.set_title(f"{dataset_title(dataset)}, {Setting.parse(places[0].setting).split_title}")
-    for ax in axes[-1]:
-        ax.set_xlabel("accuracy on the removed class (%)")
+    for column in axes.T:
+        lowest = [ax for ax in column if ax.axison][-1]
+        lowest.set_xlabel("accuracy on the removed class (%)")
+        lowest.tick_params(labelbottom=True)
     names = [topology_title(topology) for topology in e.topologies]
     graphs = f"hollow: {names[0]}" + "".join(f", filled: {name}" for name in names[1:])
     say_below(fig, f"A dot: one run, {problem_figures.counted(len(e.seeds), 'seed')}; {graphs}")
     return fig
 
 
-def _removed_class(ax: Axes, runs: pd.DataFrame, places: Sequence[Place]) -> None:
-    """One panel: a line per method, the graphs' dots one below the other, the first graph's hollow."""
+def _removed_class(ax: Axes, runs: pd.DataFrame, places: Mapping[Place, bool]) -> None:
+    """One panel: a line per method, the graphs' dots one below the other. places: whether their dots are hollow."""
     methods = ("Original", "Fine-tune", *DU_FORMS, "Retrain")
     for height, method in enumerate(methods):
-        for k, place in enumerate(places):
+        for k, (place, hollow) in enumerate(places.items()):
             found = cell_runs(runs, place, "class", method).removed
             at = [height + 0.3 * (k - (len(places) - 1) / 2)] * len(found)
-            fill = colour(method) if k else "none"
+            fill = "none" if hollow else colour(method)
             ax.plot(found, at, marker(method), color=colour(method), markerfacecolor=fill)
     ax.set(xlim=(-4, 104), ylim=(len(methods) - 0.4, -0.6))
     ax.set_yticks(range(len(methods)), labels=[SHOWN[method] for method in methods])
@@ -303,5 +308,5 @@ def network_figure(e: Experiment, descriptions: Descriptions) -> Figure:
 
 def labels_figure(e: Experiment, descriptions: Descriptions, dataset: str) -> Figure:
     """How many samples of each class each client holds, one panel per split; the client that leaves is shaded."""
-    places = [Place(dataset, split, e.topologies[0]) for split in e.splits]
-    return problem_figures.label_distribution({p.setting: descriptions[p] for p in places}, [e.leaving])
+    shown = {place.setting: descriptions[place] for place in e.on_last_graph(dataset)}
+    return problem_figures.label_distribution(shown, [e.leaving])

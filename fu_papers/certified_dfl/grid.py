@@ -1,8 +1,8 @@
 """Certified DFL's grid: which runs its tables and figures ask for.
 
 An `Experiment` holds all parameters of notebook 04_certified_dfl and turns them into the flat configs of the runs in
-fu_papers.certified_dfl.runs. Every data set is combined with every split and every topology, as in Tables I to IV;
-Figures 1 and 2 take the first split and the last topology (the paper: IID, Erdős-Rényi).
+fu_papers.certified_dfl.runs. Data sets are combined with every split and every topology, as in Tables I to IV, but for
+those of `main_only`; Figures 1 and 2 take the first split and the last topology (the paper: IID, Erdős-Rényi).
 """
 
 from __future__ import annotations
@@ -108,6 +108,8 @@ class Experiment(CertifiedDflParameters):
         if self.datasets[0].split("/")[1] not in CONVEX:
             raise ConfigError(f"datasets must begin with a convex net, one of {CONVEX}, got {self.datasets[0]!r}")
         check_positive("l2 of the first data set", self.l2[0], ConfigError)  # strong convexity, for the certificates
+        for name in self.main_only:
+            check_choice("main_only", name, self.datasets, ConfigError)
         check_choice("order", self.order, ORDERS, ConfigError)
         check_choice("net_gradient", self.net_gradient, GRADIENTS, ConfigError)
         for topology in self.topologies:
@@ -131,7 +133,12 @@ class Experiment(CertifiedDflParameters):
 
     def places(self) -> list[Place]:
         """Every combination of data set, split and topology, in the order of Tables I to IV."""
-        return [Place(*parts) for parts in itertools.product(self.datasets, self.splits, self.topologies)]
+        every = [Place(*parts) for parts in itertools.product(self.datasets, self.splits, self.topologies)]
+        return [p for p in every if p.dataset not in self.main_only or p == self.main(p.dataset)]
+
+    def on_last_graph(self, *datasets: str) -> list[Place]:
+        """The places of data sets on the last topology, one for every split that they have."""
+        return [p for p in self.places() if p.dataset in datasets and p.topology == self.topologies[-1]]
 
     def main(self, dataset: str) -> Place:
         """Where Figures 1 and 2 are made: the first split, the last topology."""
@@ -264,8 +271,8 @@ class Experiment(CertifiedDflParameters):
         for seed in self.seeds if few != self.of_dataset("printed_samples", convex.dataset) else ():
             cell = Cell("choices", convex.setting, seed, request, "DU printed", AS_FEW, convex.topology)
             runs[cell] = self.unlearning(convex, seed, request, "DU printed", curvature_samples=self.at_each(few))
-        for dataset, split in itertools.product(self.datasets[1:], self.splits):  # first seed: a look, no claim
-            place, seed = self.main(dataset)._replace(split=split), self.seeds[0]
+        seed = self.seeds[0]  # a look, no claim
+        for place in self.on_last_graph(*self.datasets[1:]):
             for label, (name, change) in NET_CHOICES.items():
                 cell = Cell("nets", place.setting, seed, request, name, label, place.topology)
                 runs[cell] = self.unlearning(place, seed, request, name, **change)

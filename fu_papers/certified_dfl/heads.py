@@ -77,8 +77,8 @@ def nets(e: Experiment) -> list[str]:
 def cells(e: Experiment) -> dict[Cell, dict[str, Any]]:
     """Every `certify_head` run with the place of its result: each net, split and kind of request, the last graph."""
     runs: dict[Cell, dict[str, Any]] = {}
-    for dataset, split, seed, (kind, request) in itertools.product(nets(e), e.splits, e.seeds, e.requests().items()):
-        place = Place(dataset, split, e.topologies[-1])
+    places = e.on_last_graph(*nets(e))
+    for place, seed, (kind, request) in itertools.product(places, e.seeds, e.requests().items()):
         cell = Cell("heads", place.setting, seed, request, "DU", condition=place.topology)
         runs[cell] = head_config(e, place, seed, request, STAYING if kind == "client" else PUBLIC_HALF)
     return runs

@@ -9,17 +9,18 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from fu_papers.parameters import Count, Distinct, Inside, Natural, NotNegative, Parameters, Positive, parameter
+from fu_papers.parameters import Count, Distinct, Inside, Natural, NotNegative, Parameters, Positive, Several, parameter
 
 
 class CertifiedDflParameters(Parameters):
-    """What is run, and how. Every data set is combined with every split and every topology, as in Tables I to IV."""
+    """What is run, and how. Data sets are combined with every split and every topology, as in Tables I to IV."""
 
     paper: ClassVar[str] = "certified_dfl"
 
     datasets: Distinct[str] = parameter("data set / net; the first is the convex one", paper="MNIST, F-MNIST, CIFAR-10")
     splits: Distinct[str] = parameter("who holds what", paper="iid, dirichlet-0.3")
     topologies: Distinct[str] = parameter("also complete, star, torus", paper="ring, erdos_renyi")
+    main_only: Several[str] = parameter("data sets at the first split and the last topology alone")
     seeds: Distinct[int] = parameter("training seeds: initial weights and batches")
     n_train: list[Natural] = parameter("* training samples in all; 0 for all there are", paper="all")
     n_test: list[Natural] = parameter("* test samples; 0 for all there are", paper="all")

@@ -5,7 +5,6 @@ Every function takes the experiment and what the stages' runs returned, or the f
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -116,9 +115,8 @@ def choices_table(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
 def net_choices_table(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     """On nets: which curvature and which gradient a step takes, and how long the printed one may be. Sample-wise."""
     rows: list[dict[str, Any]] = []
-    for dataset, split in itertools.product(e.datasets[1:], e.splits):
-        place = e.main(dataset)._replace(split=split)
-        where = {"data set, net": dataset_title(dataset), "split": split}
+    for place in e.on_last_graph(*e.datasets[1:]):
+        where = {"data set, net": dataset_title(place.dataset), "split": place.split}
         for method in (*CONTROLS, *DU_FORMS):
             found = cell_runs(runs, place, "sample", method)
             rows.append({**where, "variant": SHOWN[method], **_outcome(found, "sample"), **_price(found)})

@@ -8,7 +8,7 @@ import pytest
 from fu_core.errors import ConfigError
 from fu_core.federation.local import ClientOpt
 from fu_core.unlearning.baselines.pdudt import PDUDT
-from fu_papers.certified_dfl import certify, curve, runs, stages
+from fu_papers.certified_dfl import certify, curve, heads, runs, stages
 from fu_papers.certified_dfl.grid import (
     AS_FEW,
     CHOICES,
@@ -94,6 +94,18 @@ def test_places_are_all_combinations_and_the_main_one_has_the_first_split_and_th
     assert E.places() == [Place(d, s, t) for d in (CONVEX, NET) for s in SPLITS for t in GRAPHS]
     assert {dataset: E.main(dataset) for dataset in E.datasets} == MAINS
     assert Place(NET, "dirichlet-0.3", "ring").setting == "digits/dirichlet-0.3/mlp"
+
+
+def test_a_data_set_may_have_the_main_place_alone():
+    """Nothing else changes: what it runs there is what it would run there anyway, and the others run all of theirs."""
+    few = E.changed(main_only=[NET])
+    assert few.places() == [place for place in E.places() if place.dataset == CONVEX] + [MAINS[NET]]
+    kept = {cell: config for cell, config in E.cells().items() if Place.of(cell) in few.places()}
+    assert few.cells() == kept
+    assert {Place.of(cell) for cell in heads.cells(few)} == {MAINS[NET]}
+    assert set(stages.trainings(few)) < set(stages.trainings(E))
+    with pytest.raises(ConfigError, match="main_only"):
+        E.changed(main_only=["mnist/lenet"])
 
 
 @pytest.mark.parametrize("name", sorted(set(PER_DATASET) - OWN_TESTS))

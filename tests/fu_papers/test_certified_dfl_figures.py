@@ -395,6 +395,17 @@ def test_every_run_that_removed_a_class_is_a_dot_where_its_accuracy_is(tiny):
         assert drawn == sorted(expected)
 
 
+def test_a_data_set_at_the_main_place_alone_leaves_the_other_panels_of_removed_classes_empty(tiny):
+    few = TINY.changed(splits=["iid", "dirichlet-0.3"], main_only=[NET])
+    with style():
+        fig = figures.removed_class_figure(few, tiny.runs)
+    *_, whole, empty = fig.axes
+    assert not empty.axison
+    assert [bool(ax.get_xlabel()) for ax in fig.axes[:2]] == [False, True]  # the lowest of a column
+    assert {line.get_markerfacecolor() for line in fig.axes[1].lines} & {"none"} == set()  # the first graph is hollow
+    assert whole.axison
+
+
 def test_networks_and_labels_are_those_described(tiny):
     with style():
         fig = figures.network_figure(TINY, tiny.descriptions)
