@@ -106,9 +106,6 @@ class Experiment(PufParameters):
         known = [m for m, about in registered_methods().items() if "server" in about.exchanges and m not in shown]
         for name in self.further_methods:
             check_choice("further_methods", name, known, ConfigError)
-        recover = [m for m in self.methods if registered(m).recovers]
-        for name in self.recovery_cap_of:
-            check_choice("recovery_cap_of", name, recover, ConfigError)
         for pair in self.pairs:
             if len(pair) != 2:
                 raise ConfigError(f"pairs must each name two different clients, got {pair}")
@@ -229,9 +226,8 @@ class Experiment(PufParameters):
         """The config of one `unlearn` run; `change` overrides the method's hyper-parameters, e.g. `form="printed"`."""
         check_choice("method", name, (*scenario.methods, OFFICIAL), ConfigError)
         # FedEraser repeats the whole training: there is nothing to recover from
-        recovers = name == OFFICIAL or (name != AGAIN and registered(name).recovers)
-        cap = self.recovery_cap_of.get(name, self.recovery_cap) if recovers else 0
-        if name == "Natural":  # as many rounds as a method with its own can take that has no longer cap
+        cap = self.recovery_cap if name == OFFICIAL or (name != AGAIN and registered(name).recovers) else 0
+        if name == "Natural":  # as many rounds as any other method with its own can take
             cap = max(self.recovery_cap + 1, *self.natural_rounds)
         options: dict[str, Any] = {"alpha": self.fed_au_alpha} if name == OFFICIAL else {}
         if name not in (AGAIN, OFFICIAL):

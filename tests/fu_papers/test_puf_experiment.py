@@ -348,20 +348,6 @@ def test_who_does_not_recover_has_no_cap():
     assert caps == dict.fromkeys(METHODS, 5) | dict.fromkeys((*CONTROLS, "FedEraser"), 0) | {"Natural": 6}
 
 
-def test_a_method_that_needs_longer_may_have_a_cap_of_its_own():
-    """Its trials end where everybody's do, so that they need not be run again for it; nobody else's runs change."""
-    e = experiment(recovery_cap=5, recovery_cap_of={"NoT": 9}, tuning_cap=4)
-    plain = experiment(recovery_cap=5, tuning_cap=4)
-    assert unlearning(e, "NoT")["cap"] == 9
-    assert all(unlearning(e, m) == unlearning(plain, m) for m in (*CONTROLS, *METHODS) if m != "NoT")
-
-
-@pytest.mark.parametrize("name", ["Nobody", "FedEraser", "Retrain"])
-def test_only_who_recovers_may_have_a_cap_of_its_own(name):
-    with pytest.raises(ConfigError, match="recovery_cap_of"):
-        experiment(recovery_cap_of={name: 9})
-
-
 def test_natural_goes_on_as_long_as_any_other_may_and_as_it_is_read():
     """A method has a round of its own before its recovery."""
     caps = [unlearning(experiment(recovery_cap=5, natural_rounds=read), "Natural")["cap"] for read in ([1, 2], [2, 9])]
