@@ -106,6 +106,10 @@ class Experiment(PufParameters):
         known = [m for m, about in registered_methods().items() if "server" in about.exchanges and m not in shown]
         for name in self.further_methods:
             check_choice("further_methods", name, known, ConfigError)
+        ruled = [m for m in self.methods if registered(m).recovers and m != "Natural"]  # which no rule stops
+        for name, cap in self.patience.items():
+            check_choice("patience", name, ruled, ConfigError)
+            check_count(f"patience of {name}", cap, least=self.recovery_cap + 1, error=ConfigError)
         for pair in self.pairs:
             if len(pair) != 2:
                 raise ConfigError(f"pairs must each name two different clients, got {pair}")
@@ -327,6 +331,14 @@ class Experiment(PufParameters):
                     variant = f"eta_u={eta_u:g}, E_u={epochs_u:g}"
                     config = self.unlearning(s, setting, seed, request, method, **change)
                     yield Cell(name, setting, seed, request, method, variant), config
+
+    def patient(self) -> Iterator[tuple[Cell, dict[str, Any]]]:
+        """The main block's first seed once more, of who is given longer (`patience`) until it counts as given up."""
+        s, seed = self.scenarios()[0], self.seeds[0]
+        for setting, (method, cap), request in itertools.product(s.settings, self.patience.items(), s.requests):
+            best = self.tuned if self.tunes(s, setting) else self.unlearning
+            config = best(s, setting, seed, request, method)
+            yield Cell(s.name, setting, seed, request, method, f"{cap} rounds"), {**config, "cap": cap}
 
     def norms(self) -> Iterator[tuple[Cell, dict[str, Any]]]:
         """PUF-Special for samples, divided by the target's full size, as the released code does."""

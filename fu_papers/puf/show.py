@@ -14,7 +14,7 @@ from fu_papers.puf import printed_tables, results, tables
 from fu_papers.puf.figures import Curve, References
 from fu_papers.puf.grid import Experiment, Scenario
 from fu_papers.puf.runs import live_recovery
-from fu_papers.study import Study
+from fu_papers.study import Study, wide
 
 PRINTED = "the paper's printed numbers"
 TABLES = ("iii", "iv", "v", "vi")
@@ -86,6 +86,19 @@ def tuning_tables(study: Study, out: Path, data: str) -> None:
     save_table(tables.trials_table(experiment, tuning), out / "tuning_trials.csv", data)
     caption = "What was chosen; objective: forget gap + shortfall of validation accuracy, in points"
     display(keep_table(out / "tuning.csv", data, chosen, caption))
+
+
+def patience(study: Study, runs: pd.DataFrame, out: Path, data: str) -> None:
+    """Who comes back if one waits longer, as patience.csv in `out`; `data`: where the data comes from."""
+    experiment = _experiment(study)
+    if not experiment.patience:
+        print("Nobody is given longer in this profile.")
+        return
+    trainings, unlearnings = study.run("training"), study.run("unlearning and recovery")
+    longer = wide(results.of_runs(study.run("with more patience"), trainings, unlearnings))
+    table = tables.patience_table(experiment, runs, longer)
+    caption = f"Who came back to Retrain's test accuracy in time; seed {experiment.seeds[0]}, mean (least to most)"
+    display(keep_table(out / "patience.csv", data, table, caption))
 
 
 def save_printed_tables(study: Study, runs: pd.DataFrame, out: Path, data: str) -> None:

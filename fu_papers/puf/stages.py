@@ -66,6 +66,7 @@ STAGES = (
         lambda e: dict(e.runs()),
         needs=("training", "tuning", "training with auxiliary heads"),
     ),
+    Stage("with more patience", runs.unlearn, lambda e: dict(e.patient()), needs=("training", "tuning")),
     Stage("the other divisor", runs.unlearn, lambda e: dict(e.norms()), needs=("training",)),
     Stage("sweep over eta_u and E_u", runs.unlearn, lambda e: dict(e.sweep()), needs=("training",)),
     Stage("printed costs", runs.printed_costs, lambda e: {"costs": {"tables": "III to V"}}),

@@ -234,6 +234,41 @@ def forms_table(e: Experiment, runs: pd.DataFrame, printed: pd.DataFrame) -> pd.
     return pd.DataFrame(rows)
 
 
+def patience_table(e: Experiment, runs: pd.DataFrame, longer: pd.DataFrame) -> pd.DataFrame:
+    """Who came back, by the paper's rule, within the tables' cap and within a longer one: one seed, the same requests.
+
+    Where who did not stands then is no result; how far that is from Retrain's test accuracy says why it gave up.
+    Below, of that seed, doing nothing and a second retraining.
+    """
+    rows: list[dict[str, str]] = []
+    seed = e.seeds[0]
+    for setting in e.scenarios()[0].settings:
+        for method, cap in e.patience.items():
+            before = rows_of(runs, "clients", setting, method, "test")
+            before, after = before[before.seed == seed], rows_of(longer, "clients", setting, method, "test", label=None)
+            done, given_up = after[after.reached], after[~after.reached & after.test.notna()]
+            row = {"setting": title(setting), "method": method}
+            row[f"came back in {e.recovery_cap} rounds"] = f"{before.reached.sum()} of {len(before)}"
+            row["in at most"] = f"{after.reached.sum()} of {len(after)} in {cap}"
+            row["rounds of who did"] = _range(done.rounds, 0)
+            row["Δ forget of who did"] = _range(done.delta_forget)
+            row["test accuracy of who did not, below Retrain's"] = _range(given_up.shortfall)
+            rows.append(row | {"Δ forget where they are": _range(given_up.delta_forget)})
+        for method, name in YARDSTICKS.items():
+            r = rows_of(runs, "clients", setting, method, "test")
+            where = {"setting": title(setting), "method": name}
+            rows.append(where | {"Δ forget of who did": _range(r[r.seed == seed].delta_forget)})
+    return pd.DataFrame(rows).fillna(DASH)
+
+
+def _range(values: pd.Series, digits: int = 1) -> str:
+    """The mean, and the least and the most where they differ; a dash of nothing."""
+    if values.empty:
+        return DASH
+    mean, low, high = (f"{each:z.{digits}f}" for each in (values.mean(), values.min(), values.max()))
+    return mean if low == high else f"{mean} ({low} to {high})"
+
+
 def norms_table(e: Experiment, runs: pd.DataFrame, full: pd.DataFrame) -> pd.DataFrame:
     """What `n` counts in a Special round for samples: the forgotten ones (Eq. 4), or all of the target's (its code).
 

@@ -348,6 +348,27 @@ def test_who_does_not_recover_has_no_cap():
     assert caps == dict.fromkeys(METHODS, 5) | dict.fromkeys((*CONTROLS, "FedEraser"), 0) | {"Natural": 6}
 
 
+def test_who_is_given_longer_runs_once_more_on_the_first_seed_and_nothing_else_changes():
+    """Trials end where they did, so that none is run again for it."""
+    e = experiment(recovery_cap=5, tuning_trials=3, tuning_target=3, tuning_seed=100, tuning_cap=4)
+    longer = e.changed(patience={"NoT": 9, "PGA": 7})
+    assert dict(longer.runs()) == dict(e.runs())
+    found = dict(longer.patient())
+    assert {(cell.method, cell.label, config["cap"]) for cell, config in found.items()} == {
+        ("NoT", "9 rounds", 9), ("PGA", "7 rounds", 7)
+    }  # fmt: skip
+    before = dict(e.runs())
+    for cell, config in found.items():
+        assert cell.seed == 0
+        assert {**config, "cap": 5} == before[cell._replace(label="")]
+
+
+@pytest.mark.parametrize(("name", "cap"), [("Nobody", 9), ("FedEraser", 9), ("Natural", 9), ("Retrain", 9), ("NoT", 5)])
+def test_only_who_can_give_up_can_be_given_longer(name, cap):
+    with pytest.raises(ConfigError, match="patience"):
+        experiment(recovery_cap=5, patience={name: cap})
+
+
 def test_natural_goes_on_as_long_as_any_other_may_and_as_it_is_read():
     """A method has a round of its own before its recovery."""
     caps = [unlearning(experiment(recovery_cap=5, natural_rounds=read), "Natural")["cap"] for read in ([1, 2], [2, 9])]

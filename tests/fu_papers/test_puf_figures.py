@@ -635,6 +635,24 @@ def test_a_further_method_stands_last_in_every_table_and_figure():
     assert to_hex(dots.collections[-1].get_facecolor()[0]) == colour(further)
 
 
+# --- more patience ---------------------------------------------------------------------------------------------------
+
+
+def test_who_is_given_longer_is_counted_before_and_after_and_who_still_gave_up_is_no_result():
+    e = E.changed(patience={"NoT": 60})
+    gave_up = {"reached": False, "test": 78.0, "forget": 40.0}
+    runs = tidy({("clients", SKEWED, None, "NoT"): gave_up}, e)
+    plans = {("clients", SKEWED, "client-0", "NoT"): {"reached": True, "rounds": 33, "forget": 58.0},
+             ("clients", SKEWED, "client-1", "NoT"): gave_up}  # fmt: skip
+    longer = frame_of(planted(e, plans, "patient"), planted(e), e=e)
+    table = tables.patience_table(e, runs, longer)
+    here = table[table.setting == "CIFAR-10, Dirichlet 0.3"].set_index("method")
+    assert here.loc["NoT"].tolist()[1:] == ["0 of 2", "1 of 2 in 60", "33", "2.0", "2.0", "20.0"]
+    assert here.loc["doing nothing", "Δ forget of who did"] == "30.0"
+    assert here.loc["Retrain again (noise floor)", "Δ forget of who did"] == "3.0"
+    assert (here.iloc[1:].drop(columns=["setting", "Δ forget of who did"]) == "–").all().all()
+
+
 # --- the other tables ------------------------------------------------------------------------------------------------
 
 

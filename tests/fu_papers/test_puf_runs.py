@@ -63,7 +63,8 @@ P_C = {SKEWED: 128 * 10 + 10, EVEN: 64 * 10 + 10}  # P_c, the last layer
 
 STAGES = {
     "descriptions": "settings", "trainings": "training", "unlearnings": "unlearning and recovery",
-    "norms": "the other divisor", "swept": "sweep over eta_u and E_u", "printed": "formula as printed",
+    "patient": "with more patience", "norms": "the other divisor", "swept": "sweep over eta_u and E_u",
+    "printed": "formula as printed",
     "equivalence": "Regular against Special",
 }  # fmt: skip
 
