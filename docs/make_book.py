@@ -58,7 +58,7 @@ DOCUMENTS = (
     "scale",
     "cluster",
 )
-DOCUMENTS += ("speed", "strangers", "online")
+DOCUMENTS += ("speed", "strangers", "online", "own")
 INDEX = """
 # Federated unlearning, from scratch and from four papers
 
@@ -73,6 +73,7 @@ each says at its top how large a run it shows.
 - **Looking something up?** [Words](docs/glossary.md), [letters](docs/notation.md),
   [what is wrong in the papers](fu_papers/errata.md), [what they claim](fu_papers/claims.md),
   [an equation's code, a figure of theirs beside ours](fu_papers/places.md), [the library](reference/fu_core.md).
+- **With data of your own?** [Your data, model, method and judge](docs/own.md).
 - **In front of a group?** Slides of each notebook: {slides}.
 - **Nothing installed?** [Colab and Binder](docs/online.md).
 
@@ -103,6 +104,7 @@ fu_papers/places
 :hidden:
 :caption: The library
 
+docs/own
 docs/arena
 docs/architecture
 docs/data

@@ -228,6 +228,18 @@ class Deletion:
             raise InvalidRequest("forget leaves no data at all: somebody must stay")
         return cls(held, forgotten, kept)
 
+    def check_of(self, clients: Mapping[int, Client]) -> None:
+        """Raise InvalidRequest unless it was resolved for these clients, with the samples that they hold."""
+        if set(self.clients) != set(clients):
+            theirs = listed(self.clients)
+            raise InvalidRequest(f"request was resolved for clients {theirs}, but these are {listed(clients)}")
+        for i, (x, y) in self.clients.items():
+            if not (_same(x, clients[i][0]) and _same(y, clients[i][1])):
+                raise InvalidRequest(
+                    f"request was resolved for other samples of client {i} than these, which must be the same; "
+                    "resolve it again"
+                )
+
     @property
     def targets(self) -> list[int]:
         """Who forgets something."""
@@ -285,12 +297,20 @@ def _by_id(clients: Mapping[int, Client] | Sequence[Client]) -> dict[int, Client
             raise InvalidRequest(f"clients must be numbered by whole numbers, got {i!r}")
         pair = isinstance(client, Sequence) and len(client) == 2
         if not (pair and isinstance(client[0], Tensor) and isinstance(client[1], Tensor)):
-            raise InvalidRequest(f"client {i} must be a pair of tensors (x, y), got {type(client).__name__}")
+            given = " and ".join(type(part).__name__ for part in client) if pair else type(client).__name__
+            raise InvalidRequest(f"client {i} must be a pair of tensors (x, y), got {given}")
         x, y = client
         if not (x.dim() and y.dim() and len(x) == len(y)):
             given = f"shapes {tuple(x.shape)} and {tuple(y.shape)}"
             raise InvalidRequest(f"client {i} must hold as many samples in x as in y, got {given}")
     return dict(sorted(held.items()))
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors hold the same numbers; labels may have been made whole numbers in between."""
+    if one is other or one.shape != other.shape or one.device != other.device or one.device.type == "meta":
+        return one.shape == other.shape
+    return one.data_ptr() == other.data_ptr() or torch.equal(one.to(other.dtype), other)
 
 
 def _is_id(i: Any) -> bool:

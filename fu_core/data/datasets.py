@@ -21,9 +21,10 @@ from fu_core.errors import ConfigError, CorruptData, DataUnavailable, check_choi
 def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
     """The data set called `name`, e.g. "digits", "phantom" or "cifar10"; see `fu_core.data.NAMES`.
 
-    A ready `<name>.npz` in `data_dir` (default: `$FU_DATA`, else `data/`) is used as it is and without a network;
-    otherwise it is made first, see `prepare`. Raises `ValueError` for an unknown name, `DataUnavailable` when the data
-    can be neither found nor fetched, and `CorruptData` when a cache or an archive is damaged.
+    Of a name that is not bundled a ready `<name>.npz` in `data_dir` (default: `$FU_DATA`, else `data/`) is used as it
+    is and without a network; otherwise it is made first, see `prepare`. Data of one's own need none of this: a
+    federation takes tensors. Raises `ValueError` for an unknown name, `DataUnavailable` when the data can be neither
+    found nor fetched, and `CorruptData` when a cache or an archive is damaged.
     """
     check_choice("name", name, NAMES)
     arrays = BUNDLED[name]() if name in BUNDLED else read_cache(prepare(name, data_dir))

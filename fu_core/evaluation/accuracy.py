@@ -1,4 +1,4 @@
-"""Utility and forgetting: accuracy for classification, Dice for segmentation (PUF, Sec. V-C)."""
+"""Utility and forgetting: accuracy for classification (PUF, Sec. V-C), Dice for segmentation (Table VI)."""
 
 from __future__ import annotations
 

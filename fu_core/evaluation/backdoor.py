@@ -80,7 +80,8 @@ def attack_success(
     which is how HF-KCU's 9.64 % for a clean model must have been counted. An image whose largest output is
     not finite calls up nothing, whatever the target (`accuracy.predicted_classes`). Deterministic.
 
-    Raises ValueError unless `y` are labels (n,) of the images, `InvalidRequest` if no image is left.
+    Raises ValueError unless `y` are labels (n,) of the images and the target is a class of the outputs,
+    `InvalidRequest` if no image is left.
     """
     if y.shape != x.shape[:1]:
         raise ValueError(f"y must have shape {tuple(x.shape[:1])}, one label per image of x, got {tuple(y.shape)}")
@@ -89,4 +90,7 @@ def attack_success(
         other = "" if include_target_class else f" of another class than {trigger.target}"
         given = f"{len(x)}, all of that class" if len(x) else "none"
         raise InvalidRequest(f"x must hold at least one test image{other}, got {given}")
-    return 100 * float((predicted_classes(outputs(trigger.stamp(asked))) == trigger.target).double().mean())
+    logits = outputs(trigger.stamp(asked))
+    if trigger.target >= logits.shape[1]:
+        raise ValueError(f"target of the trigger must be one of {logits.shape[1]} classes, got {trigger.target}")
+    return 100 * float((predicted_classes(logits) == trigger.target).double().mean())

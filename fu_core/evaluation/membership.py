@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 # scikit-learn takes as long to import as torch, hence the imports inside functions
 
+ROUNDING = 1e-6  # of a probability in float32
 GRID = 1024  # a thousandth is nothing to a kernel of unit width
 DEGREE = 24  # of the polynomial through a sum of Gaussians of unit width on [0, 1], which it is equal to but for 1e-10
 
@@ -60,13 +61,17 @@ def song(
     Fewer samples would not do: a tenth of ten thousand moves the percentage by ten points where little is remembered.
     Nor would a threshold: the regions can be unions of intervals.
 
-    Raises ValueError if a side is empty, NumericalFailure if a confidence is not finite: a model that has diverged
-    would seem to have forgotten everything.
+    Raises ValueError if a side is empty, of another shape than (n,) or outside of [0, 1], NumericalFailure if a
+    confidence is not finite: a model that has diverged would seem to have forgotten everything.
     """
     from sklearn.svm import SVC
 
     for name, side in (("forget", forget), ("retain", retain), ("test", test)):
         _finite(name, side)
+        if not -ROUNDING <= float(side.min()) <= float(side.max()) <= 1 + ROUNDING:
+            raise ValueError(
+                f"{name} must hold confidences in [0, 1], got {float(side.min()):.3g} to {float(side.max()):.3g}"
+            )
     k = min(largest, len(retain), len(test))
     chosen = [_sample(c, k, seed, side) for c, side in ((retain, "members"), (test, "non-members"))]
     if exact or 2 * k <= few:
@@ -294,6 +299,8 @@ def _labelled(positive: np.ndarray, negative: np.ndarray) -> tuple[np.ndarray, n
 
 
 def _finite(name: str, scores: Tensor) -> np.ndarray:
+    if scores.dim() != 1:
+        raise ValueError(f"{name} must have shape (n,), a score per sample, got {tuple(scores.shape)}")
     check_count(f"samples of {name}", len(scores))
     values = scores.detach().double().cpu().numpy()
     if not np.isfinite(values).all():

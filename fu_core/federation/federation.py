@@ -143,7 +143,11 @@ class Federation:
         return replace(self, **changes)  # type: ignore[arg-type]
 
     def after(self, deletion: Deletion) -> Federation:
-        """What is left once a request has been served: those who stay, with the samples they keep, linked anew."""
+        """What is left once a request has been served: those who stay, with the samples they keep, linked anew.
+
+        Raises InvalidRequest for a deletion that was resolved for other clients or samples.
+        """
+        deletion.check_of(self.clients)
         if isinstance(self.exchange, FedOpt):
             return replace(self, clients=deletion.kept)
         gone = [i for i in self.ids if i not in deletion.kept]  # also those who never held a sample
@@ -158,11 +162,20 @@ def _by_id(clients: Clients | Sequence[Client], classes: bool) -> Clients:
     if not clients:
         raise InvalidRequest("clients must name at least one client, got none")
     narrow = []  # whose labels are of another type than losses take
+    kind: torch.dtype | None = None
     for i, client in clients.items():
         pair = isinstance(client, Sequence) and len(client) == 2
         if not (pair and isinstance(client[0], Tensor) and isinstance(client[1], Tensor)):
-            raise InvalidRequest(f"client {i} must be a pair of tensors (x, y), got {type(client).__name__}")
+            given = " and ".join(type(part).__name__ for part in client) if pair else type(client).__name__
+            raise InvalidRequest(f"client {i} must be a pair of tensors (x, y), got {given}")
         x, y = client
+        if not (x.dim() and y.dim()):
+            raise InvalidRequest(
+                f"client {i} must hold samples in a row, got shapes {tuple(x.shape)} and {tuple(y.shape)}"
+            )
+        kind = kind or x.dtype
+        if x.dtype != kind:
+            raise InvalidRequest(f"client {i} must hold samples of {kind}, as those before it do, got {x.dtype}")
         if len(x) != len(y):
             raise InvalidRequest(f"client {i} must hold as many samples in x as in y, got {len(x)} and {len(y)}")
         if y.dtype is not torch.int64 and classes and _are_labels(y):

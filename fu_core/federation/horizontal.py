@@ -1,6 +1,6 @@
 """Horizontal federated learning: rounds of FedAvg (or FedOpt), and the recovery phase.
 
-One round, McMahan et al. and Reddi et al. (PUF, Eqs. 1-3, weighted by client size as in Algorithm 1):
+One round, McMahan et al. and Reddi et al. (PUF, Eqs. 1-3, weighted by client size as in Eqs. 5-6):
 
     Delta_i = ClientOpt(i, w_t) - w_t            every participating client (together.py)
     Delta   = sum_i n_i / n * Delta_i            pseudo-gradient
@@ -85,9 +85,12 @@ def recovery_path(
 
     With `start` > 0, `w` is the model after that many rounds, and the path goes on from there. Plain FedAvg on those
     who remain, `f.after(deletion)`, all of them or their `participation`; `first_round` continues the training's count
-    and with it the learning-rate schedule. Server moments start afresh: the old ones hold the target's updates.
+    and with it the learning-rate schedule. Server moments start afresh: the old ones hold the target's updates. Raises
+    ValueError for a `start` where the server has moments, which nobody has kept.
     """
     state = ServerState()
+    if start and (f.server.kind != "sgd" or f.server.momentum):
+        raise ValueError(f"start must be 0 where the server has moments, which would begin again, got {start}")
     yield start, w
     f = prepared(f, w)
     for k in range(start + 1, cap + 1):

@@ -1,6 +1,6 @@
 """What a server makes of its clients' updates: FedAvg and FedOpt (SGD, Adam, Yogi).
 
-McMahan et al. and Reddi et al. (PUF, Eqs. 2-3, weighted by client size as in Algorithm 1):
+McMahan et al. and Reddi et al. (PUF, Eqs. 2-3, weighted by client size as in Eqs. 5-6):
 
     Delta   = sum_i n_i / n * Delta_i            pseudo-gradient
     w_{t+1} = w_t + ServerOpt(Delta)             SGD with eta_s = 1 is plain averaging

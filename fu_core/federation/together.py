@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from fu_core.errors import InvalidRequest, NumericalFailure, UnsupportedModel, UnsupportedTask, listed
 from fu_core.federation.augment import augment
+from fu_core.federation.explained import explaining, refuse_what_depends
 from fu_core.federation.federation import Federation
 from fu_core.federation.local import Client, train_client, visits
 from fu_core.models.flat import NO_LABEL, FlatModel
@@ -69,11 +70,15 @@ def prepared(f: Federation, w: Tensor) -> Federation:
     Other models, and data that would take too much memory as features, come back as they are. The
     parameters are the same ones in either case.
     """
-    if callable(f.how) or _way(f, f.how, w.device, f.ids) != "dense":
+    if callable(f.how):
         return f
-    if not f.model.keeps_features(sum(len(y) for _, y in f.clients.values())):
-        return f
-    return f.having(model=_tail(f.model), clients=_as_features(f.model, w, Pool.of(f.clients)))
+    with explaining(f, w, f.ids):
+        refuse_what_depends(f.model, w, max((x for x, _ in f.clients.values()), key=len))
+        if _way(f, f.how, w.device, f.ids) != "dense":
+            return f
+        if not f.model.keeps_features(sum(len(y) for _, y in f.clients.values())):
+            return f
+        return f.having(model=_tail(f.model), clients=_as_features(f.model, w, Pool.of(f.clients)))
 
 
 def train_round(f: Federation, w: Tensor, round: int, ids: Sequence[int] | None = None) -> Tensor:
@@ -92,8 +97,9 @@ def train_round(f: Federation, w: Tensor, round: int, ids: Sequence[int] | None 
     if w.shape not in (one, each):
         raise ValueError(f"w must have shape {one}, or {each} with a row per client, got {tuple(w.shape)}")
     try:
-        deltas = train_rows(f, w, round, ids)
-    except (IndexError, RuntimeError) as error:
+        with explaining(f, w, ids):
+            deltas = train_rows(f, w, round, ids)
+    except (IndexError, RuntimeError, InvalidRequest) as error:
         if "out of bounds" not in str(error):
             raise
         raise InvalidRequest(_wrong_label({i: f.clients[i][1] for i in ids})) from error

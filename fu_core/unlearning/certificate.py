@@ -109,7 +109,7 @@ class Constants(NamedTuple):
         return 2 * self.L * m / (self.lam * n)
 
     def sensitivity(self, m: int, n: int) -> float:
-        """Lemma 3 and line 0: Delta F = 2 M L^2 m^2 / (lambda^3 n^2)."""
+        """Lemma 3 and the input of Algorithm 1: Delta F = 2 M L^2 m^2 / (lambda^3 n^2)."""
         return 2 * self.M * self.L**2 * m**2 / (self.lam**3 * n**2)
 
 

@@ -150,10 +150,11 @@ class Release:
     """What every staying client publishes, and how it came about.
 
     models (K, d), rows in the order of `ids`; noiseless (K, d): the same before noise, never to be released (of
-    noise="first", whose noise came first, the models themselves); messages: what each requester floods (d,), x_c^Delta
-    as printed, its part of g_0 corrected; scale: how much `cap` shortened the correction; hops as in `flood`; sums:
-    how many vectors were summed over all clients; sigma: standard deviation of the noise in each model; steps: of
-    Newton, none as printed; noisy_start (d,): of noise="first", what everybody begins at, the first that all may see.
+    noise="first", whose noise came first, the models themselves); messages: what clients flood at first (d,), as
+    printed a requester's x_c^Delta, corrected what each who holds one adds to what is solved for; scale: how much `cap`
+    shortened the correction; hops as in `flood`; sums: how many vectors were summed over all clients; sigma: standard
+    deviation of the noise in each model; steps: of Newton, none as printed; noisy_start (d,): of noise="first", what
+    everybody begins at, the first that all may see.
     """
 
     models: Tensor

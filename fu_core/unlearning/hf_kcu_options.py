@@ -105,6 +105,8 @@ class HFKCU:
             raise ValueError("gradient must be 'forgotten' with curvature='local': the others' parts solve nothing")
         if self.once and (self.steps or 1) > 1:
             raise ValueError(f"steps must be 1 with curvature='local' or sign=-1, got {self.steps}")
+        if self.held_out is not None and self.curvature == "local":
+            raise ValueError("held_out must be None with curvature='local', whose damping they do not choose")
         if self.held_out is not None and self.damping is not None:
             raise ValueError(f"damping must be None with held_out, which choose it, got {self.damping}")
 
@@ -125,8 +127,8 @@ class HFKCU:
             values["damping"] = None
         if self.once:
             values["steps"] = 1
-        if self.curvature == "local":
-            values["gradient"] = "forgotten"
+        if self.curvature == "local":  # whose system is solved at one damping, the paper's where there is no minimiser
+            values |= {"gradient": "forgotten", "damping": values.get("damping", DEFAULTS["printed"]["damping"])}
         found = copy.copy(self)  # `replace` would refuse what only the other form may be told
         for name, value in values.items():
             if getattr(self, name) is None:

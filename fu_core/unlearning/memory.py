@@ -105,7 +105,7 @@ class Memory:
         return {**last, **shards, **(self.history.tensors() if self.history is not None else {})}
 
     def restore(self, tensors: Mapping[str, Tensor], device: torch.device | str = "cpu") -> None:
-        """Take back what `tensors` gave; other names are left alone."""
+        """Take back what `tensors` gave; other names are left alone, as are stored updates without a `history`."""
         if self.history is not None:
             self.history.restore(tensors)
         self.last = {int(k): update.to(device) for k, update in _under("last/", tensors).items()}

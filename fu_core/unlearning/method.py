@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import cache
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -94,6 +95,21 @@ class Trained:
         if self.exchange != "peers":
             return self.model.clone()
         return self.model[[row for row, i in enumerate(self.horizontal.ids) if i in deletion.kept]]
+
+    def copied(self, federation: Federation | VerticalFederation) -> Trained:
+        """The same with models of its own, which a method may change in place, and `federation` in place of its own."""
+        w, w_0 = (None if vector is None else vector.detach().clone() for vector in (self.w, self.w_0))
+        return replace(self, federation=federation, w=w, w_0=w_0)
+
+    @property
+    def began(self) -> tuple[Tensor, int]:
+        """Where training began, `w_0`, and its rounds, for who trains anew; raises `MissingHistory` without either."""
+        if self.w_0 is None or not self.rounds:
+            lacks = (
+                "w_0: nobody kept where training began" if self.w_0 is None else "rounds: training is said to have 0"
+            )
+            raise MissingHistory(f"{lacks}, so that it cannot begin there again; give Trained(..., rounds=, w_0=)")
+        return self.w_0, self.rounds
 
     @property
     def server_memory(self) -> Memory:
@@ -178,6 +194,7 @@ class Method:
                 raise InvalidRequest(f"{name} of {self.name} must be {value!r}, got {changes[name]!r}")
         given = {**self.preset, **changes}
         self._check_names(given)
+        self._check_types(given)
         try:
             return self.parameters(**given)
         except TypeError as error:
@@ -194,6 +211,12 @@ class Method:
                 raise InvalidRequest(
                     f"{self.name} has no such parameter: got {name!r}, there are {there_are}{nearest(name, known)}"
                 )
+
+    def _check_types(self, given: Mapping[str, Any]) -> None:
+        """Raise InvalidRequest for a value that is no number, truth or text where its parameter is declared as one."""
+        for one in fields(self.parameters) if is_dataclass(self.parameters) else ():
+            if one.name in given and not _fits(given[one.name], str(one.type)):
+                raise InvalidRequest(f"{one.name} of {self.name} must be {one.type}, got {given[one.name]!r}")
 
     def _of_wrong_type(self, changes: Mapping[str, Any]) -> str:
         """What is wrong with the first of the `changes` that even alone is refused for its type; empty if none is."""
@@ -213,6 +236,21 @@ class Method:
             except ValueError:  # of the right type, and wrong without the others
                 continue
         return ""
+
+
+def _fits(value: Any, declared: str) -> bool:
+    """Whether a value is what "int", "float | None" and their like declare; of other types nothing is asked."""
+    plain: dict[str, tuple[type, ...]] = {"bool": (bool,), "int": (Integral,), "float": (Real,), "str": (str,)}
+    kinds = [kind.strip() for kind in declared.split("|")]
+    if "Client" in kinds and value is not None:
+        return isinstance(value, Sequence) and len(value) == 2 and all(isinstance(part, Tensor) for part in value)
+    if any(kind.startswith("Mapping[") for kind in kinds) and value is not None:
+        return isinstance(value, Mapping)
+    if not set(kinds) <= {*plain, "None"}:
+        return True
+    if isinstance(value, bool):  # which Python takes for a number
+        return "bool" in kinds
+    return any(value is None if kind == "None" else isinstance(value, plain[kind]) for kind in kinds)
 
 
 _REGISTERED: dict[str, Method] = {}
@@ -250,6 +288,8 @@ def _check_about(name: str, about: Mapping[str, Any]) -> None:
             raise ValueError(f"{needed} of {name} must be text, got {about.get(needed)!r}")
     if isinstance(about.get("exchanges"), str):
         raise ValueError(f"exchanges of {name} must be a collection, ({about['exchanges']!r},) say, got text")
+    if not isinstance(about.get("needs", Needs()), Needs):
+        raise ValueError(f"needs of {name} must be Needs(...), got {about['needs']!r}")
     if not isinstance(about.get("refuses", {}), Mapping):
         raise ValueError(f"refuses of {name} must map a kind of request to a sentence, got {about['refuses']!r}")
     if not isinstance(about.get("ranges", {}), Mapping):
@@ -303,8 +343,13 @@ def unlearn(name: str, trained: Trained, request: str | Request | Deletion, **pa
     deletion = resolved(trained, request)
     refuse(deletion, chosen.refuses)
     meter = Meter()
-    counted = replace(trained, federation=trained.federation.having(meter=meter))
-    return Unlearned(chosen.serve(counted, deletion, config), meter, counted.notes)
+    counted = trained.copied(trained.federation.having(meter=meter))
+    model = chosen.serve(counted, deletion, config)
+    one = isinstance(model, Tensor) and trained.exchange == "server"
+    if model is None or (one and model.shape != counted.model.shape):
+        given = "None" if model is None else f"shape {tuple(model.shape)}"
+        raise ValueError(f"{name} must return the unlearned model, a vector like `trained.model`, got {given}")
+    return Unlearned(model, meter, counted.notes)
 
 
 def _check_participation(chosen: Method, trained: Trained) -> None:
@@ -318,6 +363,7 @@ def _check_participation(chosen: Method, trained: Trained) -> None:
 def resolved(trained: Trained, request: str | Request | Deletion) -> Deletion:
     """The request as samples of the federation's clients."""
     if isinstance(request, Deletion):
+        request.check_of(trained.federation.clients)
         return request
     read = Request.parse(request) if isinstance(request, str) else request
     if not isinstance(read, Request):

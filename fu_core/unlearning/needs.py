@@ -1,4 +1,4 @@
-"""What a method asks of a federation: the columns of PUF's Table I, declared beside each method as `NEEDS`."""
+"""What a method asks of a federation: the columns of PUF's Table I, declared beside each method as its `needs`."""
 
 from __future__ import annotations
 

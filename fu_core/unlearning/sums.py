@@ -62,7 +62,7 @@ class Sums:
         return int(self.f.sizes().sum())
 
     def gradient(self, w: Tensor) -> Tensor:
-        """grad f(w) (d,), in float64. Deterministic; one sum."""
+        """grad f(w) (d,), summed in float64, as precise as w itself. Deterministic; one sum."""
         total = weighted_gradient(self.f.model, w, self._parts, count=self.f.meter.train)
         self._sent(w)
         return total

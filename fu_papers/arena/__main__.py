@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         federation = loaded(options.federation)
         frame = compare(
-            federation.having(seed=options.seed),
+            federation if options.seed is None else federation.having(seed=options.seed),
             options.request,
             options.method or None,
             WITHOUT_RETRAINING if options.no_retrain else tuple(JUDGES),
@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--method", action="append", default=[], help="only this one; again for more (default: all)")
     parser.add_argument("--rounds", type=int, default=20, help="of training (20)")
     parser.add_argument("--models", type=int, default=16, help="trainings of each kind, a seed each (16)")
-    parser.add_argument("--seed", type=int, default=0, help="the first training seed (0)")
+    parser.add_argument("--seed", type=int, help="the first training seed (the federation's)")
     parser.add_argument(
         "--no-retrain", action="store_true", help="retraining cannot be afforded: a reference judge instead"
     )

@@ -231,6 +231,10 @@ class _Place:
                 yield name, {"reason": str(reason), "lost": "unsupported"}, ""
             except NumericalFailure as reason:
                 yield name, {"reason": str(reason), "lost": "diverged"}, ""
+            except Exception as error:  # of a net or a method of somebody's: the others' rows are not lost with it
+                told = f"failed with {type(error).__name__}: {error}"
+                warnings.warn(f"{name} {told}", stacklevel=2)
+                yield name, {"reason": told, "lost": "unsupported"}, ""
 
     def _pool(self, after: Federation, seeds: Sequence[int]) -> tuple[Pool, dict[str, float]]:
         counted = after.having(meter=Meter())

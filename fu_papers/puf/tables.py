@@ -89,7 +89,7 @@ def most_to_forget(gaps: pd.DataFrame) -> str:
 
 
 def needs_table(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) -> pd.DataFrame:
-    """Table I for the methods here: ✓ where a method does without. From each method's own `NEEDS`.
+    """Table I for the methods here: ✓ where a method does without. From each method's own `needs`.
 
     "agrees with the runs" counts the entries that the records can tell: the task, several clients at once,
     rounds, and whether the model depends on who leaves. "paper says otherwise" lists where Table I differs. Last

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from fu_core.errors import ConfigError, InvalidRequest, UnsupportedTask
+from fu_core.unlearning import method
+from fu_core.unlearning.method import register
 from fu_papers.arena import compare, results
 from fu_papers.arena.__main__ import loaded
 from fu_papers.arena.own import put_aside
@@ -150,3 +152,16 @@ def test_what_is_wrong_is_named(federation, folder):
         loaded("shops")
     with pytest.raises(ConfigError, match="must name something to be imported"):
         loaded("nowhere_at_all:federation")
+
+
+def test_a_method_that_fails_is_a_row_with_the_reason_and_takes_no_other_with_it(federation, monkeypatch):
+    monkeypatch.setattr(method, "_REGISTERED", dict(method.methods()))
+
+    def fails(trained, deletion, config):
+        raise NotImplementedError("no such kernel")
+
+    register("Fails", paper="nobody's", colour="#123456")(fails)
+    with pytest.warns(UserWarning, match="Fails failed with NotImplementedError"):
+        rows = compare(federation, ["client-7"], ["Fails", "NoT"], rounds=2, models=4).set_index("method")
+    assert rows.loc["Fails", "reason"] == "failed with NotImplementedError: no such kernel"
+    assert rows.loc["NoT", "models"] > 0

@@ -132,8 +132,8 @@ def fed_au(f: Federation, w: Tensor, deletion: Deletion, config: FedAU, round: i
     Targets train their heads with the federation's optimiser and batches, at the rate of the last training round,
     `round` - 1; never with its augmentation.
 
-    Random: heads, labels and batch order of every target, from streams of its own. The meter: the head goes to
-    each target and back; an image counts once, for its one way through the backbone. Table VIII calls the
+    Random: heads and labels of every target, from streams of its own, and its batches, those of `round`. The meter: the
+    head goes to each target and back; an image counts once, for its one way through the backbone. Table VIII calls the
     computation negligible, so the steps of the head itself, P_c of P parameters, are not counted.
     Raises as `find_head`, and `NumericalFailure` for a head that diverges.
     """

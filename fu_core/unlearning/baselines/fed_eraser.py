@@ -50,7 +50,7 @@ class FedEraser:
     instead, as PUF's code does: the i-th (from 1) at lr lr_decay^i.
     """
 
-    calibration: float = 0.5  # E_cal as a fraction of the clients' epochs
+    calibration: float = 0.5  # of the clients' epochs; PUF's E_cal is in epochs, the same where clients train one
     norm_scope: str = "global"
     released_schedule: bool = False
 

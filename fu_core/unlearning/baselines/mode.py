@@ -11,7 +11,9 @@ v starts afresh, from `Federation.seed` alone: PUF's code has it start where tra
 v_0. Zhao et al. published no code. PUF's trains the target's part of the guidance at 0.1, which its appendix does
 not say (`lr_target`); neither rate follows the training's decay. Its guidance has the optimiser that its clients train
 with, SGD without momentum; where clients have some, it is theirs unless `guidance_momentum` says otherwise.
-The rounds of MoDe count: what follows goes on with the rate of round T + R_m + 1, in PUF's code as here.
+A round's degradation and its guidance are a round of communication each, so that MoDe's cost counts R_m + R_d. What
+follows goes on with the rate of round T + R_m + 1 in PUF's code; who counts rounds by the cost, as our runs do, goes
+on with that of T + R_m + R_d + 1, which is lower by lr_decay^R_d (0.985^6 = 0.91 at the profile `workstation`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fu_core.errors import MissingHistory
 from fu_core.federation.decentralised import dpsgd
 from fu_core.federation.federation import Federation
 from fu_core.federation.horizontal import fedavg
@@ -62,11 +61,10 @@ def original(trained: Trained, deletion: Deletion, config: NoParameters) -> Tens
 )
 def serve(trained: Trained, deletion: Deletion, config: NoParameters) -> Tensor | Parties:
     """As many rounds (of vertical parties: epochs) as the original training had, from where it began."""
-    if trained.w_0 is None:
-        raise MissingHistory("w_0: nobody kept where training began, so Retrain cannot begin there again")
+    w_0, rounds = trained.began
     if trained.exchange == "vertical":
-        return _retrain_parties(trained.vertical, trained.w_0, deletion, trained.rounds)
-    return retrain(trained.horizontal, trained.w_0, deletion, trained.rounds)
+        return _retrain_parties(trained.vertical, w_0, deletion, rounds)
+    return retrain(trained.horizontal, w_0, deletion, rounds)
 
 
 def _retrain_parties(f: VerticalFederation, w_0: Tensor, deletion: Deletion, epochs: int) -> Parties:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fu_core.errors import InvalidRequest, MissingHistory, UnsupportedTask, check_count
+from fu_core.errors import InvalidRequest, UnsupportedTask, check_count
 from fu_core.federation.federation import Federation
 from fu_core.federation.horizontal import fedavg
 from fu_core.federation.many import fedavg_many
@@ -148,8 +148,7 @@ def sisa_unlearn(f: Federation, ensemble: Ensemble, deletion: Deletion, w_0: Ten
 )
 def serve(trained: Trained, deletion: Deletion, config: SISA) -> Ensemble:
     """Shards come from memory; where none were kept, they are trained first, which counts as training, not as cost."""
-    f, w_0, kept = trained.horizontal, trained.w_0, trained.server_memory.shards
-    if w_0 is None:
-        raise MissingHistory("w_0: nobody kept where training began, so SISA cannot begin there again")
-    ensemble = Ensemble(f.model, kept) if kept else in_shards(f, w_0, trained.rounds, config)
-    return sisa_unlearn(f, ensemble, deletion, w_0, trained.rounds)
+    f, kept = trained.horizontal, trained.server_memory.shards
+    w_0, rounds = trained.began
+    ensemble = Ensemble(f.model, kept) if kept else in_shards(f, w_0, rounds, config)
+    return sisa_unlearn(f, ensemble, deletion, w_0, rounds)

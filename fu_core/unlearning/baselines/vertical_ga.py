@@ -86,8 +86,9 @@ def vertical_ga(f: VerticalFederation, deletion: Deletion, config: GA) -> Partie
     few_shot: Gu et al.'s variant. `shots` samples of each class to be forgotten are drawn once. An epoch takes one step
     per class: the embeddings of its samples go up, the active party mixes all pairs, lambda h_i + (1 - lambda) h_j with
     lambda in COEFFICIENTS, and everyone climbs the mean CE of the mix-ups with the class as label; a lone sample is
-    taken as it is. With `repair`, one pass downhill follows, over `retained_shots` of the retained samples per class,
-    mixed with others of their class in the batch by Beta(1, 1). Mixing happens in embeddings that have arrived, and
+    taken as it is. With `repair`, one pass downhill follows, whose optimiser goes on with the momentum of the ascent,
+    so that it begins uphill: momentum=0 for one that does not. It is over `retained_shots` of the retained samples per
+    class, mixed with others of their class in the batch by Beta(1, 1). Mixing happens in embeddings that arrived, and
     what goes down is the gradient for those, so nothing else crosses. But the rows of a step share a label, and passive
     parties, who know the rows, learn that they do. The public code steps the top once per 32 mix-ups, on gradients that
     pile up, sends down means of neighbouring mix-ups' gradients and repeats the downhill pass every epoch; here a step

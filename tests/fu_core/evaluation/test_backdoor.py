@@ -130,3 +130,9 @@ def test_labels_that_are_not_those_of_the_images_are_refused(images):
         for counted in (True, False):
             with pytest.raises(ValueError, match=r"y must have shape \(40,\), one label per image of x, got"):
                 attack_success(looks_at_the_patch, x, few, Trigger(), include_target_class=counted)
+
+
+def test_a_target_that_no_output_stands_for_is_no_perfect_defence(images):
+    x, y = images
+    with pytest.raises(ValueError, match="target of the trigger must be one of 10 classes, got 12"):
+        attack_success(lambda x: torch.zeros(len(x), 10), x, y, Trigger(target=12))

@@ -169,3 +169,17 @@ def test_labels_that_are_not_those_of_the_logits_are_refused():
         confidences(logits, torch.tensor([0, 1]))
     with pytest.raises(ValueError, match="y must be classes from 0 to 2, got 0 to 3"):
         confidences(logits, torch.tensor([0, 1, 2, 3]))
+
+
+@pytest.mark.parametrize("side", range(3))
+def test_song_takes_confidences_and_nothing_else(side):
+    """Its polynomial is one on [0, 1]: of margins it made anything."""
+    sides = [torch.rand(40, generator=torch.Generator().manual_seed(k)) for k in range(3)]
+    sides[side] = 5 * sides[side]
+    with pytest.raises(ValueError, match=r"must hold confidences in \[0, 1\]"):
+        song(*sides, seed=0)
+
+
+def test_a_score_per_sample_is_asked_for():
+    with pytest.raises(ValueError, match=r"forget must have shape \(n,\)"):
+        yeom(torch.rand(5, 3), torch.rand(5))

@@ -94,7 +94,7 @@ X, Y = torch.zeros(3, 2), torch.zeros(3)
         (3, r"clients must be \(x, y\) by id, or a list of them, got int"),
         (iter([(X, Y)]), r"clients must be \(x, y\) by id, or a list of them, got list_iterator"),
         ([(X, Y), X], r"client 1 must be a pair of tensors \(x, y\), got Tensor"),
-        ({7: (X, [0, 1, 2])}, r"client 7 must be a pair of tensors \(x, y\), got tuple"),
+        ({7: (X, [0, 1, 2])}, r"client 7 must be a pair of tensors \(x, y\), got Tensor and list"),
         ({7: (X, Y[:2])}, "client 7 must hold as many samples in x as in y, got 3 and 2"),
     ],
 )

@@ -238,3 +238,10 @@ def test_recovery_goes_on_where_it_was_cut(quadratics):
     rest = dict(recovery_path(f, whole[2], first_round=7, cap=5, start=2))
     assert list(rest) == [2, 3, 4, 5]
     assert all(torch.equal(w, whole[k]) for k, w in rest.items())
+
+
+@pytest.mark.parametrize("server", [FedOpt(momentum=0.9), FedOpt("adam", lr=0.01)])
+def test_a_recovery_whose_server_has_moments_cannot_go_on_without_them(quadratics, server):
+    f = quadratics.federation().having(exchange=server)
+    with pytest.raises(ValueError, match="start must be 0 where the server has moments"):
+        next(recovery_path(f, W_0, first_round=1, cap=4, start=2))

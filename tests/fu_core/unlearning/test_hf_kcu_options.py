@@ -17,6 +17,7 @@ from fu_core.unlearning import method
 from fu_core.unlearning.curvature import curvature_product
 from fu_core.unlearning.hf_kcu import HFKCU, hf_kcu, hf_kcu_step, hf_kcu_steps
 from fu_core.unlearning.method import Trained, unlearn
+from tests import federations
 from tests.fu_core.unlearning.hf_kcu_calls import (
     CLOSED_FORM,
     EXACT,
@@ -387,3 +388,13 @@ def test_the_order_of_the_clients_is_irrelevant(order, form, forget):
     moved = as_request({order.index(i): rows for i, rows in forget.items()})
     ours = unlearned(q.model, ONES, [q.clients[i] for i in order], moved, form=form)
     torch.testing.assert_close(ours, expected, **EXACT)
+
+
+def test_local_curvature_is_solved_on_a_net_at_the_papers_damping_and_chooses_none():
+    """It ended in an assertion without a word."""
+    trained = federations.with_server()
+    settled = HFKCU(curvature="local").settled(trained.horizontal.model)
+    assert (settled.damping, settled.gradient, settled.steps) == (0.01, "forgotten", 1)
+    assert unlearn("HF-KCU", trained, "sample-1-0.5", curvature="local").model.isfinite().all()
+    with pytest.raises(ValueError, match="held_out must be None with curvature='local'"):
+        HFKCU(curvature="local", held_out=federations.classified(40, seed=1))

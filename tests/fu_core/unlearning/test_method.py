@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from fu_core import unlearning
-from fu_core.errors import InvalidRequest, UnsupportedTask
+from fu_core.errors import InvalidRequest, MissingHistory, UnsupportedTask
 from fu_core.federation.vertical import Parties
 from fu_core.request import Deletion, Request
 from fu_core.unlearning import baselines, method
@@ -604,3 +604,66 @@ def test_a_federation_says_what_it_lacks():
     with pytest.raises(UnsupportedTask, match="needs one model as a vector"):
         _ = vertical.model
     assert (server.next_round, server.rounds) == (4, 3)
+
+
+# --- what a stranger can do wrong ---
+
+
+def test_a_method_that_works_in_place_spoils_nobody_elses_model(registry):
+    trained = federations.with_server()
+    w, w_0 = trained.w.clone(), trained.w_0.clone()
+
+    def spoils(trained, deletion, config):
+        trained.w_0.zero_()
+        return trained.model.mul_(0.1)
+
+    register("Spoils", paper="nobody's", colour="#123456")(spoils)
+    found = unlearn("Spoils", trained, "client-1").model
+    assert torch.equal(found, w.mul(0.1))
+    assert torch.equal(trained.w, w)
+    assert torch.equal(trained.w_0, w_0)
+    assert torch.equal(unlearn("Original", trained, "client-1").model, w)
+
+
+@pytest.mark.parametrize(("given", "told"), [(None, "got None"), (torch.zeros(3), r"got shape \(3,\)")])
+def test_a_method_that_returns_no_model_is_named(registry, given, told):
+    register("Nothing", paper="nobody's", colour="#123456")(lambda trained, deletion, config: given)
+    with pytest.raises(ValueError, match=f"Nothing must return the unlearned model.*{told}"):
+        unlearn("Nothing", federations.with_server(), "client-1")
+
+
+def test_a_deletion_of_other_clients_or_samples_is_refused():
+    """Clients poisoned after the request had been resolved came back clean."""
+    trained = federations.with_server()
+    f = trained.federation
+    deletion = resolved(trained, "client-1")
+    more = replace(trained, federation=f.having(clients=[*f.clients.values(), f.clients[0]]))
+    with pytest.raises(InvalidRequest, match=r"resolved for clients .*, but these are"):
+        unlearn("NoT", more, deletion)
+    x, y = f.clients[3]
+    changed = f.having(clients={**f.clients, 3: (x, (y + 1) % 3)})
+    with pytest.raises(InvalidRequest, match="other samples of client 3"):
+        changed.after(deletion)
+    alike = f.having(clients={i: (x.clone(), y.clone()) for i, (x, y) in f.clients.items()})
+    assert alike.after(deletion).ids == [0, 2, 3, 4]
+
+
+@pytest.mark.parametrize("name", ["Retrain", "SISA"])
+@pytest.mark.parametrize("lacks", [{"rounds": 0}, {"w_0": None}])
+def test_who_trains_anew_needs_to_know_where_and_how_long(name, lacks):
+    """Without rounds the initial model stood in the row of an exact method."""
+    trained = replace(federations.with_server(), **lacks)
+    with pytest.raises(MissingHistory, match=f"^{next(iter(lacks))}: .*give Trained"):
+        unlearn(name, trained, "client-1")
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("FedORA horizontal", {"unlearn": "no"}), ("PUF-Special", {"augment": "no"}), ("HF-KCU", {"scaling": "no"}),
+     ("HF-KCU held-out", {"held_out": -1}), ("SCRUB+R", {"held_out": -1}), ("Stored vectors", {"vectors": -1}),
+     ("FedORA horizontal", {"threshold": "no"}), ("PUF-Special", {"eta_u": True}), ("HF-KCU", {"iters": 2.5})],
+)  # fmt: skip
+def test_a_truth_a_number_and_a_text_are_told_apart(name, options):
+    (option,) = options
+    with pytest.raises(InvalidRequest, match=f"^{option} of {re.escape(name)} must be"):
+        unlearn(name, federations.with_server(), "client-1", **options)
