@@ -242,8 +242,6 @@ def _fits(value: Any, declared: str) -> bool:
     """Whether a value is what "int", "float | None" and their like declare; of other types nothing is asked."""
     plain: dict[str, tuple[type, ...]] = {"bool": (bool,), "int": (Integral,), "float": (Real,), "str": (str,)}
     kinds = [kind.strip() for kind in declared.split("|")]
-    if "Client" in kinds and value is not None:
-        return isinstance(value, Sequence) and len(value) == 2 and all(isinstance(part, Tensor) for part in value)
     if any(kind.startswith("Mapping[") for kind in kinds) and value is not None:
         return isinstance(value, Mapping)
     if not set(kinds) <= {*plain, "None"}:
@@ -340,6 +338,8 @@ def unlearn(name: str, trained: Trained, request: str | Request | Deletion, **pa
         raise UnsupportedTask(f"{name} works in a federation of kind {needed}, but this one is {trained.exchange}")
     _check_participation(chosen, trained)
     config = chosen.configured(**parameters)
+    for option in fields(config) if is_dataclass(config) else ():
+        _check_samples(f"{option.name} of {name}", option.type, getattr(config, option.name))
     deletion = resolved(trained, request)
     refuse(deletion, chosen.refuses)
     meter = Meter()
@@ -350,6 +350,14 @@ def unlearn(name: str, trained: Trained, request: str | Request | Deletion, **pa
         given = "None" if model is None else f"shape {tuple(model.shape)}"
         raise ValueError(f"{name} must return the unlearned model, a vector like `trained.model`, got {given}")
     return Unlearned(model, meter, counted.notes)
+
+
+def _check_samples(what: str, declared: Any, given: Any) -> None:
+    """Raise InvalidRequest where samples are declared, which plans may name by their number, and are none."""
+    if "Client" in str(declared) and given is not None:
+        pair = isinstance(given, Sequence) and len(given) == 2 and all(isinstance(part, Tensor) for part in given)
+        if not pair:
+            raise InvalidRequest(f"{what} must be samples, a pair of tensors (x, y), or None, got {given!r:.60}")
 
 
 def _check_participation(chosen: Method, trained: Trained) -> None:
