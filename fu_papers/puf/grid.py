@@ -142,8 +142,9 @@ class Experiment(PufParameters):
             raise ConfigError(
                 f"official_settings must be some of settings {self.settings}, got {self.official_settings}"
             )
-        if not set(self.sweep_settings) <= set(self.settings):
-            raise ConfigError(f"sweep_settings must be some of settings {self.settings}, got {self.sweep_settings}")
+        for name in ("sweep_settings", "patience_settings"):
+            if not set(getattr(self, name)) <= set(self.settings):
+                raise ConfigError(f"{name} must be some of settings {self.settings}, got {getattr(self, name)}")
         for _ in (*self.runs(), *self.sweep()):
             pass  # whatever is out of range raises
         return self
@@ -335,7 +336,8 @@ class Experiment(PufParameters):
     def patient(self) -> Iterator[tuple[Cell, dict[str, Any]]]:
         """The main block's first seed once more, of who is given longer (`patience`) until it counts as given up."""
         s, seed = self.scenarios()[0], self.seeds[0]
-        for setting, (method, cap), request in itertools.product(s.settings, self.patience.items(), s.requests):
+        longer = itertools.product(self.patience_settings, self.patience.items(), s.requests)
+        for setting, (method, cap), request in longer:
             best = self.tuned if self.tunes(s, setting) else self.unlearning
             config = best(s, setting, seed, request, method)
             yield Cell(s.name, setting, seed, request, method, f"{cap} rounds"), {**config, "cap": cap}

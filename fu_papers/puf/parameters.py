@@ -45,7 +45,8 @@ class PufParameters(Parameters):
     eta_u_regular: Positive = parameter("eta_u, unlearning rate of PUF-Regular", paper="20")
     epochs_u: Positive = parameter("E_u, the target's epochs when it is unlearned", paper="1")
     recovery_cap: Count = parameter("give up recovery after so many", unit="rounds", paper="30 (released code)")
-    patience: dict[str, Count] = parameter("who runs once more, first seed, and gives up after so many", unit="rounds")
+    patience_settings: Several[str] = parameter("settings where who gives up may run on, first seed")
+    patience: dict[str, Count] = parameter("who runs on there, and gives up after so many", unit="rounds")
     natural_rounds: Distinct[Count] = parameter("when Natural is read, which no rule stops", paper="1, 2, 4, 6, 8")
     relearn_cap: Natural = parameter(
         "passes over the forgotten data until they count as not relearned; 0: not measured"

@@ -91,7 +91,7 @@ def tuning_tables(study: Study, out: Path, data: str) -> None:
 def patience(study: Study, runs: pd.DataFrame, out: Path, data: str) -> None:
     """Who comes back if one waits longer, as patience.csv in `out`; `data`: where the data comes from."""
     experiment = _experiment(study)
-    if not experiment.patience:
+    if not (experiment.patience and experiment.patience_settings):
         print("Nobody is given longer in this profile.")
         return
     trainings, unlearnings = study.run("training"), study.run("unlearning and recovery")

@@ -242,7 +242,7 @@ def patience_table(e: Experiment, runs: pd.DataFrame, longer: pd.DataFrame) -> p
     """
     rows: list[dict[str, str]] = []
     seed = e.seeds[0]
-    for setting in e.scenarios()[0].settings:
+    for setting in e.patience_settings:
         for method, cap in e.patience.items():
             before = rows_of(runs, "clients", setting, method, "test")
             before, after = before[before.seed == seed], rows_of(longer, "clients", setting, method, "test", label=None)

@@ -351,7 +351,7 @@ def test_who_does_not_recover_has_no_cap():
 def test_who_is_given_longer_runs_once_more_on_the_first_seed_and_nothing_else_changes():
     """Trials end where they did, so that none is run again for it."""
     e = experiment(recovery_cap=5, tuning_trials=3, tuning_target=3, tuning_seed=100, tuning_cap=4)
-    longer = e.changed(patience={"NoT": 9, "PGA": 7})
+    longer = e.changed(patience={"NoT": 9, "PGA": 7}, patience_settings=[SKEWED])
     assert dict(longer.runs()) == dict(e.runs())
     found = dict(longer.patient())
     assert {(cell.method, cell.label, config["cap"]) for cell, config in found.items()} == {
@@ -359,7 +359,7 @@ def test_who_is_given_longer_runs_once_more_on_the_first_seed_and_nothing_else_c
     }  # fmt: skip
     before = dict(e.runs())
     for cell, config in found.items():
-        assert cell.seed == 0
+        assert (cell.seed, cell.setting) == (0, SKEWED)
         assert {**config, "cap": 5} == before[cell._replace(label="")]
 
 
@@ -367,6 +367,8 @@ def test_who_is_given_longer_runs_once_more_on_the_first_seed_and_nothing_else_c
 def test_only_who_can_give_up_can_be_given_longer(name, cap):
     with pytest.raises(ConfigError, match="patience"):
         experiment(recovery_cap=5, patience={name: cap})
+    with pytest.raises(ConfigError, match="patience_settings must be some of settings"):
+        experiment(patience_settings=["digits/iid/mlp"])
 
 
 def test_natural_goes_on_as_long_as_any_other_may_and_as_it_is_read():

@@ -639,7 +639,7 @@ def test_a_further_method_stands_last_in_every_table_and_figure():
 
 
 def test_who_is_given_longer_is_counted_before_and_after_and_who_still_gave_up_is_no_result():
-    e = E.changed(patience={"NoT": 60})
+    e = E.changed(patience={"NoT": 60}, patience_settings=[SKEWED])
     gave_up = {"reached": False, "test": 78.0, "forget": 40.0}
     runs = tidy({("clients", SKEWED, None, "NoT"): gave_up}, e)
     plans = {("clients", SKEWED, "client-0", "NoT"): {"reached": True, "rounds": 33, "forget": 58.0},
