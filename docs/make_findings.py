@@ -19,13 +19,13 @@ from fu_papers.lab.record import Record
 from fu_papers.look import read_table
 from fu_papers.markdown import filled, markdown_table
 from fu_papers.problems import dataset_name, dataset_title
-from fu_papers.puf.grid import Experiment
 from fu_papers.puf.results import is_exempt
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "findings.md"
 FIGURES = ROOT / "figures" / "workstation"
 TO_COME = ROOT / "figures" / "to_come"  # records of what is not complete yet
+SWEPT = {"/iid/": "alike clients", "/dirichlet": "clients that differ"}  # part of a setting -> who holds what
 DASH = "–"
 CONTROLS_SHOWN = ("Retrain", "Retrain again", "Original")
 FLOOR, NOTHING = "a second Retrain (noise floor)", "doing nothing"
@@ -96,29 +96,26 @@ def puf_cifar10() -> str:
 
 
 def puf_sweep() -> str:
-    """How hard to push: points off Retrain, rounds and runs that gave up by eta_u, of those that came back; of alike
-    clients as many seeds as have been run."""
-    differ, _, _ = read_table(FIGURES / "puf" / "sweep.csv")
-    differ = differ[(differ.scenario == "clients") & (differ.stop == "test")].set_index(["method", "variant"])
+    """How hard to push: points off Retrain, rounds and runs that gave up by eta_u, of those that came back."""
+    swept, _, _ = read_table(FIGURES / "puf" / "sweep.csv")
+    swept = swept[(swept.scenario == "clients") & (swept.stop == "test")]
     runs, _, _ = read_table(FIGURES / "puf" / "runs.csv")
     runs = runs[(runs.scenario == "clients") & (runs.stop == "test")]
-    alike = _sweep_to_come(runs)
-    head = ["", "η_u", "clients that differ: points off Retrain", "gave up", "rounds"]
-    seeds = sorted(alike.seed.unique())
-    of_seeds = f"seed{'s' * (len(seeds) > 1)} {' and '.join(map(str, seeds))}"
-    head += [f"alike clients, {of_seeds}: points off Retrain", "gave up", "rounds"]
-    rows = []
-    for (method, variant), point in differ.iterrows():
-        eta_u = float(variant.partition(",")[0].removeprefix("eta_u="))
-        own = alike[(alike.method == method) & (alike.eta_u == eta_u)]
-        there = (point.n, point.gave_up, point.delta_forget_mean, point.rounds_mean)
-        here = (len(own), len(own) - len(_back(own)), _back(own).delta_forget.mean(), _back(own).rounds.mean())
-        rows.append([method, f"{eta_u:g}", *_sweep_cells(*there), *_sweep_cells(*here)])
+    head, rows = ["", "η_u"], []
+    for clients in SWEPT.values():
+        head += [f"{clients}: points off Retrain", "gave up", "rounds"]
+    for (method, variant), points in swept.groupby(["method", "variant"], sort=False):
+        row = [method, variant.partition(",")[0].removeprefix("eta_u=")]
+        for split in SWEPT:
+            (point,) = points[points.setting.str.contains(split)].itertuples()
+            row += _sweep_cells(point.n, point.gave_up, point.delta_forget_mean, point.rounds_mean)
+        rows.append(row)
     for control in ("Retrain again", "Original"):
-        known = runs[(runs.method == control) & runs.setting.str.startswith("fashion_mnist")]
-        off = known[known.setting.str.contains("/dirichlet")].delta_forget.mean()
-        of_alike = known[known.setting.str.contains("/iid/") & known.seed.isin(alike.seed)].delta_forget.mean()
-        rows.append([_puf_name(control), "", f"{off:.1f}", "", DASH, f"{of_alike:.1f}", "", DASH])
+        row = [_puf_name(control), ""]
+        for split in SWEPT:
+            known = runs[(runs.method == control) & runs.setting.str.startswith("fashion_mnist" + split)]
+            row += [f"{known.delta_forget.mean():.1f}", "", DASH]
+        rows.append(row)
     return markdown_table(head, rows)
 
 
@@ -126,25 +123,6 @@ def _sweep_cells(n: int, gave_up: int, off: float, rounds: float) -> list[str]:
     if mostly_gave_up(gave_up, n):  # as in Fig. 5: the mean of a few survivors says nothing of the rate
         return [DASH, f"{gave_up:.0f} of {n:.0f}", DASH]
     return [f"{off:.1f}", f"{gave_up:.0f} of {n:.0f}" if gave_up else "", f"{rounds:.1f}"]
-
-
-def _sweep_to_come(runs: pd.DataFrame) -> pd.DataFrame:
-    """The sweep on alike clients, a row per run: what is to come, and the published rates, which the tables have."""
-    runs = runs[runs.setting.str.contains("/iid/")]
-    retrained = runs[runs.method == "Retrain"].set_index(["request", "seed"]).forget
-    rows = []
-    for run in read_records(TO_COME / "puf_sweep_iid").values():
-        end, place = run.metrics["test"], (run.config["request"], run.config["seed"])
-        rows.append(
-            {"method": run.config["method"], "eta_u": run.config["options"]["eta_u"], "request": place[0],
-             "seed": place[1], "delta_forget": abs(end["forget"] - retrained[place]), "rounds": end["rounds"],
-             "reached": end["reached"]}
-        )  # fmt: skip
-    found = pd.DataFrame(rows)
-    published = runs[(runs.variant == "as published") & runs.seed.isin(found.seed)]
-    e = Experiment.of(FIGURES.name)
-    rates = published.method.map({"PUF-Special": e.eta_u_special, "PUF-Regular": e.eta_u_regular})
-    return pd.concat([found, published.assign(eta_u=rates)[rates.notna()][list(found)]])
 
 
 def _known(run: Record) -> str:
