@@ -18,7 +18,12 @@ def test_the_script_of_the_page_runs_and_tells_who_knows_what(tmp_path):
     assert [name for name, *_ in told] == ["Original", "Two rounds", "PUF-Special", "FedEraser", "PGA", "Retrain"]
     images = {name: int(count) for name, *_, count in told}
     assert images["Original"] == 0
-    assert 0 < images["Two rounds"] < images["Retrain"] == 8 * 4 * 60
+    assert 0 < images["Two rounds"] < images["Retrain"] == 20 * 4 * 60
+    known = {name: float(share) for name, share, *_ in told}
+    members = {name: float(share) for name, _, share, _ in told}
+    assert known["Retrain"] == members["Retrain"] == 0  # of a class that nobody else has
+    assert known["Original"] > 50
+    assert members["Original"] > 10
 
 
 def test_pretrained_weights_are_joined_as_the_page_says():

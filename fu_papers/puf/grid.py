@@ -107,9 +107,8 @@ class Experiment(PufParameters):
         for name in self.further_methods:
             check_choice("further_methods", name, known, ConfigError)
         ruled = [m for m in self.methods if registered(m).recovers and m != "Natural"]  # which no rule stops
-        for name, cap in self.patience.items():
+        for name in self.patience:
             check_choice("patience", name, ruled, ConfigError)
-            check_count(f"patience of {name}", cap, least=self.recovery_cap + 1, error=ConfigError)
         for pair in self.pairs:
             if len(pair) != 2:
                 raise ConfigError(f"pairs must each name two different clients, got {pair}")
@@ -142,9 +141,8 @@ class Experiment(PufParameters):
             raise ConfigError(
                 f"official_settings must be some of settings {self.settings}, got {self.official_settings}"
             )
-        for name in ("sweep_settings", "patience_settings"):
-            if not set(getattr(self, name)) <= set(self.settings):
-                raise ConfigError(f"{name} must be some of settings {self.settings}, got {getattr(self, name)}")
+        if not set(self.sweep_settings) <= set(self.settings):
+            raise ConfigError(f"sweep_settings must be some of settings {self.settings}, got {self.sweep_settings}")
         for _ in (*self.runs(), *self.sweep()):
             pass  # whatever is out of range raises
         return self
@@ -333,11 +331,16 @@ class Experiment(PufParameters):
                     config = self.unlearning(s, setting, seed, request, method, **change)
                     yield Cell(name, setting, seed, request, method, variant), config
 
+    def longer(self) -> list[tuple[str, str, int]]:
+        """(setting, method, cap) of `patience`, where the setting is there and the cap more than everybody's."""
+        settings = [setting for setting in self.settings if setting in self.patience_settings]
+        caps = [(method, cap) for method, cap in self.patience.items() if cap > self.recovery_cap]
+        return [(setting, method, cap) for setting in settings for method, cap in caps]
+
     def patient(self) -> Iterator[tuple[Cell, dict[str, Any]]]:
         """The main block's first seed once more, of who is given longer (`patience`) until it counts as given up."""
         s, seed = self.scenarios()[0], self.seeds[0]
-        longer = itertools.product(self.patience_settings, self.patience.items(), s.requests)
-        for setting, (method, cap), request in longer:
+        for (setting, method, cap), request in itertools.product(self.longer(), s.requests):
             best = self.tuned if self.tunes(s, setting) else self.unlearning
             config = best(s, setting, seed, request, method)
             yield Cell(s.name, setting, seed, request, method, f"{cap} rounds"), {**config, "cap": cap}

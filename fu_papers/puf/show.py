@@ -91,13 +91,15 @@ def tuning_tables(study: Study, out: Path, data: str) -> None:
 def patience(study: Study, runs: pd.DataFrame, out: Path, data: str) -> None:
     """Who comes back if one waits longer, as patience.csv in `out`; `data`: where the data comes from."""
     experiment = _experiment(study)
-    if not (experiment.patience and experiment.patience_settings):
+    if not experiment.longer():
         print("Nobody is given longer in this profile.")
         return
     trainings, unlearnings = study.run("training"), study.run("unlearning and recovery")
     longer = wide(results.of_runs(study.run("with more patience"), trainings, unlearnings))
     table = tables.patience_table(experiment, runs, longer)
-    caption = f"Who came back to Retrain's test accuracy in time; seed {experiment.seeds[0]}, mean (least to most)"
+    caption = (
+        f"Who came back to Retrain's test accuracy, given longer; seed {experiment.seeds[0]}, mean (least to most)"
+    )
     display(keep_table(out / "patience.csv", data, table, caption))
 
 

@@ -6,8 +6,10 @@ Tables III to VI are in `fu_papers.puf.printed_tables`. Every function takes the
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any
 
 import pandas as pd
@@ -238,26 +240,26 @@ def patience_table(e: Experiment, runs: pd.DataFrame, longer: pd.DataFrame) -> p
     """Who came back, by the paper's rule, within the tables' cap and within a longer one: one seed, the same requests.
 
     Where who did not stands then is no result; how far that is from Retrain's test accuracy says why it gave up.
-    Below, of that seed, doing nothing and a second retraining.
+    Below, of that seed, doing nothing and a second retraining, which recover from nothing.
     """
     rows: list[dict[str, str]] = []
     seed = e.seeds[0]
-    for setting in e.patience_settings:
-        for method, cap in e.patience.items():
-            before = rows_of(runs, "clients", setting, method, "test")
-            before, after = before[before.seed == seed], rows_of(longer, "clients", setting, method, "test", label=None)
+    for setting, given in itertools.groupby(e.longer(), key=itemgetter(0)):
+        for _, method, cap in given:
+            before, after = (rows_of(r, "clients", setting, method, "test", label=None) for r in (runs, longer))
+            before = before[(before.seed == seed) & (before.label == "")]
             done, given_up = after[after.reached], after[~after.reached & after.test.notna()]
             row = {"setting": title(setting), "method": method}
-            row[f"came back in {e.recovery_cap} rounds"] = f"{before.reached.sum()} of {len(before)}"
-            row["in at most"] = f"{after.reached.sum()} of {len(after)} in {cap}"
-            row["rounds of who did"] = _range(done.rounds, 0)
-            row["Δ forget of who did"] = _range(done.delta_forget)
-            row["test accuracy of who did not, below Retrain's"] = _range(given_up.shortfall)
-            rows.append(row | {"Δ forget where they are": _range(given_up.delta_forget)})
+            row[f"came back within {e.recovery_cap} rounds"] = f"{before.reached.sum()} of {len(before)}"
+            row["given longer"] = f"{after.reached.sum()} of {len(after)} within {cap}"
+            row["after rounds"] = _range(done.rounds, 0)
+            row["Δ forget"] = _range(done.delta_forget)
+            row["who did not: test accuracy below Retrain's"] = _range(given_up.shortfall)
+            rows.append(row | {"who did not: Δ forget": _range(given_up.delta_forget)})
         for method, name in YARDSTICKS.items():
             r = rows_of(runs, "clients", setting, method, "test")
             where = {"setting": title(setting), "method": name}
-            rows.append(where | {"Δ forget of who did": _range(r[r.seed == seed].delta_forget)})
+            rows.append(where | {"Δ forget": _range(r[r.seed == seed].delta_forget)})
     return pd.DataFrame(rows).fillna(DASH)
 
 
