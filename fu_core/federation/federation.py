@@ -173,8 +173,8 @@ def _by_id(clients: Clients | Sequence[Client], classes: bool) -> Clients:
             raise InvalidRequest(
                 f"client {i} must hold samples in a row, got shapes {tuple(x.shape)} and {tuple(y.shape)}"
             )
-        kind = kind or x.dtype
-        if x.dtype != kind:
+        kind = kind or (x.dtype if x.is_floating_point() else None)
+        if x.is_floating_point() and x.dtype != kind:  # raw bytes may stand beside them, for a net that takes both
             raise InvalidRequest(f"client {i} must hold samples of {kind}, as those before it do, got {x.dtype}")
         if len(x) != len(y):
             raise InvalidRequest(f"client {i} must hold as many samples in x as in y, got {len(x)} and {len(y)}")

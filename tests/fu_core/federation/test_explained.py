@@ -51,8 +51,12 @@ def test_a_client_whose_samples_the_model_does_not_take_is_named(way, change, to
 def test_samples_of_another_type_than_the_model_are_one_error(way, dtype):
     with pytest.raises(InvalidRequest, match=f"client 0 must hold samples that the model takes.*x is {dtype}"):
         trained(LAYERS[way], [((10 * X).to(dtype), Y)])
-    with pytest.raises(InvalidRequest, match=f"client 1 must hold samples of torch.float32.* got {dtype}"):
-        trained(LAYERS[way], [(X, Y), ((10 * X).to(dtype), Y)])
+
+
+def test_floats_of_two_precisions_are_refused():
+    """Pooled they were all of the finer one, and the wrong client was named."""
+    with pytest.raises(InvalidRequest, match=r"client 1 must hold samples of torch.float32.* got torch.float64"):
+        trained(LAYERS["dense"], [(X, Y), (X.double(), Y)])
 
 
 def test_a_model_of_another_precision_than_its_data_is_one_error():
