@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from fu_core.errors import InvalidRequest, check_count, listed, nearest
-from fu_core.federation.local import Client
+from fu_core.federation.local import Client, check_pair
 from fu_core.streams import stream
 
 Rows = Mapping[int, Tensor]  # client -> indices into its samples (int64)
@@ -295,10 +295,7 @@ def _by_id(clients: Mapping[int, Client] | Sequence[Client]) -> dict[int, Client
     for i, client in held.items():
         if not _is_id(i):
             raise InvalidRequest(f"clients must be numbered by whole numbers, got {i!r}")
-        pair = isinstance(client, Sequence) and len(client) == 2
-        if not (pair and isinstance(client[0], Tensor) and isinstance(client[1], Tensor)):
-            given = " and ".join(type(part).__name__ for part in client) if pair else type(client).__name__
-            raise InvalidRequest(f"client {i} must be a pair of tensors (x, y), got {given}")
+        check_pair(i, client)
         x, y = client
         if not (x.dim() and y.dim() and len(x) == len(y)):
             given = f"shapes {tuple(x.shape)} and {tuple(y.shape)}"

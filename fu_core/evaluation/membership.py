@@ -67,11 +67,9 @@ def song(
     from sklearn.svm import SVC
 
     for name, side in (("forget", forget), ("retain", retain), ("test", test)):
-        _finite(name, side)
-        if not -ROUNDING <= float(side.min()) <= float(side.max()) <= 1 + ROUNDING:
-            raise ValueError(
-                f"{name} must hold confidences in [0, 1], got {float(side.min()):.3g} to {float(side.max()):.3g}"
-            )
+        values = _finite(name, side)
+        if not -ROUNDING <= values.min() <= values.max() <= 1 + ROUNDING:
+            raise ValueError(f"{name} must hold confidences in [0, 1], got {values.min():.3g} to {values.max():.3g}")
     k = min(largest, len(retain), len(test))
     chosen = [_sample(c, k, seed, side) for c, side in ((retain, "members"), (test, "non-members"))]
     if exact or 2 * k <= few:

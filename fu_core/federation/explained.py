@@ -7,7 +7,7 @@ function of a sample alone is asked once per net, on a few samples, since a modu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from weakref import WeakSet
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fu_core.errors import InvalidRequest, UnsupportedModel
-from fu_core.models.flat import FlatModel
+from fu_core.models.flat import NO_LABEL, FlatModel
 
 if TYPE_CHECKING:
     from fu_core.federation.federation import Federation
@@ -37,12 +37,24 @@ def explaining(f: Federation, w: Tensor, ids: Sequence[int]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        if isinstance(error, (IndexError, RuntimeError)) and "out of bounds" in str(error):
+            raise InvalidRequest(_wrong_label({i: f.clients[i][1] for i in ids})) from error
         if callable(f.how) or _is_ours(error):  # clients elsewhere have errors of their own
             raise
         for row, i in enumerate(ids):
             if told := _told_of(f.model, w if w.dim() == 1 else w[row], i, *f.clients[i]):
                 raise InvalidRequest(told) from error
         raise
+
+
+def _wrong_label(y: Mapping[int, Tensor]) -> str:
+    """Whose labels no output of the model belongs to, where a training has met one."""
+    lowest = {i: int(labels[labels != NO_LABEL].min()) for i, labels in y.items() if (labels != NO_LABEL).any()}
+    largest = {i: int(labels.max()) for i, labels in y.items()}
+    below, above = min(lowest, key=lowest.__getitem__), max(largest, key=largest.__getitem__)
+    if lowest[below] < 0:
+        return f"labels must be 0 or more, got {lowest[below]} at client {below}"
+    return f"labels must be below the number of the model's outputs, got {largest[above]} at client {above}"
 
 
 def _told_of(model: FlatModel, w: Tensor, i: int, x: Tensor, y: Tensor) -> str:

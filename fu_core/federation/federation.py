@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fu_core.errors import InvalidRequest, UnsupportedTask, check_choice, check_positive, check_share
-from fu_core.federation.local import Client, ClientOpt, round_half_up
+from fu_core.federation.local import Client, ClientOpt, check_pair, round_half_up
 from fu_core.federation.meter import Meter
 from fu_core.federation.server import FedOpt
 from fu_core.models.flat import FlatModel
@@ -164,10 +164,7 @@ def _by_id(clients: Clients | Sequence[Client], classes: bool) -> Clients:
     narrow = []  # whose labels are of another type than losses take
     kind: torch.dtype | None = None
     for i, client in clients.items():
-        pair = isinstance(client, Sequence) and len(client) == 2
-        if not (pair and isinstance(client[0], Tensor) and isinstance(client[1], Tensor)):
-            given = " and ".join(type(part).__name__ for part in client) if pair else type(client).__name__
-            raise InvalidRequest(f"client {i} must be a pair of tensors (x, y), got {given}")
+        check_pair(i, client)
         x, y = client
         if not (x.dim() and y.dim()):
             raise InvalidRequest(

@@ -89,7 +89,7 @@ def recovery_path(
     ValueError for a `start` where the server has moments, which nobody has kept.
     """
     state = ServerState()
-    if start and (f.server.kind != "sgd" or f.server.momentum):
+    if start and f.server.has_moments:
         raise ValueError(f"start must be 0 where the server has moments, which would begin again, got {start}")
     yield start, w
     f = prepared(f, w)

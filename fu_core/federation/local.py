@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,6 +20,19 @@ if TYPE_CHECKING:
     from fu_core.federation.federation import Federation
 
 Client = tuple[Tensor, Tensor]  # x (n_i, ...), y (n_i,)
+
+
+def is_pair(given: Any) -> bool:
+    """Whether these are samples as a client has them: two tensors (x, y)."""
+    return isinstance(given, Sequence) and len(given) == 2 and all(isinstance(part, Tensor) for part in given)
+
+
+def check_pair(i: Any, client: Any) -> None:
+    """Raise InvalidRequest that names the client, unless it is a pair of tensors (x, y)."""
+    if not is_pair(client):
+        two = isinstance(client, Sequence) and len(client) == 2
+        given = " and ".join(type(part).__name__ for part in client) if two else type(client).__name__
+        raise InvalidRequest(f"client {i} must be a pair of tensors (x, y), got {given}")
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,16 @@ class FedOpt:
                 raise ValueError(f"{name} must be in [0, 1), got {beta!r}")
         check_positive("tau", self.tau)
 
+    @property
+    def has_moments(self) -> bool:
+        """Does a round depend on earlier ones by more than the model?"""
+        return self.kind != "sgd" or self.momentum > 0
+
+    @property
+    def averages(self) -> bool:
+        """Is the new model the mean of its clients' models?"""
+        return not self.has_moments and self.lr == 1
+
 
 class ServerState(NamedTuple):
     """First and second moments of the pseudo-gradients (d,); None until the first round."""

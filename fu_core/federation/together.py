@@ -25,7 +25,7 @@ from fu_core.federation.augment import augment
 from fu_core.federation.explained import explaining, refuse_what_depends
 from fu_core.federation.federation import Federation
 from fu_core.federation.local import Client, train_client, visits
-from fu_core.models.flat import NO_LABEL, FlatModel
+from fu_core.models.flat import FlatModel
 from fu_core.precision import training_precision
 from fu_core.streams import stream
 
@@ -96,13 +96,8 @@ def train_round(f: Federation, w: Tensor, round: int, ids: Sequence[int] | None 
     one, each = (model.d,), (len(ids), model.d)
     if w.shape not in (one, each):
         raise ValueError(f"w must have shape {one}, or {each} with a row per client, got {tuple(w.shape)}")
-    try:
-        with explaining(f, w, ids):
-            deltas = train_rows(f, w, round, ids)
-    except (IndexError, RuntimeError, InvalidRequest) as error:
-        if "out of bounds" not in str(error):
-            raise
-        raise InvalidRequest(_wrong_label({i: f.clients[i][1] for i in ids})) from error
+    with explaining(f, w, ids):
+        deltas = train_rows(f, w, round, ids)
     if not isinstance(deltas, Tensor) or deltas.shape != each:
         given = tuple(deltas.shape) if isinstance(deltas, Tensor) else type(deltas).__name__
         raise ValueError(f"how must return updates of shape {each}, a row per client, got {given}")
@@ -115,16 +110,6 @@ def train_round(f: Federation, w: Tensor, round: int, ids: Sequence[int] | None 
     if w.dim() == 1:
         f.meter.exchange(w, deltas)
     return deltas
-
-
-def _wrong_label(y: Mapping[int, Tensor]) -> str:
-    """Whose labels no output of the model belongs to, where a training has met one."""
-    lowest = {i: int(labels[labels != NO_LABEL].min()) for i, labels in y.items() if (labels != NO_LABEL).any()}
-    largest = {i: int(labels.max()) for i, labels in y.items()}
-    below, above = min(lowest, key=lowest.__getitem__), max(largest, key=largest.__getitem__)
-    if lowest[below] < 0:
-        return f"labels must be 0 or more, got {lowest[below]} at client {below}"
-    return f"labels must be below the number of the model's outputs, got {largest[above]} at client {above}"
 
 
 def train_rows(f: Federation, w: Tensor, round: int, ids: list[int], seeds: Sequence[int] | None = None) -> Tensor:

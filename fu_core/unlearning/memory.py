@@ -129,7 +129,7 @@ class Memory:
 
 def check_averages(f: Federation, method: str) -> None:
     """Raise UnsupportedTask unless the server is plain averaging: else `w` is no mean of the models that were sent."""
-    if f.server.kind != "sgd" or f.server.lr != 1 or f.server.momentum:
+    if not f.server.averages:
         raise UnsupportedTask(f"exchange must be a server that averages, FedOpt(), for {method}, got {f.server}")
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from numbers import Integral, Real
@@ -25,6 +25,7 @@ from torch import Tensor
 
 from fu_core.errors import InvalidRequest, MissingHistory, UnsupportedTask, check_choice, check_count, nearest
 from fu_core.federation.federation import Federation
+from fu_core.federation.local import is_pair
 from fu_core.federation.meter import Meter
 from fu_core.federation.server import FedOpt
 from fu_core.request import Deletion, Request
@@ -354,10 +355,8 @@ def unlearn(name: str, trained: Trained, request: str | Request | Deletion, **pa
 
 def _check_samples(what: str, declared: Any, given: Any) -> None:
     """Raise InvalidRequest where samples are declared, which plans may name by their number, and are none."""
-    if "Client" in str(declared) and given is not None:
-        pair = isinstance(given, Sequence) and len(given) == 2 and all(isinstance(part, Tensor) for part in given)
-        if not pair:
-            raise InvalidRequest(f"{what} must be samples, a pair of tensors (x, y), or None, got {given!r:.60}")
+    if "Client" in str(declared) and given is not None and not is_pair(given):
+        raise InvalidRequest(f"{what} must be samples, a pair of tensors (x, y), or None, got {given!r:.60}")
 
 
 def _check_participation(chosen: Method, trained: Trained) -> None:

@@ -271,6 +271,11 @@ class Experiment(PufParameters):
         }
         return {**config, "trials": tried, "tuned_on": on}
 
+    def best(self, scenario: Scenario, setting: str, seed: int, request: str, name: str) -> dict[str, Any]:
+        """The config of the run that is judged: tuned where the scenario is, elsewhere as published."""
+        chosen = self.tuned if self.tunes(scenario, setting) else self.unlearning
+        return chosen(scenario, setting, seed, request, name)
+
     def trials(self, name: str) -> list[dict[str, Any]]:
         """What is tried of a method: equally many choices for each, the first as published."""
         if name in (*CONTROLS, OFFICIAL) or not registered(name).ranges:
@@ -288,7 +293,7 @@ class Experiment(PufParameters):
             for setting, seed, request, method in self._cells(s):
                 cell = Cell(s.name, setting, seed, request, method)
                 published = self.unlearning(s, setting, seed, request, method)
-                best = self.tuned(s, setting, seed, request, method) if self.tunes(s, setting) else published
+                best = self.best(s, setting, seed, request, method)
                 yield cell, best
                 if best != published and seed == self.seeds[0]:
                     yield cell._replace(label=PUBLISHED), published
@@ -341,8 +346,7 @@ class Experiment(PufParameters):
         """The main block's first seed once more, of who is given longer (`patience`) until it counts as given up."""
         s, seed = self.scenarios()[0], self.seeds[0]
         for (setting, method, cap), request in itertools.product(self.longer(), s.requests):
-            best = self.tuned if self.tunes(s, setting) else self.unlearning
-            config = best(s, setting, seed, request, method)
+            config = self.best(s, setting, seed, request, method)
             yield Cell(s.name, setting, seed, request, method, f"{cap} rounds"), {**config, "cap": cap}
 
     def norms(self) -> Iterator[tuple[Cell, dict[str, Any]]]:

@@ -99,7 +99,7 @@ def _linearised(f: Federation, w: Tensor, directions: Tensor, client: int, round
 
 
 def _check(f: Federation) -> None:
-    if f.server.kind != "sgd" or f.server.lr != 1 or f.server.momentum or f.participation < 1:
+    if not f.server.averages or f.participation < 1:
         raise UnsupportedTask("exchange must be a server that averages everybody, FedOpt(), for stored vectors")
     if f.local.optimiser != "sgd" or f.local.augmentation != "none":
         raise UnsupportedTask("local must be SGD without augmentation for stored vectors")
