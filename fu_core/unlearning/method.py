@@ -216,8 +216,10 @@ class Method:
     def _check_types(self, given: Mapping[str, Any]) -> None:
         """Raise InvalidRequest for a value that is no number, truth or text where its parameter is declared as one."""
         for one in fields(self.parameters) if is_dataclass(self.parameters) else ():
-            if one.name in given and not _fits(given[one.name], str(one.type)):
-                raise InvalidRequest(f"{one.name} of {self.name} must be {one.type}, got {given[one.name]!r}")
+            if one.name in given and not _fits(given[one.name], _declared(one.type)):
+                raise InvalidRequest(
+                    f"{one.name} of {self.name} must be {_declared(one.type)}, got {given[one.name]!r}"
+                )
 
     def _of_wrong_type(self, changes: Mapping[str, Any]) -> str:
         """What is wrong with the first of the `changes` that even alone is refused for its type; empty if none is."""
@@ -232,11 +234,15 @@ class Method:
             try:
                 self.parameters(**{k: v for k, v in given.items() if k in needed or k in self.preset or k == one.name})
             except TypeError:
-                kind = one.type if isinstance(one.type, str) else getattr(one.type, "__name__", str(one.type))
-                return f"{one.name} of {self.name} must be {kind}, got {changes[one.name]!r}"
+                return f"{one.name} of {self.name} must be {_declared(one.type)}, got {changes[one.name]!r}"
             except ValueError:  # of the right type, and wrong without the others
                 continue
         return ""
+
+
+def _declared(kind: Any) -> str:
+    """A field's type as it is written: text already in a file that postpones annotations, else a class or a union."""
+    return kind if isinstance(kind, str) else kind.__name__ if type(kind) is type else str(kind)
 
 
 def _fits(value: Any, declared: str) -> bool:

@@ -283,12 +283,13 @@ class Picky:
     """How to be picky: `much` has no default."""
 
     much: float
-    often: int = 1
+    often: int | None = 1
     mode: str = "weak"
+    whom: tuple = ("all",)
 
     def __post_init__(self):
-        if self.mode == "strong" and self.often < 2:
-            raise ValueError("often must be at least 2")
+        if self.mode == "strong" and len(self.whom) < 2:
+            raise ValueError("whom must be at least 2")
         if self.much < 0:
             raise ValueError("much must be >= 0")
 
@@ -298,13 +299,15 @@ def test_errors_of_types_name_the_option_and_what_it_should_be():
     picky = method.method("Picky")
     for wrong, says in (
         ({"much": "x"}, "^much of Picky must be float, got 'x'$"),
-        ({"much": 1.0, "mode": "strong", "often": None}, "^parameters of Picky: .*NoneType"),  # not by itself
+        ({"much": 1.0, "often": "x"}, r"^often of Picky must be int \| None, got 'x'$"),
+        ({"much": True}, "^much of Picky must be float, got True$"),  # which nothing stumbles over
+        ({"much": 1.0, "mode": "strong", "whom": None}, "^parameters of Picky: .*NoneType"),  # not by itself
         ({"often": 2}, "^parameters of Picky: .*missing .*'much'"),
-        ({"much": 1.0, "mode": "strong"}, "^often must be at least 2$"),
+        ({"much": 1.0, "mode": "strong"}, "^whom must be at least 2$"),
     ):
         with pytest.raises(ValueError, match=says):
             picky.configured(**wrong)
-    assert picky.configured(much=1.0) == Picky(1.0)
+    assert picky.configured(much=1.0, often=None) == Picky(1.0, None)
 
 
 def relabelled(trained, request, *, forgotten) -> Trained:
