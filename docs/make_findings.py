@@ -65,7 +65,7 @@ def _mean_off(runs: pd.DataFrame) -> float:
 def _puf_cells(runs: pd.DataFrame) -> list[str]:
     there = _back(runs)
     gave_up = f"{len(runs) - len(there)} of {len(runs)}" if len(there) < len(runs) else ""
-    if there.empty:
+    if 2 * len(there) <= len(runs):  # a mean of those who are left would be of the easy cases
         return [DASH, gave_up, DASH]
     off, rounds = crossed(there, value="delta_forget"), there.rounds.mean()
     # a distance is not below 0, wherever an interval of its mean would end

@@ -109,7 +109,8 @@ def _summary(there: pd.DataFrame) -> str:
     named = f" ({', '.join(as_good.method)})" if 0 < len(as_good) < 4 else ""
     got = f"{len(as_good) or 'none'} as near as Retrain again{named}"
     apart = "left_classes" in there and there.left_classes.notna().any() and not there.left.equals(there.left_classes)
-    where = "wherever clients or samples go" if apart else "everywhere"  # classes have a column of their own
+    # classes have a column of their own, and who refuses a request is asked where he serves
+    where = "wherever they let clients or samples go" if apart else "wherever they serve"
     told = f"Of {len(methods)} methods, {nearer or 'none'} are told nearer to Retrain than doing nothing {where}"
     return f"{told}, {got}" if nearer else told
 
@@ -276,7 +277,7 @@ def margins_figure(judged: Found, setting: str, request: str, names: Sequence[st
         ax.hist(both["retrained"], edges, weights=shares["retrained"], histtype="step", color="black", linewidth=1.6)
         ax.set(title=shown(name))
     axes[0][0].set_ylabel("models (%)")
-    fig.supxlabel("margin of one forgotten example", fontsize=11)
+    fig.supxlabel("margin of the forgotten example that retrained models know least", fontsize=11)
     handles = [
         Patch(color=LINE, alpha=0.5, label="unlearned"),
         Patch(facecolor="none", edgecolor="black", linewidth=1.6, label="retrained"),

@@ -15,7 +15,7 @@ FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {  # the choices of `nearest_
     "c": ("step by curvature", ("HF-KCU", "HF-KCU held-out", "HF-KCU printed", "Trust-region Newton")),
     "d": ("repeat a part of the training", ("Rewind", "FedEraser")),
 }
-CHEAP, HALF = 0.1, 50.0  # of Retrain's passes; percent left
+CHEAP = 0.1  # of Retrain's passes
 GAP = "forget acc. gap"  # a judge's name in `tables.judges_agree`
 
 
@@ -39,12 +39,12 @@ def nearest_family(ranked: pd.DataFrame) -> HTML:
     )
     methods = there[[name in _members() for name in there.index]]
     cheap = methods[methods.price <= CHEAP]
-    below = int((cheap.left < HALF).sum())
+    most = f", the nearest of them {cheap.loc[cheap.left.idxmin()].name} ({cheap.left.min():.0f} % left)"
     because = (
         f"The nearest of each, of those who served every place: {told}. At most {100 * CHEAP:.0f} % of the passes "
-        f"take {len(cheap)} of these {len(methods)}, and {below or 'none'} of them get below {HALF:.0f} %. "
-        "What is trained into a model is spread over all of its later rounds, which no single step takes back: "
-        "*who trains those rounds again* undoes them, and pays for them."
+        f"take {len(cheap)} of these {len(methods)}{most if len(cheap) else ''}. "
+        "What is trained into a model is spread over all of its later rounds: *who trains those rounds again* comes "
+        "nearest here, and pays for them."
         if right == "d"
         else f"The nearest of each, of those who served every place: {told}."
     )

@@ -31,12 +31,13 @@ img { max-width: 100%; } code { font-size: 90%; }
 JUDGED_BY = (
     "Every method made the same models forget. They are compared, as crowds, with models retrained without the data: "
     "KLoM is the divergence of their margins, example by example; U-LiRA an attacker who knows both crowds; the excess "
-    "ε what his errors allow beyond chance. “Left” is what is left of doing nothing's distance: 0 % is Retrain."
+    "ε the least that his errors leave possible, beyond a perfect method's. “Left” is what is left of doing nothing's "
+    "distance: 0 % is Retrain."
 )
 NOT_RETRAINED = (
     "Nobody was retrained, so it cannot be said whether the models are like those that never saw the data. The "
     "reference judge tells forgotten samples from unseen ones by the margin of a single model: AUC 0.5 is chance. That "
-    "is necessary for having forgotten, not sufficient."
+    "is necessary for having forgotten, not sufficient. Rounds of recovery aimed at the original's accuracy."
 )
 
 

@@ -328,9 +328,10 @@ def _tied(frame: pd.DataFrame, names: Sequence[str]) -> list[bool]:
     tied = [False]
     for before, after in pairwise(names):
         apart = (left[after] - left[before]).replace([np.inf, -np.inf], np.nan).dropna()
-        lost = left[after].isna().all() or bool(np.isinf(left[after]).any())
+        infinite = [bool(np.isinf(left[name]).any()) for name in (before, after)]
         low = float(interval_of(apart)[0]) if len(apart) > 1 else -math.inf
-        tied.append(not lost and not low > 0)
+        alone = infinite == [False, True]  # like no retrained models in some place, where the one above is
+        tied.append(all(infinite) or not (left[after].isna().all() or alone or low > 0))
     return tied
 
 

@@ -43,7 +43,7 @@ def chosen(ranked: pd.DataFrame) -> pd.DataFrame:
 
 
 def short_map_figure(ranked: pd.DataFrame) -> Figure:
-    """What is left to forget against the price, both on plain scales, for the methods of `chosen`.
+    """What is left to forget against the price in passes, both on plain scales, for the methods of `chosen`.
 
     What is farther than FARTHEST stands at the edge.
     """
@@ -58,13 +58,18 @@ def short_map_figure(ranked: pd.DataFrame) -> Figure:
     for (x, y, _), row in zip(dots, rows, strict=True):
         ax.plot(x, y, markersize=13, linestyle="none", zorder=3, **marker_of(row))
     ax.set(xlim=(-5, max(118.0, *(x + 18 for x, _, _ in dots))), ylim=(LOWEST, top))
-    ax.set_xticks([0, 50, 100], labels=["free", "half the price", "as dear as\nretraining"], fontsize=13)
+    ax.set_xticks(
+        [0, 50, 100],
+        labels=["no pass\nover the data", "half as\nmany passes", "as many passes\nas retraining"],
+        fontsize=13,
+    )
     ax.set_yticks([0, 100], labels=["forgets as\nretraining does", "as if nothing\nhad been done"], fontsize=13)
     ax.grid(visible=False)
     ax.set_title(_summary(rows), fontsize=13)
     fig.draw_without_rendering()  # the layout stands only now
     place_names(ax, dots, off=(0, 100), size=13, half=10)
-    say_below(fig, f"{WHO} nearest or {STEP:.0f} points nearer than all cheaper of its guarantee; square: exact")
+    steps = f"nearest or {STEP:.0f} points nearer than all cheaper of its guarantee"
+    say_below(fig, f"{WHO} {steps}; square: exact")
     return fig
 
 
@@ -87,5 +92,5 @@ def _summary(rows: Sequence[Mapping[Any, Any]]) -> str:
     left, price = best["left"], 100 * best["price"]
     if left >= 100:
         return "Without a guarantee, nobody here comes nearer to retraining than doing nothing"
-    at = f"{left:.0f} % left to forget at {price:.0f} % of the price"
+    at = f"{left:.0f} % left to forget for {price:.0f} % of the passes"
     return f"Serving every place, without a guarantee, nearest by KLoM:\n{best['method']}, {at}"

@@ -13,8 +13,8 @@ from fu_core.request import Request
 from fu_core.unlearning.method import EXCHANGES, GUARANTEES, KINDS, Method
 from fu_core.unlearning.method import methods as registered_methods
 from fu_papers.arena.figures import place_line
-from fu_papers.arena.results import NOTHING, about, shown
-from fu_papers.arena.tables import MEGABYTE, interval, needs_of, number
+from fu_papers.arena.results import NOTHING, about, of_classes, shown
+from fu_papers.arena.tables import MEGABYTE, gave_up, interval, needs_of, number
 from fu_papers.arena.worlds import BACKDOOR, Where
 from fu_papers.controls import CONTROLS
 from fu_papers.explorable import labelled
@@ -23,6 +23,7 @@ from fu_papers.look import ROWS, read_table, show_table
 from fu_papers.problem_figures import Descriptions
 from fu_papers.problems import dataset_name
 
+WHICH_COLUMNS = ("told nearer in", "gave up", "passes, % of Retrain", "test acc. lost")
 NONE_FITS = "No method that has been measured here meets all five. Retraining always does."
 
 
@@ -68,7 +69,7 @@ def paragraph(frame: pd.DataFrame, row: Mapping[Any, Any]) -> str:
     there = own[own.klom_forget.notna()]
     said = [f"**{name}** ({known.paper}; guarantee: {known.guarantee})."]
     if len(there):
-        said.append(_distance(row))
+        said.append(_distance(row, there))
         said.append(_best_and_worst(there))
         said.append(_side_effects(row))
         kept = row["storage"] / MEGABYTE
@@ -86,21 +87,25 @@ def paragraph(frame: pd.DataFrame, row: Mapping[Any, Any]) -> str:
     return linked(" ".join(said), MARKDOWN_LINK)
 
 
-def _distance(row: Mapping[Any, Any]) -> str:
+def _distance(row: Mapping[Any, Any], there: pd.DataFrame) -> str:
+    """Which side of doing nothing a method is on: of the mean, by its interval over models, and place by place."""
     left = interval(row["left"], row["low"], row["high"])
     if row["as_good"] == row["places"]:
-        return (
-            f"In none of {row['places']} places its models are told from retrained ones, on forgotten or retained data."
-        )
+        return f"In all of {row['places']} places within twice the noise floor, on forgotten and on retained data."
     classes = interval(row["left_classes"], row["classes_low"], row["classes_high"])
     besides = "" if classes in ("–", left) else f" Where whole classes go, {classes} %."
     if left == "–":
         return f"Serves whole classes only: {classes} % of the distance is left."
+    counted = there if of_classes(there).all() else there[~of_classes(there)]
+    nearer, n = int((counted.left < 100).sum()), len(counted)
+    mean, places = (" in the mean", "places") if n > 1 else ("", "place")
     if row["high"] < 100:
-        return f"Nearer to Retrain than doing nothing: {left} % of the distance is left.{besides}"
-    if row["low"] > 100:
-        return f"Farther from Retrain than doing nothing: {left} % of its distance.{besides}"
-    return f"Not told apart from doing nothing: {left} % of the distance is left.{besides}"
+        said = f"Nearer to Retrain than doing nothing{mean}, and in {nearer} of {n} {places}"
+    elif row["low"] > 100:
+        said = f"Farther from Retrain than doing nothing{mean}, and in {n - nearer} of {n} {places}"
+    else:
+        said = f"Not told apart from doing nothing{mean}, and nearer in {nearer} of {n} {places}"
+    return f"{said}: {left} % of the distance is left.{besides}"
 
 
 def _best_and_worst(there: pd.DataFrame) -> str:
@@ -130,7 +135,8 @@ def which(
     """The methods that meet five demands, the nearest to Retrain at such requests first; Retrain's line is the last.
 
     exchange: one of EXCHANGES; labels: is the task classification, with labels? history: have updates been kept?
-    guarantee: the least that is wanted, one of GUARANTEES; kind: of request, one of KINDS.
+    guarantee: the least that is wanted, one of GUARANTEES; kind: of request, one of KINDS. "told nearer in": places
+    where the whole interval over models is below doing nothing's 100.
     """
     enough = {"none": GUARANTEES, "certified": ("certified", "exact"), "exact": ("exact",)}[guarantee]
     fitting = {
@@ -146,7 +152,7 @@ def which(
     there = frame[[here.world != BACKDOOR and here.exchange == exchange for here in map(Where.parse, frame.setting)]]
     rows = [_suggested(there, name, known, kind) for name, known in fitting.items()]
     order = sorted(rows, key=lambda row: row["left"])
-    columns = ("method", "guarantee", "left of the distance, %", "passes, % of Retrain", "test acc. lost")
+    columns = ("method", "guarantee", "left of the distance, %", *WHICH_COLUMNS)
     return pd.DataFrame([{column: row[column] for column in columns} for row in order], columns=list(columns))
 
 
@@ -183,14 +189,15 @@ def _suggested(frame: pd.DataFrame, name: str, known: Method, kind: str) -> dict
         return {
             **row,
             "left of the distance, %": "not measured here",
-            "passes, % of Retrain": "–",
-            "test acc. lost": "–",
+            **dict.fromkeys(WHICH_COLUMNS, "–"),
         }
     left = float(own.left.astype(float).mean())
     return {
         **row,
         "left": left,
         "left of the distance, %": interval(left, left, left).split(" [")[0],
+        "told nearer in": f"{int((own.left_high.astype(float) < 100).sum())} of {len(own)}",
+        "gave up": gave_up(known, float(own.gave_up.astype(float).mean())),
         "passes, % of Retrain": number(100 * float(own.price.astype(float).mean())),
         "test acc. lost": f"{float((own.test_retrain - own.test).astype(float).mean()):.1f}",
     }

@@ -60,9 +60,7 @@ class PufParameters(Parameters):
     pga_lr: Positive = parameter("learning rate of PGA's ascent", paper="0.01")
     pga_epochs: Positive = parameter("of PGA's ascent", paper="5")
     pga_batch_size: Count = parameter("of PGA's ascent", paper="512, about 10 steps an epoch")
-    pga_stop: Positive = parameter(
-        "PGA ends so far from the target's model", paper="6.5, or 9 under IID (released code)"
-    )
+    pga_stop: Positive = parameter("PGA ends so far from the target's model", paper="6.5, or 9 under IID")
     mode_lambda: Share = parameter("MoDe's momentum", paper="0.95")
     mode_rounds_d: Natural = parameter("MoDe's degradation", unit="rounds", paper="6")
     mode_rounds_m: Natural = parameter("MoDe's memory guidance", unit="rounds", paper="10")

@@ -528,13 +528,20 @@ def test_places_whose_models_share_seeds_do_not_count_as_independent(frame):
 
 def test_neighbours_in_the_ranking_are_told_apart_place_by_place():
     """Places differ by far more than crowds: what counts is whether one is the nearer in place after place."""
-    lefts = {"near": (10, 40, 70, 90), "as near": (12, 38, 73, 89), "farther": (31, 62, 88, 114), "lost": (np.inf,) * 4}
+    lefts = {"near": (10, 40, 70, 90), "as near": (12, 38, 73, 89), "farther": (31, 62, 88, 114), "lost": (np.inf,) * 4,
+             "lost in some": (60, np.inf, np.inf, 99)}  # fmt: skip
     frame = pd.DataFrame(
         {"setting": "s", "request": f"client-{k}", "method": name, "left": left}
         for name, of in lefts.items()
         for k, left in enumerate(of)
     )
-    assert results._tied(frame, list(lefts)) == [False, True, False, False]
+    assert results._tied(frame, list(lefts)) == [
+        False,
+        True,
+        False,
+        False,
+        True,
+    ]  # nobody is farther than infinitely far
     alone = frame[frame.request == "client-0"]
     assert results._tied(alone, ["near", "farther"]) == [False, True]  # one place tells nothing
 
@@ -689,17 +696,20 @@ def test_names_on_the_map_lie_on_no_dot_and_on_no_other_name():
 def test_the_title_of_the_map_counts_who_gets_where():
     (ax,) = figures.map_figure(PLANTED).axes
     counted = (
-        "Of 9 methods, 2 are told nearer to Retrain than doing nothing everywhere, 1 as near as Retrain again (SISA)"
+        "Of 9 methods, 2 are told nearer to Retrain than doing nothing wherever they serve, "
+        "1 as near as Retrain again (SISA)"
     )
     assert ax.get_title() == counted
     rewound = PLANTED[PLANTED.method != "SISA"]
-    assert figures.map_figure(rewound).axes[0].get_title().endswith("everywhere, none as near as Retrain again")
+    assert (
+        figures.map_figure(rewound).axes[0].get_title().endswith("wherever they serve, none as near as Retrain again")
+    )
     nobody = PLANTED[~PLANTED.method.isin(["SISA", "Rewind"])]
     assert (
         figures.map_figure(nobody)
         .axes[0]
         .get_title()
-        .endswith("none are told nearer to Retrain than doing nothing everywhere")
+        .endswith("none are told nearer to Retrain than doing nothing wherever they serve")
     )
     plt.close("all")
 
@@ -761,7 +771,7 @@ def test_the_short_map_has_the_ends_the_papers_own_and_the_frontier():
     assert words == {"retrain", "do nothing", "SISA", "Natural", "PUF-Special", "HF-KCU held-out", "Rewind",
                      "FedORA horizontal ↑"}  # fmt: skip
     assert ax.get_title() == (
-        "Serving every place, without a guarantee, nearest by KLoM:\nRewind, 60 % left to forget at 50 % of the price"
+        "Serving every place, without a guarantee, nearest by KLoM:\nRewind, 60 % left to forget for 50 % of the passes"
     )
     assert faults(fig) == []
     nobody = short_map.short_map_figure(rows[rows.method.isin([AGAIN, "Original", "FedORA horizontal"])])
@@ -873,7 +883,7 @@ def test_the_short_map_always_has_the_nearest(ranked):
     rows = pd.concat([ranked[ranked.method.isin(["Original", AGAIN])], pd.DataFrame(near)], ignore_index=True)
     assert "Rewind" in set(short_map.chosen(rows).method)
     fig = short_map.short_map_figure(rows)
-    assert fig.axes[0].get_title().endswith("nearest by KLoM:\nRewind, 63 % left to forget at 50 % of the price")
+    assert fig.axes[0].get_title().endswith("nearest by KLoM:\nRewind, 63 % left to forget for 50 % of the passes")
     plt.close(fig)
 
 
@@ -939,11 +949,50 @@ def test_a_paragraph_says_what_the_frame_says(frame, ranked):
     assert "**Original" not in told
 
 
+def test_a_paragraph_counts_places_beside_the_mean():
+    """An interval over models takes places as given: a mean may be of one good place."""
+    there = pd.DataFrame({"request": [f"client-{k}" for k in range(4)], "left": [50.0, 110.0, 105.0, 104.0]})
+    row = {"left": 92.0, "low": 88.0, "high": 96.0, "as_good": 0, "places": 4}
+    row |= dict.fromkeys(("left_classes", "classes_low", "classes_high"), math.nan)
+    said = (
+        "Nearer to Retrain than doing nothing in the mean, and in 1 of 4 places: 92 [88, 96] % of the distance is left."
+    )
+    assert show._distance(row, there) == said
+    farther = {**row, "left": 115.0, "low": 110.0, "high": 120.0}
+    assert show._distance(farther, there).startswith(
+        "Farther from Retrain than doing nothing in the mean, and in 3 of 4"
+    )
+    between = show._distance({**row, "high": 104.0}, there)
+    assert between.startswith("Not told apart from doing nothing in the mean, and nearer in 1 of 4 places")
+    with_class = pd.concat([there, pd.DataFrame({"request": ["class-0"], "left": [10.0]})])
+    assert "in 1 of 4 places" in show._distance(row, with_class)  # classes have a number of their own
+
+
+def test_who_is_under_no_rule_cannot_give_up(ranked):
+    told = tables.ranking_table(ranked).set_index("method")["gave up"]
+    assert set(told[["Natural", "SISA", "Destroyed", "do nothing (Original)"]]) == {"–"}
+    assert told["PUF-Special"].endswith(" %")
+
+
+def test_a_place_is_ordered_by_what_is_left_whatever_the_size_of_crowds(frame):
+    """Fewer models have a higher floor, and a higher KLoM at the same distance."""
+    here = frame.copy()
+    few = here.method == "PUF-Special"
+    here.loc[few, ["klom_forget", "left"]] = [1e3, 1.0]
+    shown = tables.request_table(here, here.setting.iloc[0], here.request.iloc[0])
+    left = [float(text.split(" [")[0].lstrip("> ").replace("∞", "inf")) for text in shown["left, %"] if text != "–"]
+    assert left == sorted(left)
+    assert list(shown.method).index("PUF-Special") < list(shown.method).index("Natural")
+
+
 def test_five_questions_choose(frame):
     everybody = {"exchange": "server", "labels": True, "history": True, "guarantee": "none", "kind": "classes"}
     found = show.which(frame, **everybody)
     assert {"SISA", "PUF-Special", "Natural"} <= set(found.method)
     assert "MoDe" not in set(found.method)  # refuses classes
+    by_name = found.set_index("method")
+    assert by_name["told nearer in"]["SISA"].endswith(" of 1")
+    assert by_name["gave up"]["SISA"] == "–"
     exact = show.which(frame, **{**everybody, "guarantee": "exact"})
     assert list(exact.method) == ["SISA"]
     assert "Rewind" not in set(show.which(frame, **{**everybody, "history": False}).method)

@@ -95,8 +95,11 @@ def test_a_mean_over_those_that_came_back_says_of_how_many():
 
 @pytest.mark.parametrize(("gaps", "choice"), [((9, 5, 2), "a"), ((9, 2, 5), "b"), ((2, 5, 9), "c")])
 def test_pushing_harder(gaps, choice):
-    class Swept:
-        sweep_settings, sweep_seeds = ("digits/iid/mlp", "digits/dirichlet-0.3/mlp"), (0,)
+    class One:
+        sweep_settings, sweep_seeds = ("digits/iid/mlp",), (0,)
+
+    class Swept(One):
+        sweep_settings = ("digits/iid/mlp", "digits/dirichlet-0.3/mlp")
 
     again = frame(method="Retrain again", label="", seed=[0, 1], delta_forget=[3.5, 99.0])
     runs = pd.concat([again, again.assign(setting="digits/dirichlet-0.3/mlp")])
@@ -106,8 +109,10 @@ def test_pushing_harder(gaps, choice):
     assert right(answer) == choice  # of the first setting
     beyond = sum(abs(step) > 3.5 for step in np.diff(gaps))
     are = "is" if beyond == 1 else "are"
-    assert f"and {beyond} of them {are} larger than what tells two retrainings apart (3.5)" in answer.data
-    assert "Digits, Dirichlet 0.3: 1: 1.0, 2: 1.0, 4: 9.0; it shrinks at 0 of 2 steps, and 1 of them is" in answer.data
+    assert f"{beyond} of all steps {are} larger than what tells two retrainings apart (3.5)" in answer.data
+    assert "Digits, Dirichlet 0.3: 1: 1.0, 2: 1.0, 4: 9.0; it shrinks at 0 of 2 steps; 1 of all steps is" in answer.data
+    thirds = sweep.assign(delta_forget=[3.5 / 3 * 4, 3.5 / 3, 1.0])  # by a floor, up to the last digit
+    assert "; 0 of all steps are larger" in puf.pushing_harder(One(), thirds, again).data
     patience = frame(method="PUF-Special", epochs_u=1.0, eta_u=[2.0, 8.0], delta_forget=[99.0, 0.0], reached=False)
     more = pd.concat([sweep, other, patience])
     assert right(puf.pushing_harder(Swept(), more, runs)) == choice  # who gave up has no say
@@ -122,6 +127,11 @@ def test_what_happens_to_the_gap_while_a_model_recovers(monkeypatch, gaps, choic
 
     runs = frame(method=["Retrain again"], label="", delta_forget=[1.5])
     assert right(puf.while_recovering(Recovering(), {}, runs)) == choice  # within the floor it has not turned
+    of = {"digits/iid/mlp": gaps, "digits/dirichlet-0.3/mlp": (9.0, 0.0, 9.0)}
+    monkeypatch.setattr(puf, "mean_way", lambda _, group, s, name: np.array([[0.0, gap] for gap in of[s]]))
+    Recovering.settings = tuple(of)
+    both = pd.concat([runs, runs.assign(setting="digits/dirichlet-0.3/mlp")])
+    assert right(puf.while_recovering(Recovering(), {}, both)) == " and ".join(sorted({choice, "b"}))
     monkeypatch.setattr(puf, "mean_way", lambda *of: None)
     with pytest.raises(InvalidRequest, match="must hold runs of PUF-Special"):
         puf.while_recovering(Recovering(), {}, runs)
@@ -322,7 +332,7 @@ def test_which_family_ends_nearest(choice):
     answer = arena.nearest_family(ranked)
     assert right(answer) == choice
     assert f"{nearest} (45 % left, 5 % of the passes)" in answer.data
-    assert ("and 1 of them get below 50 %" in answer.data) == (choice == "d")
+    assert (f"of these {len(members)}, the nearest of them {nearest}" in answer.data) == (choice == "d")
     ranked.loc[ranked.method == nearest, "places"] = 3
     assert f"{nearest} (" not in arena.nearest_family(ranked).data
     assert right(arena.nearest_family(ranked.assign(places=0))) == "none"
