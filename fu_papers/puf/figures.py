@@ -92,7 +92,8 @@ def natural_curve(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) -
     """Natural's forget gap per round (dots where the paper reads it), beside what PUF ends with, and after how long.
 
     Mean and spread over runs. PUF: a dot at its mean number of rounds, unlearning and recovery by the paper's stop
-    rule, and a line at the mean forget gap of the runs that came back, if any; grey: the noise floor.
+    rule, with a bar for their spread, and a line at the mean forget gap of the runs that came back, if any; grey: the
+    noise floor.
     """
     s, natural = e.scenarios()[0], natural_at(unlearnings)
     fig, axes = axes_row(len(s.settings), height=3.4, width=4.4, sharey=True)
@@ -108,7 +109,10 @@ def natural_curve(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) -
             if len(done):
                 gap = done.delta_forget.mean()
                 ax.axhline(gap, color=colour(method), linestyle=linestyle(method), label=method)
-                ax.plot((done.rounds + done.unlearning_rounds).mean(), gap, "o", color=colour(method), markersize=8)
+                rounds = float((done.rounds + done.unlearning_rounds).mean())
+                ax.errorbar(
+                    rounds, gap, done.delta_forget.std(), fmt="o", color=colour(method), markersize=8, capsize=4
+                )
         floor = rows_of(runs, s.name, text, AGAIN, "test").delta_forget.mean()
         ax.axhspan(0, floor, color=FLOOR, alpha=0.6, linewidth=0, label="noise floor")
         ax.set(title=title(text), xlabel="rounds since the request", ylim=(0, None))
