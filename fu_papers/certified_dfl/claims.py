@@ -343,20 +343,27 @@ def _risk(theory: Theory) -> ClaimResult:
 
 
 def _storage(descriptions: Descriptions, runs: pd.DataFrame) -> ClaimResult:
-    """D12: what DU keeps with a Fisher matrix is d numbers; PDUDT's k N_c d is the paper's formula."""
+    """D12: what DU keeps with a Fisher matrix is d numbers; PDUDT's k N_c d is the paper's formula.
+
+    As printed the matrix is whole, Eq. (7); corrected it is its diagonal, which alone has d numbers.
+    """
     size = {place.setting: 4 * record.metrics["parameters"] for place, record in descriptions.items()}
     fisher = runs[runs.curvature.isin(["fisher", "diagonal_fisher"])]
     ratios = {str(kind): list(r.kept / r.setting.map(size)) for kind, r in fisher.groupby("curvature")}
     shown = {"fisher": "the full Fisher matrix", "diagonal_fisher": "its diagonal"}
     remark = {"fisher": " (by samples, in float64)", "diagonal_fisher": ""}
-    parts = {shown[kind]: exact(all(ratio <= 1 for ratio in found)) for kind, found in ratios.items()}
+    parts = {kind: {shown[kind]: exact(all(ratio <= 1 for ratio in ratios.get(kind, [])))} for kind in shown}
     ours = "; ".join(f"{shown[kind]}{remark[kind]} keeps {max(found):.3g} d numbers" for kind, found in ratios.items())
     pdudt = runs[runs.method == WHOLE_CLIENTS]
     factors, counted = pdudt.published / pdudt.setting.map(size), pdudt.kept / pdudt.setting.map(size)
     ours += f"; PDUDT k N_c d = {factors.min():.0f} to {factors.max():.0f} d, our reconstruction {counted.max():.0f} d"
     keys = [*fisher.record, *pdudt.record]
-    reason = "O(d) needs the diagonal, which the paper never names (errata D5)"
-    return judged("D12", parts, ours, "bytes, counted", keys, reason)
+    reason = (
+        "Eq. (7) is the whole matrix, d x d; O(d) needs the diagonal, which the paper never names (errata D5) and is "
+        "the corrected form"
+    )
+    printed, corrected = (parts[kind] for kind in ("fisher", "diagonal_fisher"))
+    return judged("D12", printed, ours, "bytes, counted", keys, reason, corrected)
 
 
 def _fisher(theory: Theory) -> ClaimResult:

@@ -19,7 +19,7 @@ import pandas as pd
 from fu_papers.controls import AGAIN, USEFUL
 from fu_papers.hf_kcu.claims_speed import (
     CORRECTED,
-    FASTER,
+    FAST_IN_ALL,
     Prices,
     fast_enough,
     faster,
@@ -57,6 +57,8 @@ from fu_papers.problems import Setting
 from fu_papers.verdicts import ClaimResult, Theory
 
 POINTS = 0.60
+DROP = 0.5  # of clean accuracy, points
+POINTS_IN_ALL = 1.5  # the most of Table 2, for other data sets and nets
 PRINTED = "HF-KCU printed"
 UNCLIPPED = "w/o adaptive scaling"
 NONE_COUNTED: Prices = MappingProxyType({})
@@ -80,7 +82,7 @@ def verdicts(
         _causal_weighting(runs),
         _adaptive_scaling(runs),
         more_clients(e, speeds),
-        _backdoor(runs, speeds["main"]),
+        _backdoor(e, runs, speeds["main"]),
         small_damping(e, speeds["main"]),
         _heterogeneity(e, runs),
         _equivalent(e, runs, floor),
@@ -122,7 +124,10 @@ def _floor_allows(again: pd.DataFrame, points: float) -> Part | None:
     apart = _mean_of(again, "delta_test")
     if apart <= points:
         return None
-    return unknown(f"two retrainings differ by {apart:.2f} points, more than {points:g}: more test images would tell")
+    return unknown(
+        f"two retrainings differ by {apart:.2f} points, more than {points:g}: trainings that end nearer to each other "
+        "would tell"
+    )
 
 
 def _intervals(values: Mapping[str, pd.Series], digits: int) -> str:
@@ -132,12 +137,15 @@ def _intervals(values: Mapping[str, pd.Series], digits: int) -> str:
 def _private(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
     """H3: MIA within 0.02 of Retrain's, where the original model's is at least 0.10 above, by a model that is of use.
 
-    Who is farther off than two retrainings from each other fails; nearer, where those differ by more than 0.02, nobody
+    Where the attack does not find the original model it cannot tell. Who is farther off than two retrainings from each
+    other fails; nearer, where those differ by more than 0.02, nobody
     can tell.
     """
     r = {m: main_runs(e, runs, m) for m in ("Original", "Retrain", *FORMS)}
     off = {m: difference(frame, r["Retrain"], "mia") for m, frame in r.items()}
     exposed = at_least(off["Original"], 0.10)
+    if exposed.verdict == FAILS:  # an attack that does not find who was trained on cannot miss who has forgotten
+        exposed = unknown("an attack that finds the original model would tell")
     again = main_runs(e, runs, AGAIN)
     apart, slack = _mean_of(again, "delta_mia"), USEFUL + _mean_of(again, "delta_test")
     short = {m: difference(r["Retrain"], r[m], "test") for m in FORMS}
@@ -275,13 +283,17 @@ def _nearness(ratios: pd.Series) -> str:
     return f"{ratios.mean():.4f}x, away in {int((ratios > 1).sum())} of {len(ratios)}"
 
 
-def _backdoor(runs: pd.DataFrame, record: Record) -> ClaimResult:
-    """H8: attack success falls by at least 10 % and clean accuracy by at most 0.5 points; its speed is told beside."""
+def _backdoor(e: Experiment, runs: pd.DataFrame, record: Record) -> ClaimResult:
+    """H8: attack success falls by at least 10 % and clean accuracy by at most 0.5 points; its speed is told beside.
+
+    As in H2, where two retrainings differ by more than that, nobody can tell.
+    """
     parts, reductions, shown_here, keys = [], {}, [], []
+    allowed = _floor_allows(main_runs(e, runs, AGAIN), DROP)
     for method in FORMS:
         r = rows_of(runs, "backdoor", method)
         reductions[method], drop = asr_reduction(r), r.test_original - r.test
-        parts.append({"attack and accuracy": all_of(at_least(reductions[method], 10), at_most(drop, 0.5))})
+        parts.append({"attack and accuracy": all_of(at_least(reductions[method], 10), allowed or at_most(drop, DROP))})
         shown_here.append(
             f"{shown(method)}: {r.asr_original.mean():.1f} to {r.asr.mean():.1f} "
             f"({reductions[method].mean():.1f} % reduction), clean {0.0 - drop.mean():+.2f}"
@@ -370,7 +382,8 @@ def _carried_to(e: Experiment) -> list[str]:
 
 
 def _carries_over(e: Experiment, runs: pd.DataFrame, speeds: Speeds, prices: Prices) -> ClaimResult:
-    """H15: as H1 and H2 for every data set of the claim and every net that was run, on the main setting's schedule.
+    """H15: as H1 and H2, to the least that Table 2 has, for every data set of the claim and every net that was run, on
+    the main setting's schedule.
 
     As in H2, where two retrainings differ by more than the claim allows, nobody can tell.
     """
@@ -380,19 +393,20 @@ def _carries_over(e: Experiment, runs: pd.DataFrame, speeds: Speeds, prices: Pri
         record = speeds["main" if setting == e.main else setting]
         where = f"{title(setting)}, {Setting.parse(setting).model}"
         original, again = (on_setting(e, runs, setting, of) for of in ("Original", AGAIN))
-        nothing, allowed = at_most(original.delta_test, POINTS), _floor_allows(again, POINTS)
+        nothing, allowed = at_most(original.delta_test, POINTS_IN_ALL), _floor_allows(again, POINTS_IN_ALL)
         keys += [record.key, *([prices[setting].key] if setting in prices else []), *original.record, *again.record]
         for method in FORMS:
             r = on_setting(e, runs, setting, method)
             price, (gain, taken), gap = prices.get(setting), times_less(record, method), r.delta_test
-            found = all_of(fast_enough(e, price, method), allowed or lowered_by(nothing, at_most(gap, POINTS)))
+            near = allowed or lowered_by(nothing, at_most(gap, POINTS_IN_ALL))
+            found = all_of(fast_enough(e, price, method, FAST_IN_ALL), near)
             short = setting in e.nets and e.nets_shortened
             parts[method][where] = unknown("trainings as long as the main setting's would tell") if short else found
             keys += list(r.record)
-            times = f"{gain:.0f}x ({taken:.0f}x in time){told_of_all(price, method)}"
+            times = f"{gain:.0f}x ({taken:.0f}x in time){told_of_all(price, method, FAST_IN_ALL)}"
             shown_here.append(f"{where}, {shown(method)}: {times}, {gap.mean():.2f} points")
     short_of = f"nets on {e.nets_rounds} round(s) of {e.nets_epochs:g} epoch(s), {e.nets_n_train} images"
-    reason = f"passes ratio >= {FASTER} for at least half of who may leave, and gap <= {POINTS:.2f}; {short_of}"
+    reason = f"passes ratio >= {FAST_IN_ALL:g} for half of who may leave or more, gap <= {POINTS_IN_ALL:g}; {short_of}"
     printed, corrected = (parts[m] for m in FORMS)
     spread_of = of_each(len(_carried_to(e)), "data set", len(e.seeds)) + ", a net: one seed" * bool(e.nets)
     return judged("H15", printed, "; ".join(shown_here), spread_of, keys, reason, corrected)

@@ -17,6 +17,7 @@ from fu_papers.over_seeds import Part, exact, judged, unknown
 from fu_papers.verdicts import ClaimResult
 
 FASTER = 47.75
+FAST_IN_ALL = 40.0  # the least of Table 2, for other data sets and nets
 PAPER_EPOCHS = 20 * 5  # of retraining: with fewer, unlearning saves less
 PAPER_IMAGES = 40_000  # of profile paper
 MOST_CLIENTS = 100  # up to which H7 says that the gain grows
@@ -39,19 +40,22 @@ def summed(price: Record, method: str) -> float:
     """The same of all of them leaving one after the other.
 
     For the printed form it is E (N - 1) / (1 + 2k) of N clients, whoever holds what, after E epochs of retraining: no
-    data could change it, so that it is told and judges nothing.
+    data could change it: no measurement, and at one number of clients no verdict.
     """
     counted = price.metrics["passes"].values()
     return sum(one["retrain"] for one in counted) / sum(one[method] for one in counted)
 
 
-def fast_enough(e: Experiment, price: Record | None, method: str) -> Part:
-    """Whether the counted gain is the paper's for at least half of the clients that may leave. A smaller one leaves it
-    open on a schedule shorter than the paper's, and for the corrected form on fewer images, with which its price hardly
-    grows."""
+def fast_enough(e: Experiment, price: Record | None, method: str, least: float = FASTER) -> Part:
+    """Whether the counted gain is at least `least` for at least half of the clients that may leave.
+
+    A smaller one leaves it open on a schedule shorter than the paper's, and for the corrected form on fewer images,
+    with which its price hardly grows.
+    """
     if price is None:
         return unknown("the passes that other leaving clients take would tell")
-    if median(gains_of(price, method)) >= FASTER:
+    gains = gains_of(price, method)
+    if 2 * sum(gain >= least for gain in gains) >= len(gains):
         return exact(True)
     if e.rounds * e.epochs < PAPER_EPOCHS:
         return unknown(f"retraining of {PAPER_EPOCHS} epochs, as in the paper, would tell")
@@ -60,14 +64,14 @@ def fast_enough(e: Experiment, price: Record | None, method: str) -> Part:
     return exact(False)
 
 
-def told_of_all(price: Record | None, method: str) -> str:
+def told_of_all(price: Record | None, method: str, least: float = FASTER) -> str:
     """`", 45x in the median of 10 leaving clients (20x to 90x, 4 of them the paper's 47.75x; 42.9x in all)"`; nothing
     where none was counted."""
     if price is None:
         return ""
     gains = gains_of(price, method)
-    reach = sum(gain >= FASTER for gain in gains)
-    beside = f"{min(gains):.3g}x to {max(gains):.3g}x, {reach} of them the paper's {FASTER}x"
+    reach = sum(gain >= least for gain in gains)
+    beside = f"{min(gains):.3g}x to {max(gains):.3g}x, {reach} of them the paper's {least:g}x"
     in_all = f"{summed(price, method):.3g}x in all"
     return f", {median(gains):.3g}x in the median of {len(gains)} leaving clients ({beside}; {in_all})"
 
@@ -116,7 +120,7 @@ def more_clients(e: Experiment, speeds: Speeds) -> ClaimResult:
     printed, corrected = ({"growth": exact(gains[-1] > gains[0])} for gains in (of_all, of_one))
     if counts[-1] < MOST_CLIENTS:
         corrected = {"growth": unknown(f"{MOST_CLIENTS} clients would tell")}
-    return judged("H7", printed, "; ".join(shown_here), "counted", [r.key for r in records], reason, corrected)
+    return judged("H7", printed, "; ".join(shown_here), "by arithmetic", [r.key for r in records], reason, corrected)
 
 
 def small_damping(e: Experiment, record: Record) -> ClaimResult:

@@ -78,7 +78,7 @@ def verdicts(
         _insensitive(e, ended, swept),
         forgets_better("P9", ended, "pairs", ["PUF-Regular"], ["FedAU", "NoT", "PUF-Special"]),
         forgets_better("P10", ended, "samples", PUFS, ["FedAU", "NoT"], skewed=True),
-        on_patients(e, forgets_better("P11", ended, "segmentation", PUFS, ["PGA", "NoT"])),
+        on_patients(e, forgets_better("P11", ended, "segmentation", ["PUF-Special"], ["PGA", "NoT"])),
         fed_eraser(e, ended, descriptions),
         _cost_cells(costs),
         _modes_agree(equivalence),

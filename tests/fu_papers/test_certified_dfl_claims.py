@@ -31,13 +31,13 @@ SIZES = {place.setting: 100 if place.dataset == MNIST else 7 for place in E.plac
 RULES = {
     "D1": (
         "95% interval over seeds within 1 point (MNIST, F-MNIST), 5 points (CIFAR-10) in every cell, after "
-        "one round; a cell counts where doing nothing, that round alone and random weights fail this and a "
-        "second retraining meets it"
+        "one round; a cell that doing nothing, that round alone or random weights meet as well does not hold,"
+        " one that a second retraining fails is undetermined"
     ),
     "D2": (
-        "95% intervals over seeds: remaining within 1 point AND removed class within 5 points of retrain's in "
-        "every cell, after one round; a cell counts where doing nothing, that round alone and random weights "
-        "fail this and a second retraining meets it"
+        "95% intervals over seeds: remaining within 1 point AND removed class within 5 points of retrain's in"
+        " every cell, after one round; a cell that doing nothing, that round alone or random weights meet as "
+        "well does not hold, one that a second retraining fails is undetermined"
     ),
     "D3": (
         "95% interval over seeds: |AUC - 0.5| no larger than retrain's + 0.02 in every cell, of a model "
@@ -45,25 +45,28 @@ RULES = {
         "where doing nothing, that round alone or random weights meet it, too, or a second retraining is not "
         "known to"
     ),
-    "D4": ">= 97%; undetermined where one round of fine-tuning alone is more than 3% of retraining",
+    "D4": (">= 97%; undetermined where one round of fine-tuning alone is more than 3% of retraining"),
     "D5": (
-        "95% interval over seeds on every data set: at most 1 point for DU, where doing nothing's is not, and "
-        "more than 1 for PDUDT"
+        "95% interval over seeds on every data set: at most 1 point for DU, where doing nothing's is not, and"
+        " more than 1 for PDUDT"
     ),
     "D6": (
-        "95% interval over seeds within 1 point of RT, after one round; a cell counts where doing nothing, "
-        "that round alone and random weights fail this and a second retraining meets it"
+        "95% interval over seeds within 1 point of RT, after one round; a cell that doing nothing, that round"
+        " alone or random weights meet as well does not hold, one that a second retraining fails is "
+        "undetermined"
     ),
     "D7": ("95% interval over seeds at most 1 point each time, on every data set, where doing nothing's is not"),
     "D8": "never violated",
     "D9": "each lemma never violated; Lemma 3 as printed and with the corrected step",
     "D10": (
         "audited lower bound and exact epsilon <= the claimed epsilon in every case, for each of the three "
-        "outputs of a single release, against outsiders; for two requests in turn; for the messages after a noisy "
-        "start, against one client; as printed with the paper's own calibration"
+        "outputs of a single release, against outsiders; for two requests in turn; for the messages after a "
+        "noisy start, against one client; as printed with the paper's own calibration, against the same "
+        "training without the data; corrected against exact retraining, which its certificate is about "
+        "(errata D6)"
     ),
     "D11": "never, as printed with the paper's L, corrected with the other",
-    "D12": "as printed, for the full Fisher and for its diagonal",
+    "D12": "at most d numbers: as printed for the full Fisher, corrected for its diagonal",
     "D13": (
         "cosine >= 0.9 and an error of at most half of doing nothing's (0.5) for the full Fisher at the "
         "optimum of each problem, in the worst of ten draws"
@@ -731,16 +734,16 @@ def storage(fisher, diagonal, hessian=1e9):
 @pytest.mark.parametrize(
     ("fisher", "diagonal", "verdict"),
     [
-        (1.0, 1.0, HOLDS),
-        (1.01, 1.0, PART),
-        (1.0, 1.01, PART),
-        (1.01, 1.01, NOT),
+        (1.0, 1.0, (HOLDS, HOLDS)),
+        (1.01, 1.0, (NOT, HOLDS)),  # the paper never names the diagonal, which lifts nothing
+        (1.0, 1.01, (HOLDS, NOT)),
+        (1.01, 1.01, (NOT, NOT)),
     ],
 )
 def test_d12_asks_that_a_fisher_matrix_is_kept_in_d_numbers(fisher, diagonal, verdict):
     runs = storage(fisher, diagonal)
     result = judged("D12", kept=runs)
-    assert result.verdict == verdict
+    assert (result.verdict, result.corrected) == verdict
     assert set(result.records) == set(runs[runs.curvature != "hessian"].record)
     assert result.ours.endswith("PDUDT k N_c d = 60 to 60 d, our reconstruction 1000 d")
 
@@ -749,7 +752,8 @@ def test_d12_counts_against_the_net_of_the_run_and_looks_at_every_run():
     runs = storage(1.0, 1.0)
     one_too_many = (runs.curvature == "diagonal_fisher") & (of_dataset(runs, CIFAR)) & (runs.seed == 1)
     runs.loc[one_too_many, "kept"] += 4
-    assert judged("D12", kept=runs).verdict == PART
+    result = judged("D12", kept=runs)
+    assert (result.verdict, result.corrected) == (HOLDS, NOT)
 
 
 def fisher(**cosines):
@@ -790,7 +794,7 @@ def test_d13_asks_for_a_cosine_of_0_9_well_and_misspecified(well, mis, verdict):
 # --- all of them -----------------------------------------------------------------------------------------------------
 
 
-ONE_FORM = ("D8", "D12", "D13")  # no other form is printed or corrected
+ONE_FORM = ("D8", "D13")  # no other form is printed or corrected
 
 
 @pytest.mark.parametrize("id", ["D1", "D2", "D6"])

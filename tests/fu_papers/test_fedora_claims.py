@@ -44,7 +44,7 @@ RULES = {
     "F4": (
         f"95% intervals over seeds: within 5 points of 50% and < 10%, {USE}, where doing nothing's are not; for both "
         "duals in every setting; with the backdoor in it as without: a model that diverges or is of no use then "
-        "does not resist it"
+        "does not resist it (hyper-parameters are those tuned without one)"
     ),
     "F5": (
         "counted, in every setting, among methods that forgot comparably, by a model at most one point of test acc. "
@@ -56,8 +56,8 @@ RULES = {
         "95% intervals over seeds of the paired differences, where neither side diverged for any seed"
     ),
     "F7": (
-        "95% intervals over seeds of paired differences: to 100% within 1 point, asked only where 0% is more than 1 "
-        "point lower (else the sweep cannot tell), and neither side diverged for any seed"
+        "95% intervals over seeds of paired differences: at most 1 point below 100%, asked only where 0% is more than "
+        "1 point lower (else the sweep cannot tell), and neither side diverged for any seed"
     ),
     "F8": (
         "both fall: 95% interval of the seeds' Spearman correlations < -0.8, and so by an exact test of ranks at the "
@@ -512,12 +512,12 @@ def test_f6_fails_by_the_seeds_that_are_left_as_before():
         (10.0, 79.0, HOLDS),
         (10.0, 81.0, HOLDS),
         (10.0, 78.99, NOT),
-        (10.0, 81.01, NOT),
+        (10.0, 81.01, HOLDS),  # more than enough is enough
         (78.0, 79.0, OPEN),  # nothing falls without retained data
         (77.99, 79.0, HOLDS),
     ],
 )
-def test_f7_asks_for_one_point_between_5_and_100_percent_where_it_falls_without_any(none, five, verdict):
+def test_f7_asks_that_5_percent_are_at_most_a_point_below_100_where_it_falls_without_any(none, five, verdict):
     labels = {"0": {"test": none}, "0.05": {"test": five}, "1": {}}
     runs = frame(tasks=[E.main], group="ratios", labels=labels)
     result = verdict_on("F7", ratios=runs)

@@ -217,13 +217,15 @@ def test_h1_asks_for_47_75_times(printed, corrected, verdicts):
 @pytest.mark.parametrize(
     ("leaving", "verdict"),
     # of clients that take 100 / 50 / k passes each, and 100 the retraining: 50 k times less
-    [((1, 1.2, 2), HOLDS), ((1, 0.9, 2), HOLDS), ((0.9, 2, 0.1), NOT), ((0.5, 0.9, 9), NOT), ((), OPEN)],
-)
+    [((1, 1.2, 2), HOLDS), ((1, 0.7, 2), HOLDS), ((0.7, 2, 0.1), NOT), ((0.5, 0.7, 9), NOT), ((0.7, 2), HOLDS),
+     ((0.7, 0.7, 0.96, 2), HOLDS), ((), OPEN)],
+)  # fmt: skip
 def test_h1_and_h15_ask_half_of_the_clients_that_may_leave(id, leaving, verdict):
+    """Half of an even number is enough, whatever lies between the two in the middle."""
     result = judged(leaving=leaving, e=LARGE)[id]
     assert both(result) == (verdict, verdict)
-    if leaving == (1, 0.9, 2):
-        beside = "45x to 100x, 2 of them the paper's 47.75x; 57.4x in all"
+    if leaving == (1, 0.7, 2):
+        beside = f"35x to 100x, 2 of them the paper's {'47.75' if id == 'H1' else '40'}x; 51.2x in all"
         assert f"50x in the median of 3 leaving clients ({beside})" in result.ours
     if not leaving:
         assert "the passes that other leaving clients take would tell" in result.reason
@@ -264,7 +266,8 @@ def test_h2_asks_for_0_60_points(printed, corrected, verdicts):
         (0.85, 0.52, 0.48, (HOLDS, HOLDS)),
         (0.85, 0.80, 0.51, (NOT, HOLDS)),
         (0.85, 0.50, 0.47, (HOLDS, NOT)),  # standing out as forgotten is exposure, too
-        (0.59, 0.50, 0.50, (NOT, NOT)),  # the original leaks less than 0.10 more than Retrain
+        (0.59, 0.50, 0.50, (OPEN, OPEN)),  # the attack does not find the original by 0.10
+        (0.59, 0.80, 0.50, (NOT, OPEN)),  # who is found more than Retrain has not forgotten
     ],
 )
 def test_h3_asks_for_retrains_exposure_where_there_was_one(original, printed, corrected, verdicts):
@@ -501,7 +504,7 @@ def test_h14_asks_for_no_draw_above_the_bound(worst, verdict):
     assert judged(worst=worst)["H14"].verdict == verdict
 
 
-@pytest.mark.parametrize(("gap", "gain", "verdict"), [(0.5, 50, HOLDS), (0.7, 50, NOT), (0.5, 40, NOT)])
+@pytest.mark.parametrize(("gap", "gain", "verdict"), [(1.5, 40, HOLDS), (1.6, 50, NOT), (0.5, 39, NOT)])
 def test_h15_asks_for_speed_and_accuracy_wherever_it_was_run(gap, gain, verdict):
     changes, passes = of_forms("delta_test", gap, 0.5, setting=OTHER), {OTHER: {PRINTED: gain, CORRECTED: 50}}
     result = judged(changes, passes)["H15"]
@@ -509,16 +512,21 @@ def test_h15_asks_for_speed_and_accuracy_wherever_it_was_run(gap, gain, verdict)
     assert result.records[:2] == [f"time of {OTHER}", f"prices of {OTHER}"]
 
 
-@pytest.mark.parametrize(("floor", "verdict"), [(0.6, HOLDS), (0.61, OPEN), (None, OPEN)])
-@pytest.mark.parametrize("gap", [0.5, 0.7])
+@pytest.mark.parametrize(("floor", "verdict"), [(1.5, HOLDS), (1.51, OPEN), (None, OPEN)])
+@pytest.mark.parametrize("gap", [1.4, 1.6])
 def test_h15_is_undetermined_where_two_retrainings_differ_by_more_or_there_are_none(gap, floor, verdict):
     """As H2 is: whoever is off by less than they are may be so by chance, and whoever is off by more, too."""
     changes = of_forms("delta_test", gap, gap, setting=OTHER)
     changes |= {("methods", OTHER, AGAIN, None): {"delta_test": floor}}
     result = judged(changes)["H15"]
-    assert both(result) == ((NOT, NOT) if (gap, verdict) == (0.7, HOLDS) else (verdict, verdict))
-    assert ("two retrainings differ by 0.61 points, more than 0.6" in result.reason) == (floor == 0.61)
+    assert both(result) == ((NOT, NOT) if (gap, verdict) == (1.6, HOLDS) else (verdict, verdict))
+    assert ("two retrainings differ by 1.51 points, more than 1.5" in result.reason) == (floor == 1.51)
     assert ("a second retraining would tell" in result.reason) == (floor is None)
+
+
+@pytest.mark.parametrize(("floor", "verdict"), [(0.6, HOLDS), (0.61, OPEN), (None, OPEN)])
+@pytest.mark.parametrize("gap", [0.5, 0.7])
+def test_h2_is_undetermined_where_two_retrainings_differ_by_more_or_there_are_none(gap, floor, verdict):
     mine = judged({**of_forms("delta_test", gap, gap), ("methods", MAIN, None, None): {}}, again={"delta_test": floor})
     assert mine["H2"].verdict == (verdict if gap == 0.5 or verdict == OPEN else NOT)
 

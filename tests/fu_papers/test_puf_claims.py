@@ -51,7 +51,7 @@ ASKED = {  # claim -> where, whose gaps must be the smallest, smaller than whose
     "P2": ("clients", PUFS, RIVALS, False),
     "P9": ("pairs", ("PUF-Regular",), ("FedAU", "NoT", "PUF-Special"), None),
     "P10": ("samples", PUFS, ("FedAU", "NoT"), True),
-    "P11": ("segmentation", PUFS, ("PGA", "NoT"), None),
+    "P11": ("segmentation", ["PUF-Special"], ("PGA", "NoT"), None),
 }
 WHERE = {"P1": SKEWED, "P2": EVEN, "P9": SKEWED, "P10": SKEWED, "P11": SITES}
 DIVERGED = {"delta_forget": None, "delta_test": None, "shortfall": None, "bytes_gain": None, "rounds": None,
@@ -340,8 +340,9 @@ def test_the_smallest_gap_must_be_smaller_than_every_rivals_beyond_the_floor(id)
         assert verdict(id, every(place, {"delta_forget": nearest - 1.1})) == "holds"
         assert verdict(id, every(place, {"delta_forget": nearest - 0.9})) == "undetermined"  # within the floor
         beaten = result(id, every(place, {"delta_forget": nearest + 1.5}))  # by one rival
-        assert beaten.verdict == "holds in part"
-        assert "does not hold: " in beaten.reason
+        # of two comparisons the other is within the floor
+        assert beaten.verdict == ("undetermined" if id == "P11" else "holds in part")
+        assert "does not hold" in beaten.reason
     assert verdict(id, instead(id, {"delta_forget": 40.0})) == "does not hold"
 
 
