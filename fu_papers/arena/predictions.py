@@ -39,10 +39,10 @@ def nearest_family(ranked: pd.DataFrame) -> HTML:
     )
     methods = there[[name in _members() for name in there.index]]
     cheap = methods[methods.price <= CHEAP]
-    most = f", the nearest of them {cheap.loc[cheap.left.idxmin()].name} ({cheap.left.min():.0f} % left)"
+    near = f", the nearest of them {cheap.left.idxmin()} ({cheap.left.min():.0f} % left)" if len(cheap) else ""
     because = (
         f"The nearest of each, of those who served every place: {told}. At most {100 * CHEAP:.0f} % of the passes "
-        f"take {len(cheap)} of these {len(methods)}{most if len(cheap) else ''}. "
+        f"take {len(cheap)} of these {len(methods)}{near}. "
         "What is trained into a model is spread over all of its later rounds: *who trains those rounds again* comes "
         "nearest here, and pays for them."
         if right == "d"

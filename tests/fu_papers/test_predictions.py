@@ -333,6 +333,8 @@ def test_which_family_ends_nearest(choice):
     assert right(answer) == choice
     assert f"{nearest} (45 % left, 5 % of the passes)" in answer.data
     assert (f"of these {len(members)}, the nearest of them {nearest}" in answer.data) == (choice == "d")
+    dear = arena.nearest_family(ranked.assign(price=0.5)).data
+    assert (f"take 0 of these {len(members)}. " in dear) == (choice == "d")
     ranked.loc[ranked.method == nearest, "places"] = 3
     assert f"{nearest} (" not in arena.nearest_family(ranked).data
     assert right(arena.nearest_family(ranked.assign(places=0))) == "none"
