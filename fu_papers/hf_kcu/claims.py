@@ -8,7 +8,7 @@ every machine, with the seconds beside.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -30,6 +30,7 @@ from fu_papers.hf_kcu.claims_speed import (
 )
 from fu_papers.hf_kcu.grid import FORMS, SAME_START, Experiment
 from fu_papers.hf_kcu.results import Speeds, asr_reduction, main_runs, on_setting, rows_of, shown
+from fu_papers.hf_kcu.rules import floor_allows, intervals, mean_of, within_what_the_floor_allows
 from fu_papers.hf_kcu.theory_figures import slope_of
 from fu_papers.hf_kcu.variants import UNWEIGHTED
 from fu_papers.lab.record import Record
@@ -50,7 +51,6 @@ from fu_papers.over_seeds import (
     of_each,
     told,
     unknown,
-    within,
 )
 from fu_papers.problem_figures import spread, title
 from fu_papers.problems import Setting
@@ -108,30 +108,12 @@ def _accurate(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
     """
     r = {method: main_runs(e, runs, method) for method in ("Original", *FORMS)}
     near = {method: at_most(frame.delta_test, POINTS) for method, frame in r.items()}
-    allowed = _floor_allows(main_runs(e, runs, AGAIN), POINTS)
+    allowed = floor_allows(main_runs(e, runs, AGAIN), POINTS)
     printed, corrected = ({"accuracy": allowed or lowered_by(near["Original"], near[m])} for m in FORMS)
     ours = "; ".join(f"{shown(m)} {frame.delta_test.mean():.2f}" for m, frame in r.items())
     keys = [key for frame in r.values() for key in frame.record]
-    spread_of = _intervals({m: r[m].delta_test for m in FORMS}, 2)
+    spread_of = intervals({m: r[m].delta_test for m in FORMS}, 2)
     return judged("H2", printed, ours, spread_of, keys, f"mean |test acc. - Retrain's| <= {POINTS:.2f}", corrected)
-
-
-def _floor_allows(again: pd.DataFrame, points: float) -> Part | None:
-    """Undetermined where two retrainings differ by more points of test accuracy than a claim allows, or where there are
-    none; None elsewhere."""
-    if "delta_test" not in again or again.delta_test.isna().all():
-        return unknown("a second retraining would tell how far two of them differ")
-    apart = _mean_of(again, "delta_test")
-    if apart <= points:
-        return None
-    return unknown(
-        f"two retrainings differ by {apart:.2f} points, more than {points:g}: trainings that end nearer to each other "
-        "would tell"
-    )
-
-
-def _intervals(values: Mapping[str, pd.Series], digits: int) -> str:
-    return "; ".join(f"{shown(method)} {told(found, digits)}" for method, found in values.items())
 
 
 def _private(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
@@ -147,9 +129,9 @@ def _private(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
     if exposed.verdict == FAILS:  # an attack that does not find who was trained on cannot miss who has forgotten
         exposed = unknown("an attack that finds the original model would tell")
     again = main_runs(e, runs, AGAIN)
-    apart, slack = _mean_of(again, "delta_mia"), USEFUL + _mean_of(again, "delta_test")
+    apart, slack = mean_of(again, "delta_mia"), USEFUL + mean_of(again, "delta_test")
     short = {m: difference(r["Retrain"], r[m], "test") for m in FORMS}
-    near = {m: _within_what_the_floor_allows(off[m], 0.02, apart) for m in FORMS}
+    near = {m: within_what_the_floor_allows(off[m], 0.02, apart) for m in FORMS}
     printed, corrected = ({"attack": all_of(exposed, near[m], at_most(short[m], slack))} for m in FORMS)
     ours = "; ".join(f"{shown(m)} {frame.mia.mean():.3f}" for m, frame in r.items())
     reason = (
@@ -158,21 +140,7 @@ def _private(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
         "all classes, not of the client's alone, so that chance is Retrain's score and not 0.5"
     )
     keys = [key for frame in r.values() for key in frame.record]
-    return judged("H3", printed, ours, _intervals({m: off[m] for m in FORMS}, 3), keys, reason, corrected)
-
-
-def _mean_of(again: pd.DataFrame, column: str) -> float:
-    """What two retrainings differ by; 0 where nobody has looked."""
-    found = again[column].dropna() if column in again else pd.Series(dtype=float)
-    return float(found.mean()) if len(found) else 0.0
-
-
-def _within_what_the_floor_allows(off: pd.Series, radius: float, floor: float) -> Part:
-    """Within `radius` of Retrain, or undetermined where two retrainings differ by more and the interval reaches it."""
-    near = within(off, max(radius, floor))
-    if floor <= radius or near.verdict == "does not hold":
-        return near
-    return unknown(f"two retrainings differ by {floor:.3f}, more than {radius:g}: a larger attacked set would tell")
+    return judged("H3", printed, ours, intervals({m: off[m] for m in FORMS}, 3), keys, reason, corrected)
 
 
 def _causal_weighting(runs: pd.DataFrame) -> ClaimResult:
@@ -205,7 +173,7 @@ def _adaptive_scaling(runs: pd.DataFrame) -> ClaimResult:
     )
     ours = "; ".join(f"{shown(m)} {drop.mean():.1f} points" for m, drop in drops.items())
     reason = f"drop >= 1 point; {_solved(runs)}"
-    return judged("H5", printed, ours, _intervals(drops, 1), keys, reason, corrected)
+    return judged("H5", printed, ours, intervals(drops, 1), keys, reason, corrected)
 
 
 def _solved(runs: pd.DataFrame) -> str:
@@ -268,7 +236,7 @@ def _direction(e: Experiment, runs: pd.DataFrame, theory: Theory) -> ClaimResult
         "nearer in every ridge problem (the printed step without its clip, the corrected one solved exactly), and "
         "on nets over the seeds, data set by data set, both forms as published there, nothing tuned"
     )
-    spread_of = "; ".join(f"{where}: {_intervals({m: ratio[m][where] for m in FORMS}, 4)}" for where in places)
+    spread_of = "; ".join(f"{where}: {intervals({m: ratio[m][where] for m in FORMS}, 4)}" for where in places)
     return judged("H12", printed, ours, spread_of, keys, reason, corrected)
 
 
@@ -289,7 +257,7 @@ def _backdoor(e: Experiment, runs: pd.DataFrame, record: Record) -> ClaimResult:
     As in H2, where two retrainings differ by more than that, nobody can tell.
     """
     parts, reductions, shown_here, keys = [], {}, [], []
-    allowed = _floor_allows(main_runs(e, runs, AGAIN), DROP)
+    allowed = floor_allows(main_runs(e, runs, AGAIN), DROP)
     for method in FORMS:
         r = rows_of(runs, "backdoor", method)
         reductions[method], drop = asr_reduction(r), r.test_original - r.test
@@ -307,7 +275,7 @@ def _backdoor(e: Experiment, runs: pd.DataFrame, record: Record) -> ClaimResult:
     own_drop = (r.test_original - r.test_retrain).mean()
     reason = f"ASR over images of other classes; reduction >= 10 % and clean drop <= 0.5 (Retrain's: {own_drop:.2f})"
     printed, corrected = parts
-    spread_of = f"reduction: {_intervals(reductions, 1)}"
+    spread_of = f"reduction: {intervals(reductions, 1)}"
     return judged("H8", printed, "; ".join(shown_here), spread_of, keys, reason, corrected)
 
 
@@ -317,7 +285,7 @@ def _heterogeneity(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
     gaps = {(str(m), str(label)): found.delta_test for (m, label), found in r.groupby(["method", "label"], sort=False)}
     alphas = list(dict.fromkeys(label for _, label in gaps))
     near = {place: at_most(found, 1) for place, found in gaps.items()}
-    allowed = {label: _floor_allows(rows_of(runs, "alpha", AGAIN, label), 1) for label in alphas}
+    allowed = {label: floor_allows(rows_of(runs, "alpha", AGAIN, label), 1) for label in alphas}
     printed, corrected = (
         {f"alpha {label}": allowed[label] or lowered_by(near["Original", label], near[m, label]) for label in alphas}
         for m in FORMS
@@ -358,7 +326,7 @@ def _equivalent(e: Experiment, runs: pd.DataFrame, floor: Sequence[Record]) -> C
     reason = f"KL <= that of two retrainings {floors[0]}" + "".join(f"; {other}" for other in floors[1:])
     if farther:
         reason += f"; no nearer than doing nothing, seed by seed: {', '.join(shown(m) for m in farther)}"
-    spread_of = f"KL - floor: {_intervals({m: off[m] for m in FORMS}, 4)}"
+    spread_of = f"KL - floor: {intervals({m: off[m] for m in FORMS}, 4)}"
     return judged("H11", printed, ours, spread_of, keys, reason, corrected)
 
 
@@ -393,7 +361,7 @@ def _carries_over(e: Experiment, runs: pd.DataFrame, speeds: Speeds, prices: Pri
         record = speeds["main" if setting == e.main else setting]
         where = f"{title(setting)}, {Setting.parse(setting).model}"
         original, again = (on_setting(e, runs, setting, of) for of in ("Original", AGAIN))
-        nothing, allowed = at_most(original.delta_test, POINTS_IN_ALL), _floor_allows(again, POINTS_IN_ALL)
+        nothing, allowed = at_most(original.delta_test, POINTS_IN_ALL), floor_allows(again, POINTS_IN_ALL)
         keys += [record.key, *([prices[setting].key] if setting in prices else []), *original.record, *again.record]
         for method in FORMS:
             r = on_setting(e, runs, setting, method)

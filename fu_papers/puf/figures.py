@@ -109,10 +109,9 @@ def natural_curve(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) -
             if len(done):
                 gap = done.delta_forget.mean()
                 ax.axhline(gap, color=colour(method), linestyle=linestyle(method), label=method)
-                rounds = float((done.rounds + done.unlearning_rounds).mean())
-                ax.errorbar(
-                    rounds, gap, done.delta_forget.std(), fmt="o", color=colour(method), markersize=8, capsize=4
-                )
+                rounds, reach = (done.rounds + done.unlearning_rounds).mean(), done.delta_forget.std()
+                ends = [[min(reach, gap)], [reach]]  # a distance is not below 0
+                ax.errorbar(rounds, gap, ends, fmt="o", color=colour(method), ms=8, capsize=4)
         floor = rows_of(runs, s.name, text, AGAIN, "test").delta_forget.mean()
         ax.axhspan(0, floor, color=FLOOR, alpha=0.6, linewidth=0, label="noise floor")
         ax.set(title=title(text), xlabel="rounds since the request", ylim=(0, None))
