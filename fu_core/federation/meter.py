@@ -24,7 +24,8 @@ class Meter:
     bytes_down, bytes_up: model vectors sent to and received from clients, by a server or, as bytes_up alone,
     by each other; images: training images
     passed through the model, forward and backward, counted once per epoch; products: images in
-    curvature-vector products, counted once per product; rounds: federated rounds;
+    curvature-vector products, counted once per product; rounds: federated rounds, of which
+    off_schedule do not count in the training's schedule: what follows goes on as if they had not been;
     kept: bytes that must outlive a round for the method to work, by name.
     """
 
@@ -33,6 +34,7 @@ class Meter:
     images: int = 0
     products: int = 0
     rounds: int = 0
+    off_schedule: int = 0
     kept: dict[str, int] = field(default_factory=dict)
 
     def exchange(self, w: Tensor, deltas: Tensor) -> None:
@@ -73,11 +75,17 @@ class Meter:
         self.images += other.images
         self.products += other.products
         self.rounds += other.rounds
+        self.off_schedule += other.off_schedule
 
     def restore(self, counted: Mapping[str, Any]) -> None:
         """Go on from what was counted before an interruption: the fields by name."""
         for name, value in counted.items():
             setattr(self, name, value)
+
+    @property
+    def scheduled(self) -> int:
+        """The rounds that the training's schedule has gone on by: recovery begins with `next_round` + scheduled."""
+        return self.rounds - self.off_schedule
 
     @property
     def gradient_passes(self) -> int:

@@ -166,7 +166,7 @@ def serve(
         spent.kept["storage"] = spent.storage + found.cost.storage
     rounds, reached = [0] * len(models), [True] * len(models)
     if about.recovers and isinstance(models[0], Tensor):
-        begins = pool.rounds + 1 + spent.rounds // len(models)
+        begins = pool.rounds + 1 + spent.scheduled // len(models)
         fixed = recovery.natural if name == "Natural" else None
         models, rounds, reached, more = pool.recover(models, deletion, begins, recovery, fixed)
         spent.add(more)

@@ -39,7 +39,7 @@ def run_function(
     *,
     data: Callable[[Config], str] | None = None,
     needs: Callable[[Config], Needs] | None = None,
-    revision: int = 1,
+    revision: int | Callable[[Config], int] = 1,
 ) -> Callable[[RunFunction], RunFunction]:
     """Declare what is to be known of a run function before it runs.
 
@@ -51,9 +51,11 @@ def run_function(
 
     revision: to be raised by one with every change after which a run makes another record of the same config, be it in
     this function or in what it calls; a mended fault is one, rounding of the last digits and speed are none. Its runs
-    are then made again, and those that need them; no others.
+    are then made again, and those that need them; no others. Where the change is not about all configs, a function of
+    the config: of one method's runs, say.
     """
-    check_count(f"revision of {name}", revision, error=ConfigError)
+    if not callable(revision):
+        check_count(f"revision of {name}", revision, error=ConfigError)
 
     def declare(fn: RunFunction) -> RunFunction:
         fn.run_name, fn.data, fn.needs, fn.revision = name, data, needs, revision  # type: ignore[attr-defined]
@@ -97,7 +99,8 @@ def key_of(fn: RunFunction, config: Config, data_hash: str) -> str:
 
 def _revisions(fn: RunFunction, config: Config) -> dict[str, int]:
     """Of a run and of all that it needs, those that are not 1, by the name of the function."""
-    found = {function_name(fn): getattr(fn, "revision", 1)}
+    revision = getattr(fn, "revision", 1)
+    found = {function_name(fn): revision(config) if callable(revision) else revision}
     for needed, needed_config in needs_of(fn, config).values():
         found |= _revisions(needed, needed_config)
     return {name: revision for name, revision in found.items() if revision != 1}

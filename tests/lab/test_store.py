@@ -138,6 +138,14 @@ def test_a_raised_revision_changes_the_keys_of_its_runs_and_of_those_that_need_t
         declared(0, 1)
 
 
+def test_a_revision_may_be_of_some_configs_alone(store, computed, monkeypatch):
+    first, other = store.run(toy_runs.walk, WALK), store.run(toy_runs.walk, {**WALK, "seed": WALK["seed"] + 1})
+    monkeypatch.setattr("fu_papers.lab.record._raised", {"tests.toy_runs.walk"})
+    monkeypatch.setattr(toy_runs.walk, "revision", lambda c: 1 + (c["seed"] == WALK["seed"]), raising=False)
+    assert store.run(toy_runs.walk, WALK).key != first.key
+    assert store.run(toy_runs.walk, other.config).key == other.key
+
+
 def test_a_run_of_another_revision_is_made_again(store, computed, monkeypatch):
     first = store.run(toy_runs.walk, WALK)
     monkeypatch.setattr("fu_papers.lab.record._raised", {"tests.toy_runs.walk"})

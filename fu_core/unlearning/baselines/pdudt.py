@@ -110,6 +110,7 @@ def pdudt(f: Federation, history: PeerHistory, deletion: Deletion, config: PDUDT
         if not bool(x.isfinite().all()):
             raise NumericalFailure(f"round {t}: the replayed models are not finite")
         f.meter.gossip(x, links(W))
+        f.meter.off_schedule += 1  # nothing is trained
     f.meter.keep("peer history", *history.stored)
     return _noised(x, stay, config.sigma, f.seed)
 

@@ -183,7 +183,7 @@ def test_counters_equal_the_formulas():
     assert meter.bytes_down == meter.bytes_up
     assert meter.images == 6 * trained
     assert meter.storage == 2 * LINEAR.d * 4
-    assert meter.rounds == 6 + 10
+    assert (meter.rounds, meter.scheduled) == (6 + 10, 10)  # what follows is round 11: degradation is off the schedule
 
 
 def test_clients_may_have_any_ids():

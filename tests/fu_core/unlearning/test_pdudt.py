@@ -399,4 +399,4 @@ def test_counters_equal_the_formulas(quadratics):
     assert meter.bytes == meter.bytes_up == 2 * 2 * rounds * P * B
     assert meter.storage == history.nbytes == 2 * rounds * 4 * P * B
     assert history.published_nbytes(neighbours=2) == rounds * 2 * P * B
-    assert (meter.rounds, meter.images) == (rounds, 0)
+    assert (meter.rounds, meter.scheduled, meter.images) == (rounds, 0, 0)
