@@ -352,7 +352,8 @@ def _storage(descriptions: Descriptions, runs: pd.DataFrame) -> ClaimResult:
     ratios = {str(kind): list(r.kept / r.setting.map(size)) for kind, r in fisher.groupby("curvature")}
     shown = {"fisher": "the full Fisher matrix", "diagonal_fisher": "its diagonal"}
     remark = {"fisher": " (by samples, in float64)", "diagonal_fisher": ""}
-    parts = {kind: {shown[kind]: exact(all(ratio <= 1 for ratio in ratios.get(kind, [])))} for kind in shown}
+    parts = {kind: {name: unknown(f"runs with {name} would tell")} for kind, name in shown.items()}  # of none nothing
+    parts |= {kind: {shown[kind]: exact(all(ratio <= 1 for ratio in found))} for kind, found in ratios.items()}
     ours = "; ".join(f"{shown[kind]}{remark[kind]} keeps {max(found):.3g} d numbers" for kind, found in ratios.items())
     pdudt = runs[runs.method == WHOLE_CLIENTS]
     factors, counted = pdudt.published / pdudt.setting.map(size), pdudt.kept / pdudt.setting.map(size)

@@ -120,8 +120,7 @@ def _private(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
     """H3: MIA within 0.02 of Retrain's, where the original model's is at least 0.10 above, by a model that is of use.
 
     Where the attack does not find the original model it cannot tell. Who is farther off than two retrainings from each
-    other fails; nearer, where those differ by more than 0.02, nobody
-    can tell.
+    other fails; nearer, where those differ by more than 0.02, nobody can tell.
     """
     r = {m: main_runs(e, runs, m) for m in ("Original", "Retrain", *FORMS)}
     off = {m: difference(frame, r["Retrain"], "mia") for m, frame in r.items()}

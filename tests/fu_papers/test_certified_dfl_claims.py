@@ -748,6 +748,13 @@ def test_d12_asks_that_a_fisher_matrix_is_kept_in_d_numbers(fisher, diagonal, ve
     assert result.ours.endswith("PDUDT k N_c d = 60 to 60 d, our reconstruction 1000 d")
 
 
+@pytest.mark.parametrize(("missing", "verdict"), [("fisher", (OPEN, HOLDS)), ("diagonal_fisher", (HOLDS, OPEN))])
+def test_d12_is_open_of_a_matrix_that_nobody_has_kept(missing, verdict):
+    runs = storage(1.0, 1.0)
+    result = judged("D12", kept=runs[runs.curvature != missing])
+    assert (result.verdict, result.corrected) == verdict
+
+
 def test_d12_counts_against_the_net_of_the_run_and_looks_at_every_run():
     runs = storage(1.0, 1.0)
     one_too_many = (runs.curvature == "diagonal_fisher") & (of_dataset(runs, CIFAR)) & (runs.seed == 1)
