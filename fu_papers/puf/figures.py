@@ -33,7 +33,7 @@ LEAST_COST = 0.1  # percent of retraining's; what costs less stands there
 Curve = Sequence[Mapping[str, float]]  # a row of metrics per recovery round
 References = Mapping[str, Mapping[str, float]]  # method -> metrics
 MARKERS = {1.0: "o", 2.0: "s", 5.0: "^", 10.0: "D"}  # per E_u
-AT_THE_EDGE: dict[str, Any] = {"ha": "right", "va": "bottom"}  # above its line: what lies beyond the frame
+AT_THE_EDGE: dict[str, Any] = {"ha": "right", "va": "bottom"}  # above its line: what is beyond the frame
 FLOOR = "#bbbbbb"  # of the noise floor: two retrainings that only their seeds tell apart
 
 
@@ -92,8 +92,8 @@ def natural_curve(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) -
     """Natural's forget gap per round (dots where the paper reads it), beside what PUF ends with, and after how long.
 
     Mean and spread over runs. PUF: a dot at its mean number of rounds, unlearning and recovery by the paper's stop
-    rule, with a bar for their spread, and a line at the mean forget gap of the runs that came back, if any; grey: the
-    noise floor.
+    rule, with a bar for their spread, and a line at the mean forget gap of the runs that came back; the dot open where
+    some gave up, nothing where half did; grey: the noise floor.
     """
     s, natural = e.scenarios()[0], natural_at(unlearnings)
     fig, axes = axes_row(len(s.settings), height=3.4, width=4.4, sharey=True)
@@ -105,13 +105,14 @@ def natural_curve(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) -
         read = [k for k in e.natural_rounds if k in by_round]
         ax.plot(read, by_round[read].mean(), "o", color=colour("Natural"), markersize=6)
         for method in PUFS:
-            done, _ = completed(rows_of(runs, s.name, text, method, "test"))
-            if len(done):
-                gap = done.delta_forget.mean()
+            rows = rows_of(runs, s.name, text, method, "test")
+            done, gave_up = completed(rows)
+            if len(done) and not _no_place(rows):
+                gap, filled = done.delta_forget.mean(), _filled_if_all(method, gave_up)[0]
                 ax.axhline(gap, color=colour(method), linestyle=linestyle(method), label=method)
                 rounds, reach = (done.rounds + done.unlearning_rounds).mean(), done.delta_forget.std()
                 ends = [[min(reach, gap)], [reach]]  # a distance is not below 0
-                ax.errorbar(rounds, gap, ends, fmt="o", color=colour(method), ms=8, capsize=4)
+                ax.errorbar(rounds, gap, ends, fmt="o", color=colour(method), mfc=filled, ms=8, capsize=4)
         floor = rows_of(runs, s.name, text, AGAIN, "test").delta_forget.mean()
         ax.axhspan(0, floor, color=FLOOR, alpha=0.6, linewidth=0, label="noise floor")
         ax.set(title=title(text), xlabel="rounds since the request", ylim=(0, None))
@@ -120,7 +121,7 @@ def natural_curve(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) -
     shown = [ax.get_legend_handles_labels() for ax in axes]  # who always gave up in one setting is in another's
     named = {name: handle for handles, names in shown for handle, name in zip(handles, names, strict=True)}
     axes[-1].legend(list(named.values()), list(named), loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-    say_below(fig, f"Mean of {runs_in(s)} ± s.d.; PUF: who came back")
+    say_below(fig, f"Mean of {runs_in(s)} ± s.d.; PUF: who came back; open: some gave up, none: half did")
     return fig
 
 
@@ -156,7 +157,7 @@ def metrics(e: Experiment, runs: pd.DataFrame, setting: str, stop: str = "test")
                     )
                 if len(inside) < len(values):
                     beyond = ", ".join(f"{value:.0f}" for value in sorted(values[values > reach]))
-                    ax.text(1.07 * reach, place, f"{beyond} →", color=colour(method), fontsize=8, **AT_THE_EDGE)
+                    ax.text(1.07 * reach, place - 0.2, f"{beyond} →", color=colour(method), fontsize=8, **AT_THE_EDGE)
         if column.startswith("delta"):
             ax.axvline(nothing, color=colour("Original"), linestyle=":", label="doing nothing")
             ax.axvspan(0, floor, color=FLOOR, alpha=0.6, linewidth=0, label="noise floor")

@@ -1104,10 +1104,11 @@ def test_runs_that_gave_up_are_drawn_to_the_cap_and_counted():
 
 
 def test_naturals_rounds_stand_beside_what_puf_ends_with():
-    e = E.changed(natural_rounds=[1, 3])
+    e = E.changed(natural_rounds=[1, 3], targets=[0, 1, 2])
     changes = {
         ("clients", SKEWED, "client-0", "PUF-Regular"): {"forget": 66.0, "rounds": 4},
         ("clients", SKEWED, "client-1", "PUF-Regular"): {"forget": 60.0, "reached": False},
+        ("clients", SKEWED, "client-2", "PUF-Regular"): {"forget": 66.0, "rounds": 4},
         ("clients", SKEWED, None, "PUF-Special"): {"reached": False},
     }
     unlearnings = planted(e, changes)
@@ -1119,9 +1120,22 @@ def test_naturals_rounds_stand_beside_what_puf_ends_with():
     assert set(lines) == {"Natural", "PUF-Regular"}
     assert lines["Natural"].get_ydata().tolist() == [55.0, 20.0, 10.0, 2.0]  # PATH against 60
     assert set(lines["PUF-Regular"].get_ydata()) == {6.0}
-    dots = [(line.get_xdata().tolist(), line.get_ydata().tolist()) for line in ax.lines if line.get_marker() == "o"]
-    assert dots == [([1, 3], [20.0, 2.0]), ([5.0], [6.0])]  # 4 rounds of recovery and one of unlearning
+    natural, regular = (line for line in ax.lines if line.get_marker() == "o")
+    assert (natural.get_xdata().tolist(), natural.get_ydata().tolist()) == ([1, 3], [20.0, 2.0])
+    assert (regular.get_xdata().tolist(), regular.get_ydata().tolist()) == (
+        [5.0],
+        [6.0],
+    )  # 4 rounds of recovery, one of
+    assert regular.get_markerfacecolor() == "white"  # unlearning; one of three gave up
     assert ax.patches[0].get_bbox().bounds[3] == 3.0
+
+
+def test_natural_has_no_puf_beside_it_of_whose_runs_half_gave_up():
+    e = E.changed(targets=[0, 1, 2, 3])
+    gave_up = {("clients", SKEWED, f"client-{k}", "PUF-Regular"): {"reached": False} for k in (0, 1)}
+    unlearnings = planted(e, gave_up)
+    ax, _ = figures.natural_curve(e, frame_of(unlearnings, e=e), unlearnings).axes
+    assert set(labelled(ax)) == {"Natural", "PUF-Special"}
 
 
 def test_training_curves_leave_out_trainings_that_only_an_attacker_has():
