@@ -26,7 +26,10 @@ CORNERS = ("bottom-right", "bottom-left", "top-right", "top-left")
 
 @dataclass(frozen=True)
 class Trigger:
-    """A square patch of one value on raw pixels, and the class it is to call up. HF-KCU: class 7, patch not given."""
+    """A square patch of one value on raw pixels, and the class it is to call up. HF-KCU: class 7, patch not given.
+
+    value: of 0 to 255, whatever the images are in: on floating-point ones, of 0 to 1, it is value / 255.
+    """
 
     size: int = 3
     target: int = 7
@@ -42,13 +45,20 @@ class Trigger:
             raise ValueError(f"value must be a raw pixel, a whole number from 0 to 255, got {self.value!r}")
 
     def stamp(self, x: Tensor) -> Tensor:
-        """A copy of the images `x` (n, C, H, W) with the patch in its corner. Stamping twice changes nothing."""
+        """A copy of the images `x` (n, C, H, W) with the patch in its corner. Stamping twice changes nothing.
+
+        x: raw pixels, whole numbers of 0 to 255 or floating-point ones of 0 to 1; normalise afterwards. Raises
+        `InvalidRequest` for a patch that is larger than the images, and for floating-point images that leave [0, 1].
+        """
         if x.dim() != 4 or min(x.shape[2:]) < self.size:
             raise InvalidRequest(f"size must fit into the images: got {self.size} for shape {tuple(x.shape)}")
+        if x.is_floating_point() and x.numel() and not (x.min() >= 0 and x.max() <= 1):
+            reach = f"{x.min():.3g} to {x.max():.3g}"
+            raise InvalidRequest(f"x must be raw pixels: torch.uint8, or floating point from 0 to 1, got {reach}")
         stamped = x.clone()
         rows = slice(-self.size, None) if self.corner.startswith("bottom") else slice(None, self.size)
         columns = slice(-self.size, None) if self.corner.endswith("right") else slice(None, self.size)
-        stamped[:, :, rows, columns] = self.value
+        stamped[:, :, rows, columns] = self.value / 255 if x.is_floating_point() else self.value
         return stamped
 
 

@@ -36,6 +36,19 @@ def test_a_patch_larger_than_the_image_is_refused(images):
         Trigger(size=9).stamp(images[0])
 
 
+@pytest.mark.parametrize("value", [255, 51, 0])
+def test_on_images_of_0_to_1_the_patch_is_as_bright_as_on_whole_pixels(images, value):
+    x, _ = images
+    trigger = Trigger(size=2, value=value)
+    assert torch.allclose(trigger.stamp(x / 255), trigger.stamp(x) / 255)
+
+
+@pytest.mark.parametrize("wrong", [lambda x: x.float(), lambda x: x / 127.5 - 1, lambda x: x / 255 + math.nan])
+def test_images_that_were_normalised_before_are_refused(images, wrong):
+    with pytest.raises(InvalidRequest, match=r"x must be raw pixels: torch\.uint8, or floating point from 0 to 1, got"):
+        Trigger().stamp(wrong(images[0]))
+
+
 NO_PIXELS = (300, -1, 12.7, "x", True, None)
 
 
