@@ -34,7 +34,8 @@ DATASET_TITLES = {"digits": "Digits", "mnist": "MNIST", "fashion_mnist": "Fashio
                   "phantom": "Phantom (synthetic)", "prostate_mri": "ProstateMRI"}  # fmt: skip
 NET_TITLES = {"unit_softmax": "softmax regression", "softmax_regression": "softmax regression", "mlp": "MLP",
               "tiny_cnn": "tiny CNN", "lenet": "LeNet", "simple_cnn": "CNN", "small_resnet": "small ResNet",
-              "resnet18": "ResNet-18", "cnn": "CNN", "pooled_cnn": "pooled CNN"}  # fmt: skip
+              "resnet18": "ResNet-18", "cnn": "CNN", "pooled_cnn": "pooled CNN",
+              "strided_cnn": "strided CNN"}  # fmt: skip
 SPLITS = ("iid", "dirichlet", "released", "file", "site")
 RELEASED_SIZES = (2968, 2238, 4541, 2278, 7305, 13500, 4951, 4453, 2715, 5048)  # of PUF's ten CIFAR-10 clients
 

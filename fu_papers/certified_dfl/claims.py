@@ -343,7 +343,7 @@ def _risk(theory: Theory) -> ClaimResult:
 
 
 def _storage(descriptions: Descriptions, runs: pd.DataFrame) -> ClaimResult:
-    """D12: what DU keeps with a Fisher matrix is d numbers; PDUDT's k N_c d is the paper's formula.
+    """D12: what DU keeps with a Fisher matrix is a model's worth of bytes; PDUDT's k N_c d is the paper's formula.
 
     As printed the matrix is whole, Eq. (7); corrected it is its diagonal, which alone has d numbers.
     """
@@ -351,10 +351,12 @@ def _storage(descriptions: Descriptions, runs: pd.DataFrame) -> ClaimResult:
     fisher = runs[runs.curvature.isin(["fisher", "diagonal_fisher"])]
     ratios = {str(kind): list(r.kept / r.setting.map(size)) for kind, r in fisher.groupby("curvature")}
     shown = {"fisher": "the full Fisher matrix", "diagonal_fisher": "its diagonal"}
-    remark = {"fisher": " (by samples, in float64)", "diagonal_fisher": ""}
+    remark = {"fisher": " (by samples, in float64; as a matrix d models)", "diagonal_fisher": ""}
     parts = {kind: {name: unknown(f"runs with {name} would tell")} for kind, name in shown.items()}  # of none nothing
     parts |= {kind: {shown[kind]: exact(all(ratio <= 1 for ratio in found))} for kind, found in ratios.items()}
-    ours = "; ".join(f"{shown[kind]}{remark[kind]} keeps {max(found):.3g} d numbers" for kind, found in ratios.items())
+    ours = "; ".join(
+        f"{shown[kind]}{remark[kind]} takes as many bytes as {max(found):.3g} models" for kind, found in ratios.items()
+    )
     pdudt = runs[runs.method == WHOLE_CLIENTS]
     factors, counted = pdudt.published / pdudt.setting.map(size), pdudt.kept / pdudt.setting.map(size)
     ours += f"; PDUDT k N_c d = {factors.min():.0f} to {factors.max():.0f} d, our reconstruction {counted.max():.0f} d"

@@ -137,12 +137,12 @@ def saddle_table(records: Sequence[Record]) -> pd.DataFrame:
 
 
 def duality_gap_table(records: Sequence[Record]) -> pd.DataFrame:
-    """Errata F5, one parameter: minimise (θ − 5)²/2 subject to H(σ(θ)) ≥ H(σ(3))."""
+    """Errata F5, one parameter: minimise (θ − 5)²/2 subject to H(s(θ)) ≥ H(s(3)), s being the sigmoid."""
     (r,) = records
     m = r.metrics
     late = f"iteration, last {r.config['iterations'] // 10:,} of {r.config['iterations']:,} steps"
     rows = {
-        "threshold ε = H(σ(3))": f"{m['epsilon']:.4f}",
+        "threshold ε = H(s(3))": f"{m['epsilon']:.4f}",
         "primal optimum, at θ = 3": f"{m['primal']:.3f}",
         "dual optimum": f"{m['dual']:.3f}",
         "dual variable there": f"{m['price']:.2f}",

@@ -152,7 +152,7 @@ def pareto_figure(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> Figure:
     right.invert_yaxis()
     right.margins(x=0.4, y=0.08)
     right.grid(axis="y", visible=False)
-    told = f"A dot: the mean of {counted(len(e.seeds), 'seed')} ± standard deviation"
+    told = f"Accuracy: the mean of {counted(len(e.seeds), 'seed')} ± standard deviation; seconds: the first seed's"
     say_below(fig, f"{told}; grey, dashed: the frontier")
     return fig
 

@@ -32,7 +32,7 @@ PLANTED = {
     NOTHING: {"delta_test": 2.0, "mia": 0.85, "gap": 0.1, "kl": 0.5, "asr": 80.0},
     "Retrain": {"delta_test": 0.0, "mia": 0.5, "gap": 0.0, "kl": 0.0, "asr": 10.0},
     "NaiveGA": {"delta_test": 60.0, "mia": 0.5, "gap": 9.0, "kl": 9.0, "asr": 0.0, "test": 10.0},
-    SAME_START: {"delta_test": 0.5, "mia": 0.5, "gap": 0.05, "kl": 0.1, "asr": 10.0},
+    SAME_START: {"delta_test": 0.5, "mia": 0.5, "gap": 0.05, "kl": None, "asr": 10.0},  # its KL: by whom it is asked
     AGAIN: {"delta_test": 0.3, "mia": 0.5, "gap": 0.09, "asr": 10.0},
     PRINTED: {"delta_test": 0.5, "mia": 0.51, "gap": 0.09, "kl": 0.1, "asr": 60.0},
     CORRECTED: {"delta_test": 0.5, "mia": 0.49, "gap": 0.05, "kl": 0.1, "asr": 60.0},
@@ -40,8 +40,8 @@ PLANTED = {
 CLIPPED = "with adaptive scaling"
 BROADCAST, UNSCALED, AS_PRINTED = "w/o causal weighting", "w/o adaptive scaling", "w/o influence decay (= Algorithm 1)"
 ROWS = [
-    *(("methods", MAIN, method, "", {}) for method in PLANTED if method not in (SAME_START, AGAIN)),
-    *(("methods", OTHER, method, "", {}) for method in (NOTHING, AGAIN, *FORMS)),
+    *(("methods", MAIN, method, "", {}) for method in PLANTED if method != AGAIN),
+    *(("methods", OTHER, method, "", {}) for method in (NOTHING, SAME_START, AGAIN, *FORMS)),
     *(("backdoor", MAIN, method, "", {"passes": 2.0}) for method in FORMS),
     *(("alpha", MAIN, method, label, {}) for method in (NOTHING, AGAIN, *FORMS) for label in ("0.1", "1")),
     ("ablation", MAIN, PRINTED, AS_PRINTED, {}),
@@ -275,6 +275,13 @@ def test_h3_asks_for_retrains_exposure_where_there_was_one(original, printed, co
     assert both(judged(changes)["H3"]) == verdicts
 
 
+def test_h3_asks_for_no_seeds_of_an_attack_that_does_not_find_the_original_model():
+    changes = {("methods", MAIN, NOTHING, None): {"mia": 0.51}, **of_forms("mia", (0.48, 0.5, 0.53), 0.5)}
+    reason = judged(changes)["H3"].reason
+    assert reason.endswith("an attack that finds the original model would tell")
+    assert "seeds would tell" not in reason
+
+
 @pytest.mark.parametrize(
     ("without", "verdict"), [(0.19, HOLDS), (0.17, NOT), ((0.19, 0.19, 0.3), OPEN), ((0.09, 0.09, 0.1), NOT)]
 )
@@ -471,6 +478,16 @@ def test_h12_looks_at_every_data_set():
     assert "1 of 2 do not hold (MNIST" in result.reason
     assert result.ours.count("corrected 0.5000x, away in 0 of 3") == 2
     assert result.ours.count("printed 1.1000x, away in 3 of 3") == 1
+
+
+@pytest.mark.parametrize("again", [0.1, 0.2])
+def test_h12_is_open_on_nets_where_a_second_retraining_is_no_nearer_than_doing_nothing(again):
+    farther = {("methods", OTHER, SAME_START, ""): {"gap": again}}
+    result = judged(farther)["H12"]
+    assert both(result) == (OPEN, OPEN)
+    assert "1 of 2 are undetermined (MNIST Dirichlet 0.5); trainings after which a second retraining" in result.reason
+    assert f"a second retraining {10 * again:.3g}x" in result.ours
+    assert both(judged(farther, ridge=1.8)["H12"]) == (NOT, OPEN)  # which ridge refutes all the same
 
 
 @pytest.mark.parametrize(("floor", "verdict"), [(0.6, HOLDS), (0.7, OPEN)])
