@@ -129,7 +129,7 @@ def pareto_figure(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> Figure:
             left.plot([gain, gain], [means[method] - error, means[method] + error], color=ink, linewidth=1)
             left.scatter(gain, means[method], s=60, **look)
         taken = seconds["retrain"] / gain
-        told = "" if method == "Original" else f"{taken:.2g} s, {gain:.3g}×"
+        told = "" if method == "Original" else f"{_plain(taken, 2)} s, {_plain(gain, 3)}×"
         right.scatter(taken, place, s=60, **look)
         right.annotate(told, (taken, place), xytext=(8, 0), textcoords="offset points", va="center", fontsize=9)
     best = [
@@ -155,6 +155,11 @@ def pareto_figure(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> Figure:
     told = f"Accuracy: the mean of {counted(len(e.seeds), 'seed')} ± standard deviation; seconds: the first seed's"
     say_below(fig, f"{told}; grey, dashed: the frontier")
     return fig
+
+
+def _plain(value: float, digits: int) -> str:
+    """So many digits of a number, without a power of ten: 190 and 0.14."""
+    return f"{float(f'{value:.{digits}g}'):g}"
 
 
 def _powers_of_ten(ax: Axes, free: float, ends: Sequence[float]) -> None:
