@@ -10,7 +10,7 @@ import pandas as pd
 from fu_papers.controls import AGAIN, DESTROYED, REFERENCES
 from fu_papers.hf_kcu.grid import SAME_START, Experiment
 from fu_papers.hf_kcu.metrics import causal_faithfulness
-from fu_papers.hf_kcu.results import main_runs
+from fu_papers.hf_kcu.results import main_runs, mean_of
 from fu_papers.look import published
 from fu_papers.problem_figures import spread_or_dash
 
@@ -125,14 +125,8 @@ def gains(measured: Mapping[str, Any], method: str, runs: pd.DataFrame) -> dict[
         return {"× faster": "–", "× fewer passes": "–"}
     return {
         "× faster": gain(seconds["retrain"], seconds[name]),
-        "× fewer passes": gain(passes["retrain"], mean_passes(runs) or passes[name]),
+        "× fewer passes": gain(passes["retrain"], mean_of(runs, "passes") or passes[name]),
     }
-
-
-def mean_passes(runs: pd.DataFrame) -> float:
-    """Of the runs that have counted theirs; 0 where none has."""
-    counted = runs.passes.dropna() if "passes" in runs else pd.Series(dtype=float)
-    return float(counted.mean()) if len(counted) else 0.0
 
 
 def gain(retrain: float, taken: float) -> str:

@@ -29,8 +29,8 @@ from fu_papers.hf_kcu.claims_speed import (
     told_of_all,
 )
 from fu_papers.hf_kcu.grid import FORMS, SAME_START, Experiment
-from fu_papers.hf_kcu.results import Speeds, asr_reduction, main_runs, on_setting, rows_of, shown
-from fu_papers.hf_kcu.rules import floor_allows, intervals, mean_of, within_what_the_floor_allows
+from fu_papers.hf_kcu.results import Speeds, asr_reduction, main_runs, mean_of, on_setting, rows_of, shown
+from fu_papers.hf_kcu.rules import floor_allows, intervals, within_what_the_floor_allows
 from fu_papers.hf_kcu.theory_figures import slope_of
 from fu_papers.hf_kcu.variants import UNWEIGHTED
 from fu_papers.lab.record import Record

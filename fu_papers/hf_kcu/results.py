@@ -88,6 +88,12 @@ def _training(cell: Cell, record: Record) -> tuple[Any, ...]:
     return (cell.setting, cell.seed, cell.request, *(record.config[name] for name in ("clients", "rounds", "poison")))
 
 
+def mean_of(runs: pd.DataFrame, column: str) -> float:
+    """Of the runs that were measured; 0 where none was."""
+    found = runs[column].dropna() if column in runs else pd.Series(dtype=float)
+    return float(found.mean()) if len(found) else 0.0
+
+
 def rows_of(runs: pd.DataFrame, group: str, method: str, label: str | None = None) -> pd.DataFrame:
     """The rows of a block and method; `label`: None for whichever."""
     here = (runs.group == group) & (runs.method == method)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from fu_papers.hf_kcu.results import shown
+from fu_papers.hf_kcu.results import mean_of, shown
 from fu_papers.over_seeds import Part, told, unknown, within
 
 
@@ -22,12 +22,6 @@ def floor_allows(again: pd.DataFrame, points: float) -> Part | None:
         f"two retrainings differ by {apart:.2f} points, more than {points:g}: trainings that end nearer to each other "
         "would tell"
     )
-
-
-def mean_of(again: pd.DataFrame, column: str) -> float:
-    """What two retrainings differ by; 0 where nobody has looked."""
-    found = again[column].dropna() if column in again else pd.Series(dtype=float)
-    return float(found.mean()) if len(found) else 0.0
 
 
 def within_what_the_floor_allows(off: pd.Series, radius: float, floor: float) -> Part:

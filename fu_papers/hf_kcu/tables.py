@@ -20,12 +20,11 @@ from fu_papers.hf_kcu.cells import (
     floors_of,
     gain,
     gains,
-    mean_passes,
     paper_faithfulness,
     step_length,
 )
 from fu_papers.hf_kcu.grid import BESIDE, FORMS, METHODS, ROUND, SAME_START, Experiment
-from fu_papers.hf_kcu.results import Speeds, asr_reduction, main_runs, on_setting, rows_of, shown, timed
+from fu_papers.hf_kcu.results import Speeds, asr_reduction, main_runs, mean_of, on_setting, rows_of, shown, timed
 from fu_papers.look import published_row
 from fu_papers.problem_figures import spread_or_dash, title
 from fu_papers.problems import Setting
@@ -125,7 +124,7 @@ def _fewer_passes(retrain: float, r: pd.DataFrame) -> dict[str, str]:
     """Than retraining, of these very runs, whose price depends on what they met."""
     if (r.method == "Retrain").all() and len(r):
         return {"× fewer passes": "1"}
-    return {"× fewer passes": gain(retrain, taken) if (taken := mean_passes(r)) else "–"}
+    return {"× fewer passes": gain(retrain, taken) if (taken := mean_of(r, "passes")) else "–"}
 
 
 def table_4(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:

@@ -33,7 +33,7 @@ LEAST_COST = 0.1  # percent of retraining's; what costs less stands there
 Curve = Sequence[Mapping[str, float]]  # a row of metrics per recovery round
 References = Mapping[str, Mapping[str, float]]  # method -> metrics
 MARKERS = {1.0: "o", 2.0: "s", 5.0: "^", 10.0: "D"}  # per E_u
-AT_THE_EDGE: dict[str, Any] = {"ha": "right", "va": "bottom"}  # above its line: what is beyond the frame
+AT_THE_EDGE: dict[str, Any] = {"ha": "right", "va": "bottom"}  # above its line: what lies beyond the frame
 FLOOR = "#bbbbbb"  # of the noise floor: two retrainings that only their seeds tell apart
 
 

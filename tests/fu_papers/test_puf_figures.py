@@ -1122,11 +1122,9 @@ def test_naturals_rounds_stand_beside_what_puf_ends_with():
     assert set(lines["PUF-Regular"].get_ydata()) == {6.0}
     natural, regular = (line for line in ax.lines if line.get_marker() == "o")
     assert (natural.get_xdata().tolist(), natural.get_ydata().tolist()) == ([1, 3], [20.0, 2.0])
-    assert (regular.get_xdata().tolist(), regular.get_ydata().tolist()) == (
-        [5.0],
-        [6.0],
-    )  # 4 rounds of recovery, one of
-    assert regular.get_markerfacecolor() == "white"  # unlearning; one of three gave up
+    # 4 rounds of recovery and one of unlearning
+    assert (regular.get_xdata().tolist(), regular.get_ydata().tolist()) == ([5.0], [6.0])
+    assert regular.get_markerfacecolor() == "white"  # one of three gave up
     assert ax.patches[0].get_bbox().bounds[3] == 3.0
 
 
