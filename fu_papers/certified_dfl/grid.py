@@ -63,6 +63,11 @@ NET_CHOICES: dict[str, tuple[str, dict[str, Any]]] = {
     },
     **{f"as printed, step at most {cap:g} of the model": ("DU printed", {"cap": cap}) for cap in (1.0, 0.3, 0.1, 0.03)},
 }
+WHOLE = "as printed, full Fisher"  # not its diagonal: what of the printed step is our stand-in's doing
+CHOICES_OF: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
+    "sample": NET_CHOICES,  # where "full Fisher, forgotten gradient" is nearly that
+    "class": {WHOLE: ("DU printed", {"curvature": "fisher"}), **NET_CHOICES},
+}
 
 
 class Place(NamedTuple):
@@ -112,6 +117,8 @@ class Experiment(CertifiedDflParameters):
             check_choice("main_only", name, self.datasets, ConfigError)
         check_choice("order", self.order, ORDERS, ConfigError)
         check_choice("net_gradient", self.net_gradient, GRADIENTS, ConfigError)
+        for kind in self.net_choices:
+            check_choice("net_choices", kind, CHOICES_OF, ConfigError)
         for topology in self.topologies:
             check_choice("topologies", topology, TOPOLOGIES, ConfigError)
         if self.leaving >= self.clients:
@@ -272,10 +279,10 @@ class Experiment(CertifiedDflParameters):
             cell = Cell("choices", convex.setting, seed, request, "DU printed", AS_FEW, convex.topology)
             runs[cell] = self.unlearning(convex, seed, request, "DU printed", curvature_samples=self.at_each(few))
         seed = self.seeds[0]  # a look, no claim
-        for place in self.on_last_graph(*self.datasets[1:]):
-            for label, (name, change) in NET_CHOICES.items():
-                cell = Cell("nets", place.setting, seed, request, name, label, place.topology)
-                runs[cell] = self.unlearning(place, seed, request, name, **change)
+        for kind, place in itertools.product(self.net_choices, self.on_last_graph(*self.datasets[1:])):
+            for label, (name, change) in CHOICES_OF[kind].items():
+                cell = Cell("nets", place.setting, seed, self.requests()[kind], name, label, place.topology)
+                runs[cell] = self.unlearning(place, seed, self.requests()[kind], name, **change)
         return runs
 
     @staticmethod

@@ -49,6 +49,7 @@ class CertifiedDflParameters(Parameters):
     sequence: Count = parameter("Fig. 1: requests one after the other", paper="3")
     sequence_fraction: Inside = parameter("of every client's samples in all of them", paper="0.2")
     net_gradient: str = parameter("on nets: what a corrected step starts from, see NET_CHOICES", paper="forgotten")
+    net_choices: Several[str] = parameter("on nets: kinds of requests for which DU's choices are compared, one seed")
     pdudt_rounds: list[Count] = parameter("* Fig. 1, 2: rounds after an unlearning step", paper="up to 200 for PDUDT")
     epsilons: Distinct[Positive] = parameter("of the certificates", paper="not given")
     delta: Inside = parameter("of the certificates", paper="not given")

@@ -84,10 +84,14 @@ def warned_of(caption: str, runs: pd.DataFrame, request: str, places: Sequence[P
 
 
 def net_choices(experiment: Experiment, runs: pd.DataFrame, out: Path, source: str) -> None:
-    """On nets, the choices that theory leaves open: table."""
-    caption = "On nets: which curvature, which gradient, and how long a step may be. Sample-wise"
-    table = tables.net_choices_table(experiment, runs)
-    display(Markdown(NO_NET) if table.empty else keep_table(out / "net_choices.csv", source, table, caption))
+    """On nets, the choices that theory leaves open: a table for every kind of request that has them."""
+    if len(experiment.datasets) == 1:
+        display(Markdown(NO_NET))
+        return
+    for kind in experiment.net_choices:
+        table = tables.net_choices_table(experiment, runs, kind)
+        caption = f"On nets: which curvature, which gradient, and how long a step may be. {kind.capitalize()}-wise"
+        display(keep_table(out / f"net_choices_{kind}.csv", source, table, caption))
 
 
 def certified_heads(experiment: Experiment, certified: Mapping[Cell, Record], out: Path, source: str) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from fu_papers import problem_figures
-from fu_papers.certified_dfl.grid import DU_FORMS, WHOLE_CLIENTS, Experiment
+from fu_papers.certified_dfl.grid import DU_FORMS, WHOLE_CLIENTS, Experiment, granularity
 from fu_papers.certified_dfl.results import (
     Certificates,
     Curves,
@@ -112,18 +112,18 @@ def choices_table(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows).fillna("–")
 
 
-def net_choices_table(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
-    """On nets: which curvature and which gradient a step takes, and how long the printed one may be. Sample-wise."""
+def net_choices_table(e: Experiment, runs: pd.DataFrame, kind: str) -> pd.DataFrame:
+    """On nets: which curvature and gradient a step takes, how long the printed one may be (one seed). kind: "class"…"""
     rows: list[dict[str, Any]] = []
     for place in e.on_last_graph(*e.datasets[1:]):
         where = {"data set, net": dataset_title(place.dataset), "split": place.split}
         for method in (*CONTROLS, *DU_FORMS):
-            found = cell_runs(runs, place, "sample", method)
-            rows.append({**where, "variant": SHOWN[method], **_outcome(found, "sample"), **_price(found)})
-        r = runs[(runs.group == "nets") & (runs.setting == place.setting)]
+            found = cell_runs(runs, place, kind, method)
+            rows.append({**where, "variant": SHOWN[method], **_outcome(found, kind), **_price(found)})
+        r = runs[(runs.group == "nets") & (runs.setting == place.setting) & (runs.request.map(granularity) == kind)]
         for label in r.label.unique():
             found = r[r.label == label]
-            rows.append({**where, "variant": label, **_outcome(found, "sample"), **_price(found)})
+            rows.append({**where, "variant": label, **_outcome(found, kind), **_price(found)})
     return pd.DataFrame(rows).fillna("–")
 
 

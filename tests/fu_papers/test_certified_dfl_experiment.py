@@ -12,9 +12,9 @@ from fu_papers.certified_dfl import certify, curve, heads, runs, stages
 from fu_papers.certified_dfl.grid import (
     AS_FEW,
     CHOICES,
+    CHOICES_OF,
     DU_FORMS,
     METHODS,
-    NET_CHOICES,
     PER_DATASET,
     WHOLE_CLIENTS,
     Experiment,
@@ -33,6 +33,7 @@ E = experiment(
     epochs=[1.0, 2.0], printed_curvature=["fisher", "diagonal_fisher"], damping=[0.0, 0.02],
     curvature_samples=[40, 30], printed_samples=[40, 29], edge_probability=0.6, forget_class=2, leaving=1,
     net_gradient="centred",
+    net_choices=["sample", "class"],
     epsilons=[1, 10], budget=1, timed_rounds=5, peer_seeds=SEEDS,
 )  # fmt: skip
 REQUESTS = {"sample": "sample-0.1", "class": "class-2", "client": "client-1"}
@@ -186,9 +187,10 @@ def test_every_place_and_seed_has_every_request_and_method_but_leaving_clients_o
     sample = REQUESTS["sample"]
     expected += [cell(MAINS[CONVEX], seed, sample, "DU", "choices", label) for seed in SEEDS for label in CHOICES]
     expected += [
-        cell(MAINS[NET]._replace(split=split), SEEDS[0], sample, name, "nets", label)
+        cell(MAINS[NET]._replace(split=split), SEEDS[0], REQUESTS[kind], name, "nets", label)
+        for kind in ("sample", "class")
         for split in SPLITS
-        for label, (name, _) in NET_CHOICES.items()
+        for label, (name, _) in CHOICES_OF[kind].items()
     ]
     assert list(E.cells()) == expected
     assert [granularity(text) for text in REQUESTS.values()] == list(REQUESTS)
@@ -239,9 +241,12 @@ def test_every_choice_changes_what_it_says_and_nothing_else():
         assert (options == base) == (label == "corrected")
         chosen = cell(MAINS[CONVEX], 3, REQUESTS["sample"], "DU", "choices", label)
         assert E.cells()[chosen]["options"] == options
-    for label, (name, change) in NET_CHOICES.items():
-        chosen = cell(MAINS[NET], 3, REQUESTS["sample"], name, "nets", label)
-        assert E.cells()[chosen]["options"] == E.options(NET, name) | change
+    for kind, choices in CHOICES_OF.items():
+        for label, (name, change) in choices.items():
+            chosen = cell(MAINS[NET], 3, REQUESTS[kind], name, "nets", label)
+            assert E.cells()[chosen]["options"] == E.options(NET, name) | change
+    few = E.changed(net_choices=["sample"])
+    assert {granularity(c.request) for c in few.cells() if c.group == "nets"} == {"sample"}
 
 
 def test_the_second_retraining_is_that_of_the_next_seed():

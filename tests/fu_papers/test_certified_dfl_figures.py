@@ -11,7 +11,7 @@ from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 
 from fu_papers.certified_dfl import figures, results, show, tables, titles
-from fu_papers.certified_dfl.grid import CHOICES, NET_CHOICES, Place, granularity
+from fu_papers.certified_dfl.grid import CHOICES, CHOICES_OF, Place, granularity
 from fu_papers.controls import AGAIN, DESTROYED
 from fu_papers.lab.store import RecordStore
 from fu_papers.lab.task import single_threaded
@@ -190,8 +190,15 @@ def test_client_and_choices_tables(tiny):
     assert choices["distance to Retrain (do nothing: 1)"][1] == "0.00 ± 0.00"
     corrected = tiny.runs[(tiny.runs.group == "choices") & (tiny.runs.label == "corrected")]
     assert choices["passes"][5] == f"{(corrected.images + 2 * corrected.products).mean():,.0f}"
-    nets = tables.net_choices_table(TINY, tiny.runs)
-    assert len(nets) == (len(NAMES) - 1 + len(NET_CHOICES)) * len(TINY.splits)  # no row of fine-tuning alone
+    assert TINY.net_choices == ["sample", "class"]
+    for kind, choices in CHOICES_OF.items():
+        nets = tables.net_choices_table(TINY, tiny.runs, kind)
+        assert len(nets) == (len(NAMES) - 1 + len(choices)) * len(TINY.splits)  # no row of fine-tuning alone
+        assert ("removed class %" in nets) == (kind == "class")
+        mine = tiny.runs[(tiny.runs.group == "nets") & (tiny.runs.request.map(granularity) == kind)]
+        last = mine[mine.setting == TINY.on_last_graph(NET)[-1].setting].iloc[-1]
+        assert nets["variant"].iloc[-1] == last.label
+        assert nets["before fine-tuning"].iloc[-1] == spread_or_dash(pd.Series([last.before_test]))
 
 
 # --- Fig. 1 ---

@@ -38,6 +38,7 @@ REFUSED = [
     *(({name: 0.0}, f"{name} must be greater than 0, got 0.0") for name in ("budget", "delta", "fraction")),
     *(({name: 0.0}, f"{name} must be greater than 0, got 0.0") for name in ("sequence_fraction", "edge_probability")),
     *(({name: 1.0}, f"{name} must be less than 1, got 1.0") for name in ("delta", "fraction", "sequence_fraction")),
+    ({"net_choices": ["client"]}, r"net_choices must be one of 'sample', 'class', got 'client'"),
     ({"net_gradient": "both"}, r"net_gradient must be one of 'retained', 'centred', 'forgotten', got 'both'"),
     ({"close_budget": 0.0}, "close_budget must be greater than 0, got 0.0"),
     ({"scale_clients": []}, "scale_clients must list at least one value"),
@@ -73,9 +74,9 @@ def test_a_parameter_out_of_range_is_one_error_that_names_it():
     assert told_otherwise(lambda change: E.changed(**change), REFUSED) == []
 
 
-def test_the_lists_per_data_set_are_all_lists_but_ten():
+def test_the_lists_per_data_set_are_all_lists_but_eleven():
     lists = {name for name in SCHEMA.model_fields if isinstance(getattr(E, name), list)}
-    shared = {"datasets", "splits", "topologies", "main_only", "seeds", "epsilons", "scale_clients"}
+    shared = {"datasets", "splits", "topologies", "main_only", "net_choices", "seeds", "epsilons", "scale_clients"}
     assert lists - set(PER_DATASET) == {*shared, "peer_l2", "peer_fractions", "peer_seeds"}
     assert set(PER_DATASET) < lists
     starred = {name for name, field in SCHEMA.model_fields.items() if field.description.startswith("*")}
