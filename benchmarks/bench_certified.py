@@ -5,8 +5,8 @@
 
 All images of MNIST, Fashion-MNIST and CIFAR-10, batches of 100, and as many rounds of one epoch as the `paper`
 profile has, with the nets and the curvature of `laptop`: softmax regression, LeNet, and a tiny CNN instead of a
-ResNet. Ring of ten clients, IID. One process, one thread. Three rounds are timed, and retraining projected from their
-median; everything else runs as it is. PDUDT trains on for 200 rounds, as in the paper.
+ResNet. Ten clients on a random graph, IID. One process, one thread. Three rounds are timed, and retraining projected
+from their median; everything else runs as it is. PDUDT trains on for 200 rounds, as in the paper.
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ def show_larger(experiment: Parameters, *names: str) -> None:
     ours = verdicts[(verdicts.paper == experiment.paper) & (verdicts.verdict != "not run")]
     if ours.empty:  # the arena, which is no paper's
         return
-    columns = ["id", "claim", "ours", "verdict", *(["corrected"] if (ours.corrected != NO_OTHER).any() else [])]
+    corrected = ["corrected"] if (ours.corrected != NO_OTHER).any() else []
+    columns = ["id", "claim", "paper_value", "ours", "spread", "verdict", *corrected, "reason"]
     source = f"the committed records of {profile}"
     display(show_table(ours[columns].reset_index(drop=True), source, f"Verdicts at {profile}", experiment.paper))
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fu_core import partition
@@ -57,8 +58,8 @@ class Setting:
     """One data set, one way to split it, one net, written as `dataset/split/model`.
 
     The split is `iid`, `dirichlet-<alpha>`, `released-<alpha>` (the same with the client sizes of PUF's CIFAR-10
-    split, whose index lists mean nothing in data of another order), `file-<name>` (the lists of indices in
-    <name>.json of the data folder) or, for data that comes from several hospitals, `site`:
+    split, whose index lists mean nothing in data of another order), `file-<name>` (the lists of indices of the whole
+    training set in <name>.json of the data folder) or, for data that comes from several hospitals, `site`:
     "fashion_mnist/dirichlet-0.3/tiny_cnn".
     """
 
@@ -170,9 +171,7 @@ def _problem(
         sizes = [n * size // sum(RELEASED_SIZES) for size in RELEASED_SIZES]
         parts = partition.dirichlet(dataset.y_train, clients, alpha=alpha, seed=0, sizes=sizes)
     elif split.startswith("file-"):
-        parts = partition.read(data_dir() / f"{split.removeprefix('file-')}.json", len(dataset.y_train))
-        if len(parts) != clients:
-            raise ConfigError(f"clients must be {len(parts)}, as in the file of split {split!r}, got {clients}")
+        parts = _of_file(split, clients, len(whole.y_train), _kept(whole, n_val, n_train))
     else:
         # a client with a handful of samples would have nothing to forget that could be measured
         least = min(SMALLEST_CLIENT, max(1, len(dataset.y_train) // (10 * clients)))
@@ -189,6 +188,32 @@ def _problem(
         resident(dataset.x_test, dataset.y_test),
         build(model, dataset),
     )
+
+
+def _kept(whole: Dataset, n_val: int, n_train: int) -> Tensor:
+    """Which samples of a data set are trained on, in order, when some are held out and `n_train` of the rest taken."""
+    numbered = replace(whole, site_train=torch.arange(len(whole.y_train)))  # its number goes wherever a sample goes
+    rest = numbered.holdout(n_val, seed=0)[0] if n_val else numbered
+    numbers = rest.subset(n_train or None, seed=0).site_train
+    assert numbers is not None
+    return numbers
+
+
+def _of_file(split: str, clients: int, n: int, kept: Tensor) -> list[Tensor]:
+    """The partition in a file, whose indices are of all n training samples, as positions among those `kept` of them.
+
+    A sample that is held out, or not among those that are taken, leaves its client. ConfigError where none is left.
+    """
+    published = partition.read(data_dir() / f"{split.removeprefix('file-')}.json", n)
+    if len(published) != clients:
+        raise ConfigError(f"clients must be {len(published)}, as in the file of split {split!r}, got {clients}")
+    position = torch.full((n,), -1).index_copy(0, kept, torch.arange(len(kept)))
+    parts = [at[at >= 0] for at in (position[part] for part in published)]
+    if empty := [client for client, part in enumerate(parts) if not len(part)]:
+        raise ConfigError(
+            f"n_train and n_val must leave every client of split {split!r} a sample, got none for client {empty[0]}"
+        )
+    return parts
 
 
 def data_hash(config: Mapping[str, Any]) -> str:

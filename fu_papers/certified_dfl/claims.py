@@ -42,7 +42,7 @@ AUC_SLACK, SAVED = 0.02, 97.0
 COARSE = 0.1  # of its claim: an audit that proves less of a release as bad as that sees only what is far worse
 COUNTED = (*IDLE, AGAIN, *DU_FORMS)  # whose cells are told: the controls', too
 STRONGER = "an attack that doing nothing fails would tell"
-LONGER = "trainings so long that one round is less than 3 % of them would tell"
+AS_LONG = {True: 200, False: 100}  # rounds, is the loss convex?: of profile `paper` and of benchmarks/certified.csv
 
 
 def verdicts(
@@ -188,34 +188,32 @@ def _time_saved(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> ClaimResul
     """D4: unlearning and one round of fine-tuning save at least 97 % of retraining's gradient passes.
 
     A round of retraining passes what the round of fine-tuning alone does; there are K of them. Where that round is more
-    than what may be left, K is too small to tell.
+    than what may be left, K is too small to tell, and what was counted is held against a training `AS_LONG`.
     """
     parts: dict[str, dict[str, Part]] = {method: {} for method in DU_FORMS}
-    saved: dict[str, list[float]] = {method: [] for method in DU_FORMS}
-    taken: dict[str, list[float]] = {method: [] for method in DU_FORMS}
-    keys = []
+    saved, taken, worth = ({method: list[float]() for method in DU_FORMS} for _ in range(3))
+    held, keys = set[str](), list[str]()
     for (dataset, request), record in speeds.items():
         cells = {m: cell_runs(runs, e.main(dataset), request, m) for m in ("Fine-tune", *DU_FORMS)}
-        rounds = e.of_dataset("rounds", dataset)
-        retraining = rounds * cells["Fine-tune"].images.mean()
+        one_round, rounds = cells["Fine-tune"].images.mean(), e.of_dataset("rounds", dataset)
+        if 100 / rounds > 100 - SAVED:
+            rounds = AS_LONG[e.convex(dataset)]
+            held.add(f"of {rounds} rounds on {dataset_title(dataset).replace(', ', ' ')}")
         for method in DU_FORMS:
-            passes = (cells[method].images + 2 * cells[method].products).mean()
-            saved[method].append(100 * (1 - passes / retraining))
+            worth[method].append((cells[method].images + 2 * cells[method].products).mean() / one_round)
+            saved[method].append(100 * (1 - worth[method][-1] / rounds))
             taken[method].append(saved_percent(record.metrics["seconds"], method))
-            reachable = 100 * (1 - 1 / rounds) >= SAVED  # a single round is more than the rest in a short training
-            found = exact(saved[method][-1] >= SAVED) if reachable else unknown(LONGER)
-            parts[method][f"{request}-wise {dataset_title(dataset)}"] = found
+            parts[method][f"{request}-wise {dataset_title(dataset)}"] = exact(saved[method][-1] >= SAVED)
         keys += [record.key, *(key for cell in cells.values() for key in cell.record)]
     ours = "; ".join(
-        f"{SHOWN[m]} {min(saved[m]):.1f} to {max(saved[m]):.1f} % of the passes "
-        f"({min(taken[m]):.1f} to {max(taken[m]):.1f} % of the time)"
+        f"{SHOWN[m]} {min(saved[m]):.1f} to {max(saved[m]):.1f} % of the passes, {min(worth[m]):.3g} to "
+        f"{max(worth[m]):.3g} rounds' worth ({min(taken[m]):.1f} to {max(taken[m]):.1f} % of the time)"
         for m in DU_FORMS
     )
-    shares = [100 / rounds for rounds in e.rounds]
     reason = (
-        f"passes saved >= {SAVED:g} %, counted, for each kind of request at the first split and last graph; the round "
-        f"of fine-tuning alone is {min(shares):.3g} to {max(shares):.3g} % of retraining; a price alone: what it buys "
-        "is judged in D1, D2, D3 and D6"
+        f"passes saved >= {SAVED:g} %, counted, for each kind of request at the first split and last graph, of the "
+        f"profile's training{''.join(f', {text}' for text in sorted(held))}; what is worth k rounds reaches it "
+        f"from {100 / (100 - SAVED):.1f} k on; a price alone: what it buys is judged in D1, D2, D3 and D6"
     )
     return judged("D4", parts["DU printed"], ours, "time: one process, medians", keys, reason, parts["DU"])
 

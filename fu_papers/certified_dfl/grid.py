@@ -249,6 +249,15 @@ class Experiment(CertifiedDflParameters):
         """Of so many in all how many a client takes for a curvature of its own, as the printed form has it."""
         return -(-samples // self.clients)
 
+    def sampled(self, dataset: str, name: str) -> str:
+        """What a form's curvature is made from, for readers; a dash for methods that have none."""
+        if name not in DU_FORMS:
+            return "–"
+        found = self.options(dataset, name)["curvature_samples"]
+        if found is None:
+            return "all samples"
+        return f"{found:,} samples" + (" a client" if name == "DU printed" else "")
+
     def unlearning(self, place: Place, seed: int, request: str, name: str, **change: Any) -> dict[str, Any]:
         """The config of one `unlearn` run; `change` overrides the method's hyper-parameters."""
         check_choice("method", name, (*CONTROLS, *METHODS, WHOLE_CLIENTS), ConfigError)

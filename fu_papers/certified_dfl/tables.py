@@ -99,10 +99,10 @@ def client_table(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
 def choices_table(e: Experiment, runs: pd.DataFrame) -> pd.DataFrame:
     """The corrected form with one choice changed at a time, sample-wise, on the convex data set."""
     place = e.main(e.datasets[0])
-    rows = [
-        {"variant": SHOWN[method], **_outcome(cell_runs(runs, place, "sample", method), "sample")}
-        for method in (*CONTROLS, "DU printed")
-    ]
+    rows = []
+    for method in (*CONTROLS, "DU printed"):
+        found = cell_runs(runs, place, "sample", method)
+        rows.append({"variant": SHOWN[method], **_outcome(found, "sample"), **_price(found)})
     r = runs[runs.group == "choices"]
     for label in r.label.unique():
         head = label if label.startswith("as printed") else f"corrected, but with {label}"
@@ -234,6 +234,7 @@ def time_table(e: Experiment, speeds: Speeds) -> pd.DataFrame:
     for dataset in e.datasets:
         for method in PRICED:
             row: dict[str, Any] = {"data set, net": dataset_title(dataset), "method": timed_title(e, method)}
+            row["curvature from"] = e.sampled(dataset, method)
             taken = {g: speeds[dataset, g].metrics["seconds"] for g in REQUESTS}
             key = "round" if method == "Fine-tune" else method
             row |= {f"{name}, s": _three(taken[g].get(key)) for g, name in REQUESTS.items()}
@@ -373,7 +374,7 @@ def storage_table(e: Experiment, descriptions: Descriptions, runs: pd.DataFrame)
 def traffic_table(e: Experiment, descriptions: Descriptions, runs: pd.DataFrame) -> pd.DataFrame:
     """How many model vectors cross a link per request, counted, first seed; retraining: K rounds over all links.
 
-    The corrected form's curvature is everybody's: its products, or its matrix, are flooded as well.
+    The corrected form's curvature is everybody's: its products are summed over a tree.
     """
     rows: list[dict[str, Any]] = []
     for dataset in e.datasets:

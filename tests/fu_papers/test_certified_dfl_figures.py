@@ -190,6 +190,8 @@ def test_client_and_choices_tables(tiny):
     assert choices["distance to Retrain (do nothing: 1)"][1] == "0.00 ± 0.00"
     corrected = tiny.runs[(tiny.runs.group == "choices") & (tiny.runs.label == "corrected")]
     assert choices["passes"][5] == f"{(corrected.images + 2 * corrected.products).mean():,.0f}"
+    printed = results.cell_runs(tiny.runs, TINY.main(CONVEX), "sample", "DU printed")
+    assert choices["passes"][4] == f"{(printed.images + 2 * printed.products).mean():,.0f}"
     assert TINY.net_choices == ["sample", "class"]
     for kind, choices in CHOICES_OF.items():
         nets = tables.net_choices_table(TINY, tiny.runs, kind)
@@ -274,6 +276,9 @@ def test_times_are_written_beside_their_dots_and_compared_with_the_papers(tiny):
     assert len(table) == 2 * 6
     row = table[table["method"] == "DU, as printed"].iloc[0]
     assert row["paper: saved %"] == "97"
+    of_net = table[table["data set, net"] == table["data set, net"].iloc[-1]].set_index("method")["curvature from"]
+    assert of_net[["DU, as printed", "DU, corrected", "Retrain"]].tolist() == ["5 samples a client", "20 samples", "–"]
+    assert set(table[table["method"].str.startswith("DU")]["curvature from"].iloc[:2]) == {"all samples"}
     assert row["saved, sample-wise %"] == f"{100 * (1 - seconds['DU printed'] / seconds['Retrain']):.1f}"
     assert table["client-wise, s"].iloc[0] == "–"  # nothing is timed where nothing is done
     assert figures._saved({"Retrain": 1.0, "DU": 1.5}, "DU") == "50 % more"

@@ -6,6 +6,8 @@ from dataclasses import fields, replace
 
 import pytest
 
+from fu_core import partition
+from fu_core.data import load
 from fu_core.errors import ConfigError, UnsupportedModel
 from fu_core.federation.local import ClientOpt
 from fu_core.unlearning.method import method as registered
@@ -172,16 +174,21 @@ def data_folder(tmp_path, monkeypatch):
     problems_cache()
 
 
-def of_file(clients=3):
-    e = experiment(settings=["digits/file-ours/mlp"], clients=clients, targets=[0], pairs=[], n_train=60)
-    return training(e, "digits/file-ours/mlp")
+def of_file(clients=3, **change):
+    given = {"clients": clients, "targets": [0], "pairs": [], "n_train": 0, **change}
+    return training(experiment(settings=["digits/file-ours/mlp"], **given), "digits/file-ours/mlp")
 
 
-def test_a_split_of_others_is_read_from_the_data_folder(data_folder):
-    (data_folder / "ours.json").write_text(json.dumps({"1": [7, 5], "0": [0, 1, 2], "2": [59]}))
-    p = problem(of_file())
-    assert [part.tolist() for part in p.parts] == [[0, 1, 2], [5, 7], [59]]
-    assert (p.clients[1][1] == p.dataset.y_train[[5, 7]]).all()
+@pytest.mark.parametrize("n_train", [0, 700])
+def test_a_split_of_others_is_of_the_whole_training_set_and_lacks_what_is_held_out(data_folder, n_train):
+    """As published lists are: every client has its own samples but for those of validation and of no subset."""
+    whole, shares = load("digits"), partition.iid(1437, 3, seed=5)
+    (data_folder / "ours.json").write_text(json.dumps({str(k): part.tolist() for k, part in enumerate(shares)}))
+    p = problem(of_file(n_train=n_train))
+    assert sum(map(len, p.parts)) == len(p.dataset.y_train) == (n_train or 1437 - 300)
+    known = {row.numpy().tobytes(): i for i, row in enumerate(whole.x_train.flatten(1))}
+    for (x, _), share in zip(p.clients, shares, strict=True):
+        assert {known[row.cpu().numpy().tobytes()] for row in x.flatten(1)} <= set(share.tolist())
 
 
 @pytest.mark.parametrize(
@@ -189,15 +196,19 @@ def test_a_split_of_others_is_read_from_the_data_folder(data_folder):
     [
         (None, "path must name a JSON file with a partition, got .*ours.json"),
         ({"0": [0], "1": [1]}, "clients must be 2, as in the file of split 'file-ours', got 3"),
-        ({"0": [0], "1": [1], "2": [60]}, r"ours.json: client 2 must have indices 0..59, got 60"),
+        ({"0": [0], "1": [1], "2": [1437]}, r"ours.json: client 2 must have indices 0..1436, got 1437"),
         ({"0": [0], "1": [1], "2": [1]}, r"ours.json: clients 1 and 2 both have index 1"),
+        (
+            {str(k): [k] for k in range(3)},
+            "n_train and n_val must leave every client .* a sample, got none for client 0",
+        ),
     ],
 )
 def test_a_file_that_does_not_fit_is_an_error_that_names_it(data_folder, held, says):
     if held is not None:
         (data_folder / "ours.json").write_text(json.dumps(held))
     with pytest.raises(ValueError, match=says):
-        problem(of_file())
+        problem(of_file(n_train=60))
 
 
 # --- experiments ---
