@@ -240,9 +240,11 @@ def test_the_tables_of_benchmarks_are_made_of_their_files():
     assert (printed >= of_paper.max()).all(axis=None)
     is_linear = corrected.index == "MNIST, softmax regression"
     assert (corrected[is_linear] >= of_paper.max()).all(axis=None)
-    assert (corrected[~is_linear] < of_paper.max()).all(axis=None)
+    assert (abs(corrected.loc["Fashion-MNIST, LeNet"] - of_paper.max()) < 0.1).all()
+    assert (corrected.loc["CIFAR-10, tiny CNN"] < of_paper.max()).all()
     assert (saved.loc["do nothing, 1 round more"] >= printed).all(axis=None)
-    assert (printed > corrected).all(axis=None)  # one solve where the corrected form has several
+    assert (printed[~is_linear] > corrected[~is_linear]).all(axis=None)  # one solve, of few samples
+    assert (abs(printed[is_linear] - corrected[is_linear]) < 1).all(axis=None)
 
 
 @pytest.mark.slow
