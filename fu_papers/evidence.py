@@ -246,6 +246,12 @@ def mostly_gave_up(gave_up: int, n: int) -> bool:
     return gave_up > 1 and 2 * gave_up >= n
 
 
+def for_means(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """As `completed`, of what means may be shown: no row where most gave up, whose survivors are the easy cells."""
+    done, gave_up = completed(frame)
+    return done[:0] if mostly_gave_up(len(frame) - len(done), len(frame)) else done, gave_up
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Ours against one rival on the cells that both completed, with a value; estimate: None if there are none.

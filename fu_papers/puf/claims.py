@@ -36,6 +36,7 @@ from fu_papers.puf.claims_forgetting import (
     called,
     fed_eraser,
     forgets_better,
+    is_useful,
     keys_of,
     models_kept,
     natural_remembers,
@@ -253,12 +254,12 @@ def _rank_correlation(x: pd.Series, y: pd.Series) -> float:
 
 
 def _insensitive(e: Experiment, ended: pd.DataFrame, swept: pd.DataFrame) -> ClaimResult:
-    """P8: at least half of the grid of eta_u and E_u has a smaller forget gap than the best baseline of Fig. 5.
+    """P8: at least half of the grid of eta_u, and of E_u as far as it was swept, is below the best baseline of Fig. 5.
 
     Best of those that always came back, as it is tuned; Natural after its last reading. Doing nothing is one of them if
     there are others: what is nearer to Retrain than a baseline that went astray need not have forgotten. A point of the
-    grid is below if its gap is smaller beyond the floor. One of which a run gave up or diverged is not known to be; one
-    of which most did is not.
+    grid is below if its forget gap is smaller beyond the floor. One of which a run gave up or diverged is not known to
+    be; one of which most did is not, nor is one of no use.
     """
     r = swept[swept.group == "clients"]
     if r.empty:
@@ -282,14 +283,19 @@ def _insensitive(e: Experiment, ended: pd.DataFrame, swept: pd.DataFrame) -> Cla
                 found.append("does not hold")
                 continue
             below = decide(paired(came_back, done[done.method == best], value=GAP), beyond=floor)
+            below = below if is_useful(came_back, here) else "does not hold"
             found.append("undetermined" if gave_up and below == "holds" else below)
         yes, no, half = found.count("holds"), found.count("does not hold"), max(len(found), 1) / 2
         parts[title(setting)] = "holds" if yes >= half else "does not hold" if no > half else "undetermined"
-        told = f"of {len(found)} points {yes} below {called(best)}, the best baseline, {no} not"
+        told = f"of {len(found)} points {yes} below {called(best)}, the best baseline, {no} not; floor {floor:.1f}"
         shown.append(f"{title(setting)}: {told}" + (f"; in {patchy} a run gave up" if patchy else ""))
         keys += keys_of(here)
     verdict, counted = in_part(parts)
-    reason = f"at least half of the grid below, beyond the floor: {counted}; more seeds and targets would tell the rest"
+    epochs = " and ".join(f"{epochs:g}" for epochs in e.sweep_epochs_u)
+    reason = (
+        f"at least half of the grid below, beyond the floor: {counted}; with E_u of {epochs} alone; more seeds and "
+        "targets would tell the rest"
+    )
     return ClaimResult("P8", verdict, "; ".join(shown), f"{len(r)} runs", list(dict.fromkeys(keys)), reason)
 
 

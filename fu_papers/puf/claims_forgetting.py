@@ -18,6 +18,7 @@ from fu_papers.evidence import (
     completed,
     decide,
     floor_of,
+    for_means,
     in_part,
     judge_all,
     mostly_gave_up,
@@ -85,7 +86,7 @@ class _Family:
 
         A rival that never came back is none, and only named, unless ours is of no use whatever its gap.
         """
-        floor, useless = noise_floor(here), not _is_useful(here, ours)
+        floor, useless = noise_floor(here), not is_useful(completed(here[here.method == ours])[0], here)
         for rival, found in compare(here, ours, [*rivals, NOTHING], value=GAP).items():
             name = names[rival]
             if rival == NOTHING:
@@ -169,9 +170,8 @@ def part(name: str, where: str, r: pd.DataFrame) -> str:
     return name if r.setting.nunique() == 1 else f"{name} ({where})"
 
 
-def _is_useful(here: pd.DataFrame, method: str) -> bool:
-    """Do the runs that came back have Retrain's test accuracy, to a point beyond what two retrainings differ by?"""
-    done, _ = completed(here[here.method == method])
+def is_useful(done: pd.DataFrame, here: pd.DataFrame) -> bool:
+    """Do the runs `done` have Retrain's test accuracy, to a point beyond what two retrainings `here` differ by?"""
     slack = USEFUL + floor_of(here[here.method == AGAIN], value="delta_test")
     return bool((done.shortfall <= slack).all())
 
@@ -197,10 +197,10 @@ def beats_nothing(done: pd.DataFrame, here: pd.DataFrame) -> str:
 
 
 def _means(here: pd.DataFrame, methods: Sequence[str]) -> str:
-    """Mean forget gap of the runs that came back, per method."""
+    """Mean forget gap of the runs that came back, per method; a dash where half did not."""
     told = []
     for method in methods:
-        done, gave_up = completed(here[here.method == method])
+        done, gave_up = for_means(here[here.method == method])
         mean = f"{done[GAP].mean():.1f}" if len(done) else "–"
         told.append(f"{called(method)} {mean}{f', {gave_up}' if gave_up else ''}")
     return ", ".join(told)
@@ -236,10 +236,14 @@ def natural_remembers(ended: pd.DataFrame, unlearnings: Unlearnings) -> ClaimRes
             found = paired(at, done, value=GAP)
             verdict = decide(found, claim="more", beyond=floor)
             parts[name] = "undetermined" if (gave_up or len(at) < len(done)) and verdict == "holds" else verdict
-            moved = beats_nothing(done, here)
+            moved, useful = beats_nothing(done, here), is_useful(done, here)
             if parts[name] == "holds":
                 parts[name] = moved
-            told = f"{name}: Natural {at[GAP].mean():.1f}, PUF {done[GAP].mean():.1f}, {found.text()}"
+            if not useful:
+                parts[name] = "does not hold"
+                open_.append(f"{name}: no use, its test accuracy is below Retrain's")
+            gaps = f"Natural {at[GAP].mean():.1f}, PUF {done[GAP].mean():.1f}, floor {floor:.1f}"
+            told = f"{name}: {gaps}, {found.text()}"
             intervals.append(f"{told}; {gave_up}" if gave_up else told)
             if verdict == "undetermined":
                 open_.append(f"{name}: {what_would_tell(found, beyond=floor, claim='more')}")

@@ -13,7 +13,7 @@ import pandas as pd
 
 from fu_core.unlearning.method import method as registered
 from fu_papers.controls import FLOOR, Standing, wrong_controls
-from fu_papers.evidence import completed
+from fu_papers.evidence import completed, for_means
 from fu_papers.lab.record import Record
 from fu_papers.look import published
 from fu_papers.problem_figures import spread
@@ -131,8 +131,8 @@ def paper_table(
 
     Ours are means over the runs that came back, then (Δ): mean ± standard deviation of the absolute difference to the
     retrained model of the same seed and request. Costs are those of both phases, counted, with retraining's over the
-    mean cost as (×). Runs that gave up enter no mean; a method all of whose runs did, or that cannot serve the request,
-    has dashes. description: the record of the setting, which knows P and the FLOPs of an image.
+    mean cost as (×). Runs that gave up enter no mean. A method half of whose runs did, or that cannot serve the
+    request, has dashes. description: the record of the setting, which knows P and the FLOPs of an image.
 
     The paper's numbers stand in a method's first row. Its methods that were not run here come last.
     """
@@ -142,7 +142,7 @@ def paper_table(
     rows, shown = [], []
     for method, label in _row_places(e, runs, setting, scenario):
         r = rows_of(runs, scenario, setting, method, stop, label)
-        done, gave_up = completed(r)
+        done, gave_up = for_means(r)
         first = method not in shown
         shown.append(method)
         row = {"method": row_name(method, label), "gave up": gave_up.removeprefix("gave up ").strip("()")}
@@ -272,7 +272,7 @@ def judges_table(
     rows = []
     for method, label in _row_places(e, runs, setting, scenario):
         r = rows_of(runs, scenario, setting, method, stop, label)
-        done, gave_up = completed(r)
+        done, gave_up = for_means(r)
         recovers = method == OFFICIAL or (method not in CONTROLS and registered(method).recovers)
         row = {
             "method": row_name(method, label),

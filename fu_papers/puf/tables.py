@@ -15,21 +15,22 @@ from typing import Any
 import pandas as pd
 
 from fu_core.unlearning.method import method as registered
-from fu_papers.evidence import completed
+from fu_papers.evidence import completed, for_means
 from fu_papers.lab.paths import figures_dir
 from fu_papers.lab.record import Record
 from fu_papers.look import mean_spread, published, read_table
 from fu_papers.parameters import SIZES
 from fu_papers.problem_figures import title
 from fu_papers.problems import Setting
-from fu_papers.puf.grid import AGAIN, NOTHING, PUFS, Experiment, Scenario
+from fu_papers.puf.grid import AGAIN, CONTROLS, DESTROYED, NOTHING, PUFS, Experiment, Scenario
 from fu_papers.puf.printed_tables import DASH
 from fu_papers.puf.results import Unlearnings, as_published, rows_of, unsupported
 from fu_papers.puf.runs import best_trial
 
 SURE = 2  # a gap of so many noise floors is a gap
 NOT_HERE = "not implemented here"
-YARDSTICKS = {NOTHING: "doing nothing", AGAIN: "Retrain again (noise floor)"}  # below tables of a method's readings
+# Below tables of a method's readings.
+YARDSTICKS = {NOTHING: "doing nothing", AGAIN: "Retrain again (noise floor)", DESTROYED: "random weights"}
 # our name of a need -> heading of doing without, the published table's column
 COLUMNS = {
     "history": ("no history", "no_historical_information"),
@@ -155,6 +156,16 @@ def summary(runs: pd.DataFrame) -> pd.DataFrame:
     return counts.join(wide.dropna(axis=1, how="all")).reset_index()
 
 
+def sweep_summary(e: Experiment, runs: pd.DataFrame, sweep: pd.DataFrame) -> pd.DataFrame:
+    """`summary` of a sweep, below the controls of its settings and seeds among the main tables' `runs`."""
+    swept = set(zip(sweep.group, sweep.setting, strict=True))
+    beside = [
+        method in CONTROLS and (group, setting) in swept and seed in e.swept_seeds(group)
+        for group, setting, method, seed in zip(runs.group, runs.setting, runs.method, runs.seed, strict=True)
+    ]
+    return summary(pd.concat([runs[beside], sweep]))
+
+
 def trials_table(e: Experiment, tuning: Unlearnings) -> pd.DataFrame:
     """Every trial of every method: what was tried, its objective in points, and whether it came back in time.
 
@@ -218,7 +229,7 @@ def forms_table(e: Experiment, runs: pd.DataFrame, printed: pd.DataFrame) -> pd.
     """PUF with n_i (corrected) and without (Algorithm 1 to the letter), first setting: what hangs on it.
 
     Both with the method's own settings, whatever the tables are tuned to, and on the same seeds. Below them, of these
-    seeds, doing nothing and a second retraining.
+    seeds, the controls.
     """
     rows: list[dict[str, str]] = []
     corrected, used = as_published(runs), set()
@@ -240,7 +251,7 @@ def patience_table(e: Experiment, runs: pd.DataFrame, longer: pd.DataFrame) -> p
     """Who came back, by the paper's rule, within the tables' cap and within a longer one: one seed, the same requests.
 
     Where who did not stands then is no result; how far that is from Retrain's test accuracy says why it gave up.
-    Below, of that seed, doing nothing and a second retraining, which recover from nothing.
+    Below, of that seed, the controls, which recover from nothing.
     """
     rows: list[dict[str, str]] = []
     seed = e.seeds[0]
@@ -275,7 +286,7 @@ def norms_table(e: Experiment, runs: pd.DataFrame, full: pd.DataFrame) -> pd.Dat
     """What `n` counts in a Special round for samples: the forgotten ones (Eq. 4), or all of the target's (its code).
 
     Both with the method's own settings, whatever the tables are tuned to, and on the same seeds. Recovery stopped on
-    validation data. Below them, of these seeds, doing nothing and a second retraining.
+    validation data. Below them, of these seeds, the controls.
     """
     rows: list[dict[str, str]] = []
     for setting in e.sample_settings:
@@ -304,8 +315,8 @@ def _where_it_is(r: pd.DataFrame) -> dict[str, str]:
 
 
 def _step_and_after(r: pd.DataFrame) -> dict[str, str]:
-    """The unlearning step of all runs whose numbers stayed finite, and where those that came back ended."""
-    done, gave_up = completed(r)
+    """The unlearning step of all runs whose numbers stayed finite; where those that came back ended, if most did."""
+    done, gave_up = for_means(r)
     r = r[r.test.notna()]
     return {
         "step / |w|": f"{r.unlearned_step.mean():.2g}" if len(r) else DASH,

@@ -21,6 +21,7 @@ from fu_papers.evidence import (
     decide,
     family,
     floor_of,
+    for_means,
     holm,
     in_part,
     judge_all,
@@ -610,6 +611,16 @@ def test_completed_counts_who_gave_up():
     assert (done.value > 0).all()
     done, text = completed(runs(ours=BASE).astype({"reached": object}))
     assert (len(done), text) == (6, "")
+
+
+@pytest.mark.parametrize(("lost", "shown"), [(0, 6), (1, 5), (2, 4), (3, 0), (6, 0)])
+def test_where_half_gave_up_the_survivors_have_no_mean(lost, shown):
+    grid = BASE.copy()
+    grid.ravel()[:lost] = np.nan
+    done, text = for_means(runs(ours=grid))
+    assert (len(done), bool(text)) == (shown, lost > 0)
+    once = runs(ours=np.where(np.eye(1, 2), np.nan, BASE[:1]))
+    assert len(for_means(once)[0]) == 1  # one of two may be bad luck
 
 
 def test_only_who_never_gave_up_can_win():

@@ -133,9 +133,10 @@ def sweep_of(e=SWEPT, gap=lambda eta_u: 6 / eta_u, rounds=lambda eta_u: 2 * eta_
         eta_u, epochs_u = (config["options"][name] for name in ("eta_u", "epochs_u"))
         unit = eta_u / min(e.sweep_special if cell.method == "PUF-Special" else e.sweep_regular)
         values = {"delta_forget": gap(unit), "rounds": float(rounds(unit)), "eta_u": eta_u, "epochs_u": epochs_u}
+        values["shortfall"] = 0.0
         rows.append(row(cell, e, stop="test", **values))
         rows.append(row(cell, e, stop="validation", **{**values, "delta_forget": 99.0}))
-    columns = [*Cell._fields, "stop", "delta_forget", "rounds", "reached", "eta_u", "epochs_u", "record"]
+    columns = [*Cell._fields, "stop", "delta_forget", "rounds", "reached", "shortfall", "eta_u", "epochs_u", "record"]
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -744,6 +745,15 @@ def test_what_puf_has_done_must_be_nearer_than_doing_nothing(id):
     assert "PUF-Regular (CIFAR-10, IID): nearer to Retrain than doing nothing undetermined" in found.reason
 
 
+@pytest.mark.parametrize("shortfall", [1.6, 70.0])
+def test_p6_a_destroyed_model_has_not_forgotten_better(shortfall):
+    useless = each(PUFS, ("clients", None), {"delta_forget": 0.0, "shortfall": shortfall})
+    found = result("P6", useless)
+    assert found.verdict == "does not hold"
+    assert "no use, its test accuracy is below Retrain's" in found.reason
+    assert verdict("P6", each(PUFS, ("clients", None), {"shortfall": 1.5})) == "holds"
+
+
 @pytest.mark.parametrize("missing", [AGAIN, "Natural", "Original", *PUFS])
 def test_p6_is_not_run_without_natural_puf_or_the_yardstick(missing):
     assert verdict("P6", without=[missing]) == "not run"
@@ -899,9 +909,18 @@ def test_p8_a_point_of_which_one_run_gave_up_is_neither_below_nor_not():
     sweep.loc[once, "reached"] = False
     found = result("P8", sweep=sweep)
     assert found.verdict == "undetermined"
-    assert "of 6 points 2 below NoT, the best baseline, 0 not; in 4 a run gave up" in found.ours
+    assert "of 6 points 2 below NoT, the best baseline, 0 not; floor 1.0; in 4 a run gave up" in found.ours
     sweep["delta_forget"] = 99.0  # those that came back are enough to refute it
     assert verdict("P8", sweep=sweep) == "does not hold"
+
+
+def test_p8_a_point_of_no_use_is_not_below_and_what_was_swept_of_e_u_is_said():
+    sweep = sweep_of(gap=lambda eta_u: 1.0)
+    assert "E_u of 1 alone" in result("P8", sweep=sweep).reason
+    sweep.loc[sweep.eta_u.isin([1.0, 2.0, 10.0, 20.0]), "shortfall"] = 70.0  # destroyed models
+    assert verdict("P8", sweep=sweep) == "does not hold"
+    sweep["shortfall"] = 1.5  # a point, and half a one between two retrainings
+    assert verdict("P8", sweep=sweep) == "holds"
 
 
 def test_p8_half_of_the_grid_is_enough_and_each_setting_counts():

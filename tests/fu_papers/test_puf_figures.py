@@ -506,6 +506,16 @@ def test_a_run_that_gave_up_enters_no_mean_and_one_that_always_did_has_dashes():
     assert np.isnan(always["delta_forget_mean"])
 
 
+def test_where_half_gave_up_no_table_shows_the_means_of_the_others():
+    e = E.changed(targets=[0, 1, 2, 3])
+    changes = {("clients", SKEWED, f"client-{k}", "NoT"): {"reached": False} for k in (0, 1)}
+    shown, beyond = printed(changes=changes, e=e), judged(changes=changes, e=e)
+    assert shown.loc["NoT", "gave up"] == beyond.loc["NoT", "gave up"] == "2 of 4"
+    assert set(shown.loc["NoT", [*EFFICACY, *EFFICIENCY]]) == set(beyond.loc["NoT"].drop("gave up")) == {"–"}
+    one_less = dict(list(changes.items())[:1])
+    assert printed(changes=one_less, e=e).loc["NoT", "forget acc. % (Δ)"] != "–"
+
+
 def test_a_tuned_method_has_a_second_row_as_published_and_the_papers_numbers_stand_in_the_first():
     changes = {("clients", SKEWED, None, "PGA"): {"forget": 61.0}}
     unlearnings = planted(TUNED, changes)
@@ -650,6 +660,7 @@ def test_who_is_given_longer_is_counted_before_and_after_and_who_still_gave_up_i
     assert here.loc["NoT"].tolist()[1:] == ["0 of 2", "1 of 2 within 60", "33", "2.0", "2.0", "20.0"]
     assert here.loc["doing nothing", "Δ forget"] == "30.0"
     assert here.loc["Retrain again (noise floor)", "Δ forget"] == "3.0"
+    assert "random weights" in here.index
     assert (here.iloc[1:].drop(columns=["setting", "Δ forget"]) == "–").all().all()
 
 
@@ -664,10 +675,11 @@ def test_both_readings_of_the_formula_stand_beside_each_other_on_the_first_setti
         *((method, form) for method in PUFS for form in ("corrected", "as printed")),
         ("doing nothing", "–"),
         ("Retrain again (noise floor)", "–"),
+        ("random weights", "–"),
     ]
-    assert table["step / |w|"].tolist() == ["0.5", "0.01", "0.5", "0.5", "–", "–"]
+    assert table["step / |w|"].tolist() == ["0.5", "0.01", "0.5", "0.5", "–", "–", "–"]
     assert table["forget acc. % right after"].tolist()[:4] == ["5.0 ± 0.0 (n=2)"] * 4
-    assert table["Δ forget after recovery"].tolist()[4:] == ["30.0 ± 0.0 (n=2)", "3.0 ± 0.0 (n=2)"]
+    assert table["Δ forget after recovery"].tolist()[4:6] == ["30.0 ± 0.0 (n=2)", "3.0 ± 0.0 (n=2)"]
 
 
 def test_both_readings_are_of_the_same_seeds_of_their_own_setting():
@@ -676,7 +688,7 @@ def test_both_readings_are_of_the_same_seeds_of_their_own_setting():
     runs = pd.concat([runs, runs[runs.group != "clients"].assign(seed=1)], ignore_index=True)
     table = tables.forms_table(E, runs, pd.concat([printed, printed.assign(seed=1)], ignore_index=True))
     assert table["forget acc. % right after"].tolist()[:4] == ["5.0 ± 0.0 (n=2)"] * 4
-    assert table["Δ forget after recovery"].tolist()[4:] == ["30.0 ± 0.0 (n=2)", "3.0 ± 0.0 (n=2)"]
+    assert table["Δ forget after recovery"].tolist()[4:6] == ["30.0 ± 0.0 (n=2)", "3.0 ± 0.0 (n=2)"]
 
 
 def test_both_readings_have_the_methods_own_settings_where_the_tables_are_tuned():
@@ -692,10 +704,10 @@ def test_both_readings_have_the_methods_own_settings_where_the_tables_are_tuned(
 def test_both_divisors_stand_beside_each_other_for_every_setting_with_samples():
     full = planted(changes={(None, None, None, None): {"unlearned": {"step": 0.25}}}, runs="norms")
     table = tables.norms_table(E, tidy(), frame_of(full, planted()))
-    assert table["setting"].tolist() == ["CIFAR-10, Dirichlet 0.3"] * 4
-    assert table["step / |w|"].tolist() == ["0.5", "0.25", "–", "–"]
-    assert table["n counts"].tolist()[2:] == ["doing nothing", "Retrain again (noise floor)"]
-    assert table["Δ forget after recovery"].tolist()[2:] == ["30.0 ± 0.0 (n=2)", "3.0 ± 0.0 (n=2)"]
+    assert table["setting"].tolist() == ["CIFAR-10, Dirichlet 0.3"] * 5
+    assert table["step / |w|"].tolist() == ["0.5", "0.25", "–", "–", "–"]
+    assert table["n counts"].tolist()[2:] == ["doing nothing", "Retrain again (noise floor)", "random weights"]
+    assert table["Δ forget after recovery"].tolist()[2:4] == ["30.0 ± 0.0 (n=2)", "3.0 ± 0.0 (n=2)"]
     again = frame_of(full, planted()).assign(seed=7, unlearned_step=9.0)  # a seed that the other one has not
     both = pd.concat([frame_of(full, planted()), again], ignore_index=True)
     assert tables.norms_table(E, tidy(), both).equals(table)
@@ -1287,6 +1299,19 @@ def test_the_papers_points_are_its_forget_gaps_at_the_rounds_that_its_costs_impl
     hospitals = swept(scenario="segmentation", e=E.changed(recovery_cap=20))[0]
     assert not [c for c in hospitals.collections if c.get_gid() == "paper" and c.get_offsets()[0][0] > 20]
     assert "paper's PGA at" in not_shown(hospitals)
+
+
+def test_below_a_sweep_stand_the_controls_of_its_settings_and_seeds():
+    e = E.changed(seeds=[0, 1], sweep_seeds=[1], sweep_settings=[EVEN])
+    runs, swept = tidy(e=e), frame_of(planted(e, runs="sweep"), planted(e), e=e)
+    table = tables.sweep_summary(e, runs, swept)
+    controls = table[table.method.isin(CONTROLS)]
+    of_the_sweep = controls[controls.group == "clients"]
+    assert set(of_the_sweep.setting) == {EVEN}
+    assert set(of_the_sweep.method) == set(CONTROLS)
+    assert set(of_the_sweep.n) == {len(e.targets)}  # of one seed
+    swept_alone = tables.summary(swept)
+    assert len(table) == len(controls) + len(swept_alone)
 
 
 def test_a_sweeps_runs_that_gave_up_enter_no_mean():
