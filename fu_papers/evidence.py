@@ -247,7 +247,7 @@ def mostly_gave_up(gave_up: int, n: int) -> bool:
 
 
 def for_means(frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """As `completed`, of what means may be shown: no row where most gave up, whose survivors are the easy cells."""
+    """As `completed`, of what means may be shown: no row if `mostly_gave_up`, since who is left had the easy cells."""
     done, gave_up = completed(frame)
     return done[:0] if mostly_gave_up(len(frame) - len(done), len(frame)) else done, gave_up
 

@@ -240,10 +240,14 @@ def test_the_tables_of_benchmarks_are_made_of_their_files():
     assert (printed >= of_paper.max()).all(axis=None)
     is_linear = corrected.index == "MNIST, softmax regression"
     assert (corrected[is_linear] >= of_paper.max()).all(axis=None)
-    assert (abs(corrected.loc["Fashion-MNIST, LeNet"] - of_paper.max()) < 0.1).all()
-    assert (corrected.loc["CIFAR-10, tiny CNN"] < of_paper.max()).all()
+    for net, low in (("Fashion-MNIST, LeNet", 96.9), ("CIFAR-10, tiny CNN", 95.7)):
+        taken = timed[timed["data set, net"] == net].set_index("method")[
+            [name for name in timed if name.endswith(", s")]
+        ]
+        share = 100 * (1 - taken.loc["DU, corrected"] / taken.loc["Retrain"])
+        assert share.between(low, of_paper.max(), inclusive="left").all()
     assert (saved.loc["do nothing, 1 round more"] >= printed).all(axis=None)
-    assert (printed[~is_linear] > corrected[~is_linear]).all(axis=None)  # one solve, of few samples
+    assert (printed[~is_linear] > corrected[~is_linear]).all(axis=None)  # no gradient of all samples, no products
     assert (abs(printed[is_linear] - corrected[is_linear]) < 1).all(axis=None)
 
 

@@ -110,9 +110,7 @@ def test_every_word_of_the_glossary_can_be_linked_to():
 
 def test_findings_name_all_undetermined_claims_with_refuted_parts():
     text = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
-    named = re.search(
-        r"may have refuted parts: (.*) as printed, (.*) in (?:its corrected form|their corrected forms)", text
-    )
+    named = re.search(r"may have refuted parts: (.*) as printed, (.*) in their corrected forms", text)
     assert named
     found = largest_verdicts(folder for folder in PROFILES if folder.name != "quick")
     for ids, form, head in zip(named.groups(), ("verdict", "corrected"), ("as printed: ", "corrected: "), strict=True):
@@ -121,7 +119,7 @@ def test_findings_name_all_undetermined_claims_with_refuted_parts():
             for id, (result, *_) in found.items()
             if getattr(result, form) == "undetermined" and re.search("do(es)? not hold", _of_form(result.reason, head))
         ]
-        assert refuted
+        assert len(refuted) >= 2
         assert sorted(re.findall(r"\[claim ([A-Z]+\d+)\]", ids)) == sorted(refuted)
 
 

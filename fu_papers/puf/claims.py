@@ -163,10 +163,9 @@ def _storage(ended: pd.DataFrame, descriptions: Mapping[str, Record]) -> ClaimRe
     r = ended[ended.method.isin(PUFS) & ended.storage.notna()]
     if r.empty:
         return ClaimResult("P5", "not run", reason="needs runs of PUF that did not diverge")
-    ratio = pd.concat([models_kept(r, descriptions), models_kept(r, descriptions, "handed")])
-    reason = (
-        f"bytes handed to the method, and bytes it declares as kept: {int((ratio == 1).sum())} of {len(ratio)} are 4 P"
-    )
+    kept, handed = (models_kept(r, descriptions, column) for column in ("storage", "handed"))
+    ratio, one = pd.concat([kept, handed]), int(((kept == 1) & (handed == 1)).sum())
+    reason = f"bytes handed to the method, and bytes it declares as kept: both 4 P in {one} of {len(r)} runs"
     ours = f"{ratio.min():g} to {ratio.max():g} models of 4 P bytes"
     verdict = "holds" if bool((ratio == 1).all()) else "does not hold"
     return ClaimResult("P5", verdict, ours, "exact", keys_of(r), reason)

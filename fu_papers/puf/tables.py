@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from fu_core.unlearning.method import method as registered
-from fu_papers.evidence import completed, for_means
+from fu_papers.evidence import completed, for_means, mostly_gave_up
 from fu_papers.lab.paths import figures_dir
 from fu_papers.lab.record import Record
 from fu_papers.look import mean_spread, published, read_table
@@ -145,7 +145,7 @@ def _seen(method: str, runs: pd.DataFrame, unlearnings: Unlearnings) -> dict[str
 
 def summary(runs: pd.DataFrame) -> pd.DataFrame:
     """Numbers behind every table, per block, method and stop rule: mean and sample standard deviation of the runs that
-    came back; n: how many runs there were, gave_up: how many of them did not."""
+    came back, if most did; n: how many runs there were, gave_up: how many of them did not."""
     places = ["group", "setting", "method", "label", "stop"]
     truths = ("reached", "relearned")
     numeric = [c for c in runs.columns if c not in (*places, "seed", "request", "condition", "record", *truths)]
@@ -153,7 +153,9 @@ def summary(runs: pd.DataFrame) -> pd.DataFrame:
     wide = done.groupby(places, sort=False)[numeric].agg(["mean", "std"])
     wide.columns = ["_".join(column) for column in wide.columns.to_list()]
     counts = runs.groupby(places, sort=False).reached.agg(n="size", gave_up=lambda r: int((~r.astype(bool)).sum()))
-    return counts.join(wide.dropna(axis=1, how="all")).reset_index()
+    few = [index for index, row in counts.iterrows() if mostly_gave_up(int(row.gave_up), int(row.n))]
+    wide = wide.dropna(axis=1, how="all").drop(index=few, errors="ignore")
+    return counts.join(wide).reset_index()
 
 
 def sweep_summary(e: Experiment, runs: pd.DataFrame, sweep: pd.DataFrame) -> pd.DataFrame:

@@ -679,7 +679,7 @@ def test_p5_says_nothing_of_the_others_and_of_runs_that_diverged():
     assert verdict("P5", every((None, None, "NoT"), {"storage": 8000.0, "handed": 8000.0})) == "holds"
     some = result("P5", {("clients", SKEWED, None, 0, "PUF-Special"): DIVERGED})
     assert some.verdict == "holds"
-    assert "28 of 28 are 4 P" in some.reason  # 14 runs, declared and handed
+    assert "both 4 P in 14 of 14 runs" in some.reason
     assert verdict("P5", each(PUFS, (None, None), DIVERGED)) == "not run"
 
 
