@@ -506,7 +506,7 @@ def test_the_cap_is_honoured_and_said(tiny):
     [
         (cell("Natural"), 0),
         (cell("PGA"), 0),
-        (cell("MoDe"), 2),  # its rounds of guidance, not those that degrade
+        (cell("MoDe"), 3),
         (cell("PUF-Regular", "client-0-1", scenario="pairs"), 1),
         (cell("PUF-Special", "sample-0-0.5", scenario="samples"), 1),
     ],
