@@ -501,6 +501,21 @@ def test_the_cap_is_honoured_and_said(tiny):
         assert c.method != "FedEraser" or len(record.rounds) == 1
 
 
+def test_a_larger_cap_is_another_run_only_of_who_gave_up(tiny):
+    """Who came back by both rules is the same under any cap that it did not reach, and who did not begins alike."""
+    seen = set()
+    for c, record in recovered(tiny, "clients").items():
+        came_back = all(record.metrics[rule]["reached"] for rule in puf.STOP_RULES)
+        if c.setting != SKEWED or c.method in ("FedEraser", "Natural") or came_back in seen:
+            continue
+        seen.add(came_back)
+        longer = run(tiny.store, puf.unlearn, unlearning(c) | {"cap": TINY.recovery_cap + 2})
+        begun = longer.rounds[: len(record.rounds)]
+        assert begun == record.rounds
+        assert (longer.metrics == record.metrics and len(longer.rounds) == len(begun)) == came_back
+    assert seen == {True, False}
+
+
 @pytest.mark.parametrize(
     ("c", "spent"),
     [
