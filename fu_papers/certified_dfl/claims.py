@@ -202,8 +202,8 @@ def _time_saved(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> ClaimResul
             passes = (cells[method].images + 2 * cells[method].products).mean()
             worth[method].append(passes / one_round)
             timed[method].append(seconds[method] / seconds["round"])
-            enough, too_few = (100 * (1 - passes / (K * one_round)) >= SAVED for K in (shorter, longer))
-            found = exact(enough) if enough or not too_few else unknown(LONGER)
+            early, late = (100 * (1 - passes / (K * one_round)) >= SAVED for K in (shorter, longer))
+            found = exact(early) if early == late else unknown(LONGER)
             parts[method][f"{request}-wise {dataset_title(dataset)}"] = found
         keys += [record.key, *(key for cell in cells.values() for key in cell.record)]
     rounds_for = 100 / (100 - SAVED)
