@@ -22,8 +22,8 @@ from fu_papers.evidence import (
     completed,
     crossed,
     decide,
+    for_means,
     in_part,
-    mostly_gave_up,
     paired,
     what_would_tell,
 )
@@ -276,9 +276,9 @@ def _insensitive(e: Experiment, ended: pd.DataFrame, swept: pd.DataFrame) -> Cla
         best = str(done.groupby("method")[GAP].mean().idxmin())
         found, patchy = [], 0
         for _, point in r[r.setting == setting].groupby(["method", "label"], sort=False):
-            came_back, gave_up = completed(point)
+            came_back, gave_up = for_means(point)
             patchy += bool(gave_up)
-            if came_back.empty or mostly_gave_up(len(point) - len(came_back), len(point)):
+            if came_back.empty:
                 found.append("does not hold")
                 continue
             below = decide(paired(came_back, done[done.method == best], value=GAP), beyond=floor)

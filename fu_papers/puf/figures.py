@@ -18,7 +18,7 @@ from matplotlib.legend import Legend
 from matplotlib.patches import FancyBboxPatch
 from matplotlib.ticker import MaxNLocator
 
-from fu_papers.evidence import completed, mostly_gave_up
+from fu_papers.evidence import completed, for_means, mostly_gave_up
 from fu_papers.look import LINE, colour, label_dots, linestyle, marker, published, say_below, seed_band
 from fu_papers.problem_figures import axes_row, counted, title
 from fu_papers.problems import Setting
@@ -106,8 +106,8 @@ def natural_curve(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) -
         ax.plot(read, by_round[read].mean(), "o", color=colour("Natural"), markersize=6)
         for method in PUFS:
             rows = rows_of(runs, s.name, text, method, "test")
-            done, gave_up = completed(rows)
-            if len(done) and not _no_place(rows):
+            done, gave_up = for_means(rows)
+            if len(done):
                 gap, filled = done.delta_forget.mean(), _filled_if_all(method, gave_up)[0]
                 ax.axhline(gap, color=colour(method), linestyle=linestyle(method), label=method)
                 rounds, reach = (done.rounds + done.unlearning_rounds).mean(), done.delta_forget.std()
