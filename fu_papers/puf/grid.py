@@ -229,9 +229,10 @@ class Experiment(PufParameters):
         """The config of one `unlearn` run; `change` overrides the method's hyper-parameters, e.g. `form="printed"`."""
         check_choice("method", name, (*scenario.methods, OFFICIAL), ConfigError)
         # FedEraser repeats the whole training: there is nothing to recover from
-        cap = self.recovery_cap if name == OFFICIAL or (name != AGAIN and registered(name).recovers) else 0
-        if name == "Natural":  # as many rounds as any other method with its own can take
-            cap = max(self.recovery_cap + 1, *self.natural_rounds)
+        most = self.recovery_cap if scenario.name == "clients" else self.least_cap
+        cap = most if name == OFFICIAL or (name != AGAIN and registered(name).recovers) else 0
+        if name == "Natural":  # as many rounds as a method with its own can take within the smaller cap
+            cap = max(self.least_cap + 1, *self.natural_rounds)
         options: dict[str, Any] = {"alpha": self.fed_au_alpha} if name == OFFICIAL else {}
         if name not in (AGAIN, OFFICIAL):
             set_here = {field: getattr(self, parameter) for field, parameter in OPTIONS.get(name, {}).items()}
@@ -253,6 +254,11 @@ class Experiment(PufParameters):
             "trials": [],
             "tuned_on": {},
         }
+
+    @property
+    def least_cap(self) -> int:
+        """The cap of what is not the main block: `few_cap`, where the main block's is not less."""
+        return min(self.recovery_cap, self.few_cap)
 
     def other_seed(self, scenario: Scenario, seed: int) -> int:
         """Of the second retraining and of the attacker's model: the next of the scenario's seeds, or one more."""
@@ -334,7 +340,7 @@ class Experiment(PufParameters):
                     change = {"eta_u": float(eta_u), "epochs_u": float(epochs_u)}
                     variant = f"eta_u={eta_u:g}, E_u={epochs_u:g}"
                     config = self.unlearning(s, setting, seed, request, method, **change)
-                    yield Cell(name, setting, seed, request, method, variant), config
+                    yield Cell(name, setting, seed, request, method, variant), {**config, "cap": self.least_cap}
 
     def longer(self) -> list[tuple[str, str, int]]:
         """(setting, method, cap) of `patience`, where the setting is there and the cap more than everybody's."""

@@ -359,6 +359,22 @@ def test_who_does_not_recover_has_no_cap():
     assert caps == dict.fromkeys(METHODS, 5) | dict.fromkeys((*CONTROLS, "FedEraser"), 0) | {"Natural": 6}
 
 
+def test_only_the_main_block_may_have_longer_than_few_cap():
+    """Nor does anything have longer than the main block, for who makes that short alone."""
+
+    def caps(**changes):
+        e = everything(**changes)
+        main, else_ = set(), set()
+        for cell, config in [*e.runs(), *e.sweep()]:
+            if config["cap"] and cell.method != "Natural":
+                (main if cell.group == "clients" and not cell.label else else_).add(config["cap"])
+        return main, else_
+
+    assert caps(recovery_cap=9, few_cap=4) == ({9}, {4})
+    assert caps(recovery_cap=3, few_cap=4) == ({3}, {3})
+    assert unlearning(everything(recovery_cap=9, few_cap=4), "Natural", IID, 0, "client-0")["cap"] == 5
+
+
 def test_who_is_given_longer_runs_once_more_on_the_first_seed_and_nothing_else_changes():
     """Trials end where they did, so that none is run again for it."""
     e = experiment(recovery_cap=5, tuning_trials=3, tuning_target=3, tuning_seed=100, tuning_cap=4)

@@ -22,7 +22,7 @@ EVERYTHING = {  # scenarios of every kind
 }  # fmt: skip
 
 AT_LEAST_ONE = (
-    "rounds", "recovery_cap", "n_val", "batch_size", "fed_au_epochs", "long_rounds", "transformer_rounds",
+    "rounds", "recovery_cap", "few_cap", "n_val", "batch_size", "fed_au_epochs", "long_rounds", "transformer_rounds",
     "segmentation_rounds", "segmentation_n_val", "segmentation_batch_size", "tuning_trials", "tuning_cap",
     "pga_batch_size",
 )  # fmt: skip
