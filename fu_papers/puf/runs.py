@@ -239,7 +239,7 @@ class _Recovering:
     w: Tensor
     round: int
     metrics: dict[str, Any]
-    spent: dict[str, int]  # by the unlearning step: bytes, images, storage, rounds; handed: bytes it was given
+    spent: dict[str, int]  # by the unlearning step: bytes … scheduled (see `Meter`); handed: bytes it was given
     recovery: Meter
 
     @classmethod
@@ -253,13 +253,13 @@ class _Recovering:
             "step": parameter_gap(w, case.original),
             "sha256": hashlib.sha256(w.cpu().numpy().tobytes()).hexdigest(),
         }
-        spent = {name: getattr(cost, name) for name in ("bytes", "images", "storage", "rounds")}
+        spent = {name: getattr(cost, name) for name in ("bytes", "images", "storage", "rounds", "scheduled")}
         spent["handed"] = _bytes_of(trained)
         return cls(w, 0, {"unlearned": unlearned}, spent, Meter())
 
     def path(self, config: Mapping[str, Any], case: Case, cap: int) -> Iterator[tuple[int, Tensor]]:
-        """The recovery rounds still to come, the present state first. They continue the training's count."""
-        first_round = config["rounds"] + 1 + self.spent["rounds"]
+        """The recovery rounds still to come, the present state first. They continue the training's schedule."""
+        first_round = config["rounds"] + 1 + self.spent["scheduled"]
         remaining = case.f.after(case.deletion).having(meter=self.recovery)
         return recovery_path(remaining, self.w, first_round=first_round, cap=cap, start=self.round)
 
