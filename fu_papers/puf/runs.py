@@ -125,7 +125,12 @@ def _model_of(context: RunContext, name: str) -> Tensor:
     return context.needed(name, ["w"])["w"].to(device())
 
 
-@run_function("puf.unlearn", data=data_hash, needs=needs)
+def _revision(config: Mapping[str, Any]) -> int:
+    """MoDe's recovery went on with another round's rate in the first, the one that its cost came to."""
+    return 2 if config["method"] == "MoDe" else 1
+
+
+@run_function("puf.unlearn", data=data_hash, needs=needs, revision=_revision)
 def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """One method serves one request; then recovery until both stop rules are met or `cap` rounds are over.
 
@@ -161,7 +166,7 @@ def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, A
         return {"diverged": str(reason), **chosen}, None
 
 
-@run_function("puf.trial", data=data_hash, needs=references)
+@run_function("puf.trial", data=data_hash, needs=references, revision=_revision)
 def trial(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """One choice of a method's hyper-parameters on a request that is not judged: how good, by our stop rule?
 
