@@ -7,7 +7,7 @@ import pandas as pd
 from IPython.display import HTML
 
 from fu_core.errors import InvalidRequest
-from fu_papers.evidence import completed
+from fu_papers.evidence import for_means
 from fu_papers.predict import all_of, letter, reveal
 from fu_papers.problem_figures import title
 from fu_papers.puf.grid import AGAIN, Experiment
@@ -86,16 +86,16 @@ def while_recovering(e: Experiment, unlearnings: Unlearnings, runs: pd.DataFrame
 
 
 def inside_the_floor(e: Experiment, runs: pd.DataFrame) -> HTML:
-    """How many methods that came back end nearer to Retrain's forget accuracy than a second retraining: none, at most
+    """How many methods that mostly came back end nearer to Retrain's forget accuracy than a second retraining: none, at most
     half of them, or more. runs: the wide frame of `results.of_runs`; the first setting, the paper's stop rule.
     """
     setting = e.settings[0]
     of = {m: rows_of(runs, "clients", setting, m, "test") for m in (*e.methods, "Original", AGAIN)}
     floor, nothing = (float(of[m].delta_forget.mean()) for m in (AGAIN, "Original"))
-    back = {m: completed(of[m])[0] for m in e.methods}
+    back = {m: for_means(of[m])[0] for m in e.methods}
     gaps = {m: float(r.delta_forget.mean()) for m, r in back.items() if len(r)}
     if not gaps:
-        return reveal("a", f"{title(setting)}: nobody came back.")
+        return reveal("a", f"{title(setting)}: nobody came back in more than half of the runs.")
     inside = [m for m, gap in gaps.items() if gap <= floor]
     few = {m: f" ({len(back[m])} of {len(of[m])} runs)" if len(back[m]) < len(of[m]) else "" for m in gaps}
     told = ", ".join(f"{m} {gap:.1f}{few[m]}" for m, gap in sorted(gaps.items(), key=lambda pair: pair[1]))
@@ -111,13 +111,15 @@ def pushing_harder(e: Experiment, sweep: pd.DataFrame, runs: pd.DataFrame) -> HT
     """How often a larger eta_u leaves a smaller forget gap after recovery: always, sometimes, or never.
 
     sweep: the wide frame of the sweep's runs, runs: of all others; PUF-Special, E_u = 1. The sweep's first setting
-    decides, the others are told beside it. Of the runs that came back: where one gave up its gap says when its patience
-    ended.
+    decides, the others are told beside it. Of the runs that came back, and of no eta_u at which half of them did not:
+    where one gave up its gap says when its patience ended.
     """
     told, answers = [], []
     for setting in e.sweep_settings:
         here = (sweep.method == "PUF-Special") & (sweep.epochs_u == 1) & (sweep.setting == setting)
-        gaps = completed(sweep[here & (sweep.stop == "test")])[0].groupby("eta_u").delta_forget.mean().dropna()
+        swept = sweep[here & (sweep.stop == "test")].groupby("eta_u")
+        means = pd.Series({eta: for_means(own)[0].delta_forget.mean() for eta, own in swept}, dtype=float)
+        gaps, lost = means.dropna(), [f"{eta:g}" for eta in means[means.isna()].index]
         again = rows_of(runs, "clients", setting, AGAIN, "test")
         floor = float(again[again.seed.isin(list(e.sweep_seeds))].delta_forget.mean())
         moved = gaps.diff().dropna()
@@ -130,6 +132,7 @@ def pushing_harder(e: Experiment, sweep: pd.DataFrame, runs: pd.DataFrame) -> HT
         told.append(
             f"{title(setting)}: {listed}; it shrinks at {smaller} of {steps} steps; {large} of all steps "
             f"{'is' if large == 1 else 'are'} larger than what tells two retrainings apart ({floor:.1f})"
+            + (f"; half of the runs or more gave up at {', '.join(lost)}" if lost else "")
         )
     because = (
         f"Points of forget gap by eta_u, PUF-Special, one epoch, means of the runs that came back. {'. '.join(told)}. "

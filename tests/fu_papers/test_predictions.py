@@ -91,6 +91,9 @@ def test_a_mean_over_those_that_came_back_says_of_how_many():
     reached, gaps = [True, False, True, True, True], [3, 50, 4, 9, 2]
     answer = puf.inside_the_floor(One(), frame(method=methods, label="", delta_forget=gaps, reached=reached))
     assert "NoT 3.5 (2 of 3 runs)" in answer.data
+    reached[2] = False
+    alone = puf.inside_the_floor(One(), frame(method=methods, label="", delta_forget=gaps, reached=reached))
+    assert "nobody came back in more than half of the runs" in alone.data
 
 
 @pytest.mark.parametrize(("gaps", "choice"), [((9, 5, 2), "a"), ((9, 2, 5), "b"), ((2, 5, 9), "c")])
@@ -116,6 +119,9 @@ def test_pushing_harder(gaps, choice):
     patience = frame(method="PUF-Special", epochs_u=1.0, eta_u=[2.0, 8.0], delta_forget=[99.0, 0.0], reached=False)
     more = pd.concat([sweep, other, patience])
     assert right(puf.pushing_harder(Swept(), more, runs)) == choice  # who gave up has no say
+    half = sweep.assign(eta_u=8.0, delta_forget=[0.0, 99.0, 99.0], reached=[True, False, False])
+    assert right(puf.pushing_harder(Swept(), pd.concat([more, half]), runs)) == choice  # nor who is left of half
+    assert "half of the runs or more gave up at 8" in puf.pushing_harder(Swept(), pd.concat([more, half]), runs).data
 
 
 @pytest.mark.parametrize(("gaps", "choice"), [((9, 5, 2), "a"), ((9, 2, 5), "b"), ((9, 2, 3.4), "a"), ((2, 5, 9), "c")])
