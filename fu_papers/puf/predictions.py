@@ -86,8 +86,10 @@ def while_recovering(e: Experiment, unlearnings: Unlearnings, runs: pd.DataFrame
 
 
 def inside_the_floor(e: Experiment, runs: pd.DataFrame) -> HTML:
-    """How many methods that mostly came back end nearer to Retrain's forget accuracy than a second retraining: none, at most
-    half of them, or more. runs: the wide frame of `results.of_runs`; the first setting, the paper's stop rule.
+    """How many methods that mostly came back end nearer to Retrain's forget accuracy than a second retraining.
+
+    None, at most half of them, or more. runs: the wide frame of `results.of_runs`. Of the first setting, by the paper's
+    stop rule.
     """
     setting = e.settings[0]
     of = {m: rows_of(runs, "clients", setting, m, "test") for m in (*e.methods, "Original", AGAIN)}
