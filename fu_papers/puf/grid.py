@@ -273,7 +273,9 @@ class Experiment(PufParameters):
         on = {
             "request": f"client-{self.tuning_target}",
             "seed": self.tuning_seed,
-            "cap": min(config["cap"], self.tuning_cap),
+            "cap": min(self.recovery_cap, self.tuning_cap)
+            if config["cap"]
+            else 0,  # the main block's, whose trials they are
         }
         return {**config, "trials": tried, "tuned_on": on}
 

@@ -375,6 +375,18 @@ def test_only_the_main_block_may_have_longer_than_few_cap():
     assert unlearning(everything(recovery_cap=9, few_cap=4), "Natural", IID, 0, "client-0")["cap"] == 5
 
 
+def test_who_may_recover_for_less_long_has_the_main_blocks_trials_all_the_same():
+    e = everything(
+        recovery_cap=9, few_cap=4, tuning_cap=7, tuning_trials=3, tuning_target=3, tuning_seed=100, pairs=[[0, 1]],
+    )  # fmt: skip
+    tuned = [(cell.group, config) for cell, config in e.runs() if config["trials"]]
+    assert {(group, config["cap"], config["tuned_on"]["cap"]) for group, config in tuned if config["cap"]} == {
+        ("clients", 9, 7), ("samples", 4, 7), ("pairs", 4, 7)
+    }  # fmt: skip
+    known = {config_key(one) for _, one in e.tuning()}
+    assert {config_key(one) for _, config in tuned for one in trials_of(config)} <= known
+
+
 def test_who_is_given_longer_runs_once_more_on_the_first_seed_and_nothing_else_changes():
     """Trials end where they did, so that none is run again for it."""
     e = experiment(recovery_cap=5, tuning_trials=3, tuning_target=3, tuning_seed=100, tuning_cap=4)
