@@ -270,13 +270,8 @@ class Experiment(PufParameters):
         tried = self.trials(name)
         if len(tried) < 2:
             return config
-        on = {
-            "request": f"client-{self.tuning_target}",
-            "seed": self.tuning_seed,
-            "cap": min(self.recovery_cap, self.tuning_cap)
-            if config["cap"]
-            else 0,  # the main block's, whose trials they are
-        }
+        cap = min(self.recovery_cap, self.tuning_cap) if config["cap"] else 0  # the main block's, whose trials they are
+        on = {"request": f"client-{self.tuning_target}", "seed": self.tuning_seed, "cap": cap}
         return {**config, "trials": tried, "tuned_on": on}
 
     def best(self, scenario: Scenario, setting: str, seed: int, request: str, name: str) -> dict[str, Any]:

@@ -101,6 +101,8 @@ def inside_the_floor(e: Experiment, runs: pd.DataFrame) -> HTML:
     inside = [m for m, gap in gaps.items() if gap <= floor]
     few = {m: f" ({len(back[m])} of {len(of[m])} runs)" if len(back[m]) < len(of[m]) else "" for m in gaps}
     told = ", ".join(f"{m} {gap:.1f}{few[m]}" for m, gap in sorted(gaps.items(), key=lambda pair: pair[1]))
+    lost = ", ".join(m for m in e.methods if m not in gaps)
+    told += f" (half of the runs or more gave up: {lost})" if lost else ""
     because = (
         f"{title(setting)}, points of forget accuracy off Retrain, means of the runs that came back: {told}; a second "
         f"retraining {floor:.1f}, doing nothing {nothing:.1f}. So {len(inside) or 'none'} of {len(gaps)} end within "

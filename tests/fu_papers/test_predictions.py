@@ -80,7 +80,9 @@ def test_how_many_end_within_the_noise_floor(gaps, reached, choice):
     reached = [reached, reached] if isinstance(reached, bool) else reached
     methods = ["NoT", "PGA", "Original", "Retrain again"]
     runs = frame(method=methods, label="", delta_forget=[*gaps, 9.0, 2.0], reached=[*reached, True, True])
-    assert right(puf.inside_the_floor(Two(), runs)) == choice
+    answer = puf.inside_the_floor(Two(), runs)
+    assert right(answer) == choice
+    assert ("(half of the runs or more gave up: PGA)" in answer.data) == (reached == [True, False])
 
 
 def test_a_mean_over_those_that_came_back_says_of_how_many():
