@@ -24,6 +24,7 @@ import bench_certified
 import bench_crowds
 import bench_curvature
 import bench_precision
+import bench_rounding
 import bench_rounds
 import bench_steps
 import bench_unlearning
@@ -341,3 +342,8 @@ def test_a_step_takes_longer_than_its_convolutions():
     assert 0 < row["convolutions alone, ms"] < row["plain, ms"]
     assert 0 < row["convolutions / fu_core, %"] < 100
     assert row["pooling, ReLU, norms alone, ms"] > 0
+
+
+def test_a_training_forgets_rounding_with_small_steps_and_carries_it_with_large_ones():
+    small, large = (bench_rounding.measured("digits", 100, "alike", "softmax_regression", step) for step in (0.1, 5.0))
+    assert small["largest growth"] < 1 < large["growth"]
