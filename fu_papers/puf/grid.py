@@ -231,8 +231,8 @@ class Experiment(PufParameters):
         # FedEraser repeats the whole training: there is nothing to recover from
         most = self.recovery_cap if scenario.name == "clients" else self.least_cap
         cap = most if name == OFFICIAL or (name != AGAIN and registered(name).recovers) else 0
-        if name == "Natural":  # as many rounds as a method with its own can take within the smaller cap
-            cap = max(self.least_cap + 1, *self.natural_rounds)
+        if name == "Natural":  # as many rounds as PUF, which has one of its own, can take within the cap
+            cap = max(most + 1, *self.natural_rounds)
         options: dict[str, Any] = {"alpha": self.fed_au_alpha} if name == OFFICIAL else {}
         if name not in (AGAIN, OFFICIAL):
             set_here = {field: getattr(self, parameter) for field, parameter in OPTIONS.get(name, {}).items()}

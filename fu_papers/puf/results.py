@@ -9,7 +9,7 @@ import pandas as pd
 
 from fu_papers.lab.record import Record
 from fu_papers.problem_figures import title
-from fu_papers.puf.grid import PUBLISHED
+from fu_papers.puf.grid import PUBLISHED, PUFS, Experiment
 from fu_papers.puf.runs import STOP_RULES
 from fu_papers.study import Cell, tidy
 
@@ -98,6 +98,17 @@ def as_published(runs: pd.DataFrame) -> pd.DataFrame:
     own = runs[runs.label == PUBLISHED]
     others = runs[runs.label == ""].merge(own[places].drop_duplicates(), on=places, how="left", indicator=True)
     return pd.concat([own, others[others.pop("_merge") == "left_only"]])
+
+
+def at_printed_rates(e: Experiment, runs: pd.DataFrame, swept: pd.DataFrame) -> pd.DataFrame:
+    """PUF in the main block with the paper's own eta_u and E_u: as published, of the first seed where trials chose
+    something else, and further seeds from the sweep, where it has them."""
+    own = as_published(runs)
+    own = own[(own.group == "clients") & own.method.isin(PUFS)]
+    rates = swept.method.map({PUFS[0]: e.eta_u_special, PUFS[1]: e.eta_u_regular})
+    further = swept[(swept.group == "clients") & (swept.eta_u == rates) & (swept.epochs_u == e.epochs_u)]
+    both = pd.concat([own, further]) if len(further) else own
+    return both.drop_duplicates(["setting", "method", "seed", "request", "stop"])
 
 
 def diverged(unlearnings: Unlearnings) -> dict[str, str]:
