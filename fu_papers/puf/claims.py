@@ -27,6 +27,7 @@ from fu_papers.evidence import (
     paired,
     what_would_tell,
 )
+from fu_papers.intervals import of_each
 from fu_papers.lab.record import Record
 from fu_papers.over_seeds import orders_below, rank_correlation
 from fu_papers.problem_figures import title
@@ -140,7 +141,7 @@ def _cheaper(e: Experiment, ended: pd.DataFrame, own: pd.DataFrame) -> ClaimResu
     verdict, counted = in_part(parts)
     how = "as run" if longer == 1 else f"projected from {e.rounds} rounds of training, which may err to either side"
     reason = "; ".join([f"bytes of retraining over 200 rounds / mean bytes sent, {how}: {counted}", *open_])
-    intervals = f"ratio with 95 % interval, {r.request.nunique()} targets x {r.seed.nunique()} seeds"
+    intervals = f"ratio with 95 % interval, {of_each(r.request.nunique(), r.seed.nunique())}"
     keys = keys_of(pd.concat([r, main[main.method.isin([*PUFS, NOTHING, AGAIN])]]))
     result = ClaimResult("P3", verdict, "; ".join(shown), intervals, keys, reason)
     return not_of_alike_clients_alone(result, r.setting.unique())
