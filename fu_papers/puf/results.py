@@ -105,10 +105,11 @@ def at_printed_rates(e: Experiment, runs: pd.DataFrame, swept: pd.DataFrame) -> 
     something else, and further seeds from the sweep, where it has them."""
     own = as_published(runs)
     own = own[(own.group == "clients") & own.method.isin(PUFS)]
+    if swept.empty:  # and without columns
+        return own
     rates = swept.method.map({PUFS[0]: e.eta_u_special, PUFS[1]: e.eta_u_regular})
     further = swept[(swept.group == "clients") & (swept.eta_u == rates) & (swept.epochs_u == e.epochs_u)]
-    both = pd.concat([own, further]) if len(further) else own
-    return both.drop_duplicates(["setting", "method", "seed", "request", "stop"])
+    return pd.concat([own, further]).drop_duplicates(["setting", "method", "seed", "request", "stop"])
 
 
 def diverged(unlearnings: Unlearnings) -> dict[str, str]:

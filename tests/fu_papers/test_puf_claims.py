@@ -620,6 +620,8 @@ def test_p3_takes_further_seeds_of_the_papers_rates_from_the_sweep():
     assert len(own) == 2 * len(e.targets) * 2
     other = at_printed_rates(e.changed(epochs_u=e.epochs_u + 1), first, sweep)
     assert set(other.label) == {PUBLISHED}
+    none = pd.DataFrame(columns=["stop"])  # as `puf.results` has it where nothing was swept
+    assert set(at_printed_rates(e, first, none).label) == {PUBLISHED}
 
 
 @pytest.mark.parametrize("missing", [AGAIN, "Original"])
