@@ -125,7 +125,12 @@ def _model_of(context: RunContext, name: str) -> Tensor:
     return context.needed(name, ["w"])["w"].to(device())
 
 
-@run_function("puf.unlearn", data=data_hash, needs=needs)
+def _revision(config: Mapping[str, Any]) -> int:
+    """MoDe's recovery went on with another round's rate in the first, the one that its cost came to."""
+    return 2 if config["method"] == "MoDe" else 1
+
+
+@run_function("puf.unlearn", data=data_hash, needs=needs, revision=_revision)
 def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """One method serves one request; then recovery until both stop rules are met or `cap` rounds are over.
 
@@ -161,7 +166,7 @@ def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, A
         return {"diverged": str(reason), **chosen}, None
 
 
-@run_function("puf.trial", data=data_hash, needs=references)
+@run_function("puf.trial", data=data_hash, needs=references, revision=_revision)
 def trial(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """One choice of a method's hyper-parameters on a request that is not judged: how good, by our stop rule?
 
@@ -239,7 +244,7 @@ class _Recovering:
     w: Tensor
     round: int
     metrics: dict[str, Any]
-    spent: dict[str, int]  # by the unlearning step: bytes, images, storage, rounds; handed: bytes it was given
+    spent: dict[str, int]  # by the unlearning step: bytes … scheduled (see `Meter`); handed: bytes it was given
     recovery: Meter
 
     @classmethod
@@ -253,13 +258,13 @@ class _Recovering:
             "step": parameter_gap(w, case.original),
             "sha256": hashlib.sha256(w.cpu().numpy().tobytes()).hexdigest(),
         }
-        spent = {name: getattr(cost, name) for name in ("bytes", "images", "storage", "rounds")}
+        spent = {name: getattr(cost, name) for name in ("bytes", "images", "storage", "rounds", "scheduled")}
         spent["handed"] = _bytes_of(trained)
         return cls(w, 0, {"unlearned": unlearned}, spent, Meter())
 
     def path(self, config: Mapping[str, Any], case: Case, cap: int) -> Iterator[tuple[int, Tensor]]:
-        """The recovery rounds still to come, the present state first. They continue the training's count."""
-        first_round = config["rounds"] + 1 + self.spent["rounds"]
+        """The recovery rounds still to come, the present state first. They continue the training's schedule."""
+        first_round = config["rounds"] + 1 + self.spent["scheduled"]
         remaining = case.f.after(case.deletion).having(meter=self.recovery)
         return recovery_path(remaining, self.w, first_round=first_round, cap=cap, start=self.round)
 

@@ -28,6 +28,7 @@ from fu_core.unlearning.method import Trained
 from fu_core.unlearning.method import unlearn as serve_request
 from fu_papers import problems
 from fu_papers.lab.context import RunContext
+from fu_papers.lab.record import run_key
 from fu_papers.lab.store import CommittedStore, RecordStore
 from fu_papers.lab.task import single_threaded
 from fu_papers.look import style
@@ -521,7 +522,7 @@ def test_a_larger_cap_is_another_run_only_of_who_gave_up(tiny):
     [
         (cell("Natural"), 0),
         (cell("PGA"), 0),
-        (cell("MoDe"), 3),
+        (cell("MoDe"), 2),  # its rounds of guidance, not those that degrade
         (cell("PUF-Regular", "client-0-1", scenario="pairs"), 1),
         (cell("PUF-Special", "sample-0-0.5", scenario="samples"), 1),
     ],
@@ -542,6 +543,12 @@ def test_recovery_goes_on_counting_rounds_without_whoever_left(tiny, tmp_path, m
     leaving = {"client-0": [0], "client-0-1": [0, 1], "sample-0-0.5": []}[c.request]
     held = [17, 49, 35, 42] if c.group == "samples" else sizes(SKEWED)
     assert seen["sizes"] == {i: n for i, n in enumerate(held) if i not in leaving}
+
+
+def test_what_mode_recorded_when_its_cost_set_the_rate_is_not_taken_for_what_it_does_now(tiny):
+    for c, record in recovered(tiny).items():
+        as_then = run_key(record.function, record.config, record.data_hash)
+        assert (as_then == record.key) == (c.method != "MoDe")
 
 
 # --- controls, tuning, and what FedAU's authors do ---
