@@ -8,6 +8,7 @@ method's hyper-parameters. Everything shown in tables and figures is read from t
 from __future__ import annotations
 
 import hashlib
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -154,8 +155,9 @@ def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, A
                 w = case.served(config, context).model
             return {"final": evaluate(case.judged(config, context), w)}, None
         if config["trials"]:
-            tried = [context.needed_record(f"trial {k}") for k in range(len(config["trials"]))]
-            best = best_trial(tried)
+            records = [context.needed_record(f"trial {k}") for k in range(len(trials_of(config)))]
+            n = len(config["tuned_on"]["requests"])
+            best = best_trial([records[i : i + n] for i in range(0, len(records), n)])
             chosen = {"trial": best, "chosen": config["trials"][best]}
             config = {**config, "options": {**config["options"], **config["trials"][best]}}
         judged = case.judged(config, context)
@@ -190,18 +192,24 @@ def trial(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
         return {"diverged": str(reason)}, None
 
 
-def best_trial(trials: Sequence[Record]) -> int:
-    """Which of `trials` has the smallest objective; those that gave up come after all others, diverged ones last.
+def best_trial(trials: Sequence[Sequence[Record]]) -> int:
+    """Which of `trials`, each a record per request, has the smallest `objective`.
 
-    Who has no recovery cannot give up: its shortfall is in the objective.
+    What gave up comes after all others, the more often the later, and what diverged last. Who has no recovery cannot
+    give up: its shortfall is in the objective.
     """
 
-    def rank(k: int) -> tuple[bool, bool, float]:
-        metrics, recovers = trials[k].metrics, trials[k].config["cap"] > 0
-        lost = "objective" not in metrics
-        return lost, lost or (recovers and not metrics["reached"]), 0.0 if lost else metrics["objective"]
+    def rank(k: int) -> tuple[int, int, float]:
+        lost = sum("objective" not in one.metrics for one in trials[k])
+        gave_up = sum(one.config["cap"] > 0 and not one.metrics.get("reached") for one in trials[k])
+        return lost, gave_up, objective(trials[k])
 
     return min(range(len(trials)), key=rank)
+
+
+def objective(trial: Sequence[Record]) -> float:
+    """Of a trial, in points, the mean over its requests; infinite if it diverged on one."""
+    return sum(record.metrics.get("objective", math.inf) for record in trial) / len(trial)
 
 
 def _recovered(
