@@ -3,9 +3,9 @@
 Where the claim speaks of the end of recovery, the paper's own stop rule applies (test accuracy reaches
 Retrain's). It looks at the test set; the tables of the notebook also show our rule, on validation data.
 
-Whoever can be tuned has been, by the same number of trials. Differences are paired over targets and seeds, with the
-distance between two retrainings as their floor (fu_papers.evidence). A run that gave up is no result, and doing nothing
-must do worse than what a claim praises.
+Whoever can be tuned has been, by the same number of trials, but where price alone is judged (P3). Differences are
+paired over targets and seeds, with the distance between two retrainings as their floor (fu_papers.evidence). A run that
+gave up is no result, and doing nothing must do worse than what a claim praises.
 """
 
 from __future__ import annotations
