@@ -25,12 +25,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 from tqdm import tqdm
+from workloads import as_in_the_arena
 
-from fu_core import partition
 from fu_core.data import load
-from fu_core.federation import ClientOpt, Federation, fedavg
+from fu_core.federation import Federation, fedavg
 from fu_core.federation.many import fedavg_many
-from fu_core.models import build
 
 OUT = Path(__file__).resolve().parent / "crowds.csv"
 PLACES = (  # data, images, net, models
@@ -55,9 +54,7 @@ def main() -> None:
 def measured(name: str, n_train: int, net: str, models: int, turns: int = TURNS) -> dict[str, Any]:
     """One place: trainings per second of each way, their ratios, and the largest difference of a parameter."""
     data = load(name).subset(n_train=n_train, seed=0)
-    parts = partition.iid(len(data.y_train), 10, seed=0)
-    clients = {i: (data.x_train[part], data.y_train[part]) for i, part in enumerate(parts)}
-    f = Federation(build(net, data), clients, ClientOpt(lr=0.1, epochs=2, batch_size=20))
+    f = as_in_the_arena(net, data, lr=0.1)
     seeds, few = range(models), range(min(FEW, models))
 
     def one_by_one(f: Federation, which: range) -> Tensor:

@@ -16,13 +16,11 @@ from typing import Any
 import pandas as pd
 import torch
 from tqdm import tqdm
+from workloads import as_in_the_arena
 
-from fu_core import partition
 from fu_core.data import load
 from fu_core.evaluation.accuracy import accuracy
-from fu_core.federation import ClientOpt, Federation
 from fu_core.federation.many import fedavg_many
-from fu_core.models import build
 
 OUT = Path(__file__).resolve().parent / "rounding.csv"
 PLACES: tuple[tuple[str, int, str, str, tuple[float, ...]], ...] = (  # data, images, clients, net, steps
@@ -33,6 +31,7 @@ PLACES: tuple[tuple[str, int, str, str, tuple[float, ...]], ...] = (  # data, im
     ("fashion_mnist", 1000, "alike", "mlp", (0.1, 0.03, 0.01)),
     ("cifar10", 1000, "alike", "softmax_regression", (0.1, 0.03, 0.01)),
 )
+CLIENTS = {"alike": None, "Dirichlet 0.1": 0.1}
 SEEDS, ROUNDS, MOVED = range(8), 30, 1e-6
 
 
@@ -50,12 +49,7 @@ def main() -> None:
 def measured(name: str, n_train: int, clients: str, net: str, step: float) -> dict[str, Any]:
     """One place and step: growth of what was moved, and what it changes of a model's test accuracy."""
     data = load(name).subset(n_train=n_train, n_test=None if name == "digits" else 2000, seed=0)
-    if clients == "alike":
-        parts = partition.iid(len(data.y_train), 10, seed=0)
-    else:
-        parts = partition.dirichlet(data.y_train, 10, alpha=0.1, seed=0)
-    held = {i: (data.x_train[part], data.y_train[part]) for i, part in enumerate(parts)}
-    f = Federation(build(net, data), held, ClientOpt(lr=step, epochs=2, batch_size=20))
+    f = as_in_the_arena(net, data, step, alpha=CLIENTS[clients])
     w_0 = torch.stack([f.model.init(seed) for seed in SEEDS])
     moved = w_0 + MOVED * torch.randn(w_0.shape, generator=torch.Generator().manual_seed(0))
     w, w_moved = (fedavg_many(f, SEEDS, ROUNDS, start) for start in (w_0, moved))

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 from turns import Task
 
+from fu_core import partition
 from fu_core.data import Dataset, load
 from fu_core.errors import DataUnavailable
+from fu_core.federation import ClientOpt, Federation
 from fu_core.models import FlatModel, build
 from fu_core.models.group_norm import GroupNorm
 
@@ -47,6 +49,16 @@ WORKLOADS = {
     # the other net of that benchmark; of fewer clients with fewer images, since a step takes a second and more
     "resnet18": Workload("ResNet-18, 2 clients", "cifar10", "resnet18", 10, 100, 2, 50, block=1),
 }
+
+
+def as_in_the_arena(net: str, data: Dataset, lr: float, alpha: float | None = None) -> Federation:
+    """Ten clients, two epochs of batches of 20 a round; `data`'s classes dealt alike, or by a Dirichlet of `alpha`."""
+    if alpha is None:
+        parts = partition.iid(len(data.y_train), 10, seed=0)
+    else:
+        parts = partition.dirichlet(data.y_train, 10, alpha=alpha, seed=0)
+    clients = {i: (data.x_train[part], data.y_train[part]) for i, part in enumerate(parts)}
+    return Federation(build(net, data), clients, ClientOpt(lr=lr, epochs=2, batch_size=20))
 
 
 def load_or_generate(workload: Workload) -> Dataset:
