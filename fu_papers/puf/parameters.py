@@ -52,7 +52,7 @@ class PufParameters(Parameters):
         "passes over the forgotten data until they count as not relearned; 0: not measured"
     )
     tuning_trials: Count = parameter("of each method's hyper-parameters, ours and theirs; 1: as published", paper="1")
-    tuning_target: Natural = parameter("who asks to be forgotten in the trials; nobody judged")
+    tuning_targets: Distinct[Natural] = parameter("who asks to be forgotten in the trials, one each; nobody judged")
     tuning_seed: int = parameter("of the trainings of the trials; none that is judged")
     tuning_cap: Count = parameter("as recovery_cap, in the trials", unit="rounds")
     history_interval: Natural = parameter("FedEraser stores every so-many-th round; 0: no FedEraser", paper="1")

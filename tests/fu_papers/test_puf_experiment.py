@@ -378,7 +378,7 @@ def test_only_the_main_block_may_have_longer_than_few_cap():
 
 def test_who_may_recover_for_less_long_has_the_main_blocks_trials_all_the_same():
     e = everything(
-        recovery_cap=9, few_cap=4, tuning_cap=7, tuning_trials=3, tuning_target=3, tuning_seed=100, pairs=[[0, 1]],
+        recovery_cap=9, few_cap=4, tuning_cap=7, tuning_trials=3, tuning_targets=[3], tuning_seed=100, pairs=[[0, 1]],
     )  # fmt: skip
     tuned = [(cell.group, config) for cell, config in e.runs() if config["trials"]]
     assert {(group, config["cap"], config["tuned_on"]["cap"]) for group, config in tuned if config["cap"]} == {
@@ -390,7 +390,7 @@ def test_who_may_recover_for_less_long_has_the_main_blocks_trials_all_the_same()
 
 def test_who_is_given_longer_runs_once_more_on_the_first_seed_and_nothing_else_changes():
     """Trials end where they did, so that none is run again for it."""
-    e = experiment(recovery_cap=5, tuning_trials=3, tuning_target=3, tuning_seed=100, tuning_cap=4)
+    e = experiment(recovery_cap=5, tuning_trials=3, tuning_targets=[3], tuning_seed=100, tuning_cap=4)
     longer = e.changed(patience={"NoT": 9, "PGA": 7}, patience_settings=[SKEWED])
     assert dict(longer.runs()) == dict(e.runs())
     found = dict(longer.patient())
@@ -602,7 +602,7 @@ def test_partial_participation_reaches_the_federation():
 def tuned(n=4, **change):
     """Client 3 and seed 100 are there to be tuned on."""
     return everything(**{
-        "tuning_trials": n, "tuning_target": 3, "tuning_seed": 100, "tuning_cap": 7, "pairs": [[0, 1]],
+        "tuning_trials": n, "tuning_targets": [3], "tuning_seed": 100, "tuning_cap": 7, "pairs": [[0, 1]],
         "backdoor_settings": [SKEWED], "partial_settings": [SKEWED], "official_settings": [SKEWED], **change,
     })  # fmt: skip
 
@@ -671,6 +671,18 @@ def test_tuning_never_reads_a_judged_target_or_seed():
         assert {one["seed"] for _, one in needed.values()} == {100}
         assert {one["request"] for _, one in needed.values()} == {"none", "client-3"}
         assert not {config_key(one) for _, one in needed.values()} & judged
+
+
+def test_trials_are_made_on_every_tuning_target():
+    e = tuned(3, clients=6, tuning_targets=[3, 5])
+    config = next(config for _, config in e.runs() if config["method"] == "PGA" and config["trials"])
+    assert [(one["request"], one["seed"], one["cap"]) for one in trials_of(config)] == [
+        ("client-3", 100, 7), ("client-5", 100, 7)
+    ] * 3  # fmt: skip
+    assert [one["options"] for one in trials_of(config)][::2] == [one["options"] for one in trials_of(config)][1::2]
+    stage = {(cell.request, cell.label): one for cell, one in e.tuning() if one in trials_of(config)}
+    assert list(stage) == [(request, str(k)) for k in range(3) for request in ("client-3", "client-5")]
+    assert list(stage.values()) == trials_of(config)
 
 
 def test_a_tuned_run_needs_its_trials_and_they_are_those_of_the_tuning_stage():
