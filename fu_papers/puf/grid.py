@@ -239,7 +239,7 @@ class Experiment(PufParameters):
         """The config of one `unlearn` run; `change` overrides the method's hyper-parameters, e.g. `form="printed"`."""
         check_choice("method", name, (*scenario.methods, OFFICIAL), ConfigError)
         # FedEraser repeats the whole training: there is nothing to recover from
-        most = self.recovery_cap if scenario.name == "clients" else self.least_cap
+        most = self.cap_of(scenario.name)
         cap = most if name == OFFICIAL or (name != AGAIN and registered(name).recovers) else 0
         if name == "Natural":  # as many rounds as PUF, which has one of its own, can take within the cap
             cap = max(most + 1, *self.natural_rounds)
@@ -265,10 +265,9 @@ class Experiment(PufParameters):
             "tuned_on": {},
         }
 
-    @property
-    def least_cap(self) -> int:
-        """The cap of what is not the main block: `few_cap`, where the main block's is not less."""
-        return min(self.recovery_cap, self.few_cap)
+    def cap_of(self, scenario: str) -> int:
+        """After how many rounds a recovery is given up: the main block's, or `few_cap` where that is less."""
+        return self.recovery_cap if scenario == "clients" else min(self.recovery_cap, self.few_cap)
 
     def other_seed(self, scenario: Scenario, seed: int) -> int:
         """Of the second retraining and of the attacker's model: the next of the scenario's seeds, or one more."""
@@ -348,7 +347,7 @@ class Experiment(PufParameters):
                     change = {"eta_u": float(eta_u), "epochs_u": float(epochs_u)}
                     variant = f"eta_u={eta_u:g}, E_u={epochs_u:g}"
                     config = self.unlearning(s, setting, seed, request, method, **change)
-                    yield Cell(name, setting, seed, request, method, variant), {**config, "cap": self.least_cap}
+                    yield Cell(name, setting, seed, request, method, variant), config
 
     def longer(self) -> list[tuple[str, str, int]]:
         """(setting, method, cap) of `patience`, where the setting is there and the cap more than everybody's."""
