@@ -266,8 +266,9 @@ class Experiment(PufParameters):
         }
 
     def cap_of(self, scenario: str) -> int:
-        """After how many rounds a recovery is given up: the main block's, or `few_cap` where that is less."""
-        return self.recovery_cap if scenario == "clients" else min(self.recovery_cap, self.few_cap)
+        """After how many rounds a recovery is given up: the main block's number, or the scenario's if less."""
+        least = {"clients": self.recovery_cap, "segmentation": self.segmentation_cap}.get(scenario, self.few_cap)
+        return min(self.recovery_cap, least)
 
     def other_seed(self, scenario: Scenario, seed: int) -> int:
         """Of the second retraining and of the attacker's model: the next of the scenario's seeds, or one more."""

@@ -23,8 +23,8 @@ EVERYTHING = {  # scenarios of every kind
 
 AT_LEAST_ONE = (
     "rounds", "recovery_cap", "few_cap", "n_val", "batch_size", "fed_au_epochs", "long_rounds", "transformer_rounds",
-    "segmentation_rounds", "segmentation_n_val", "segmentation_batch_size", "tuning_trials", "tuning_cap",
-    "pga_batch_size",
+    "segmentation_rounds", "segmentation_cap", "segmentation_n_val", "segmentation_batch_size", "tuning_trials",
+    "tuning_cap", "pga_batch_size",
 )  # fmt: skip
 NOT_NEGATIVE = (
     "n_train", "n_test", "history_interval", "mode_rounds_d", "mode_rounds_m", "segmentation_n_train", "momentum",
