@@ -69,9 +69,10 @@ def _puf_cells(runs: pd.DataFrame) -> list[str]:
     if 2 * len(there) <= len(runs):  # a mean of those who are left would be of the easy cases
         return [DASH, gave_up, DASH]
     off, rounds, sent = crossed(there, value="delta_forget"), there.rounds.mean(), (100 / there.bytes_gain).mean()
-    # a distance is not below 0, wherever an interval of its mean would end
+    # a distance is not below 0, wherever an interval of its mean would end; the floor's share their trainings
+    interval = "" if (runs.method == "Retrain again").all() else f" [{max(off.low, 0):.1f}, {off.high:.1f}]"
     return [
-        f"{off.effect:.1f} [{max(off.low, 0):.1f}, {off.high:.1f}]",
+        f"{off.effect:.1f}{interval}",
         gave_up,
         DASH if pd.isna(rounds) else f"{rounds:.1f} ({sent:.0f} %)",
     ]
