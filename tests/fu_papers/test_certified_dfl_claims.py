@@ -290,8 +290,7 @@ def test_d3_finds_no_forgetting_in_a_model_of_no_use(request_kind):
 
 
 def test_d1_d2_d3_and_d6_hold_nowhere_where_a_control_is_not_as_it_must_be():
-    kinds = {"D1": ("sample",), "D2": ("class",), "D3": ("sample", "class"), "D6": ("client",)}
-    for id, requests in kinds.items():
+    for id, requests in FORGETS.items():
         for control, values, verdict, said in (
             (TUNED, {}, OPEN if id == "D3" else NOT, "the round of training that follows DU, alone, meets it, too"),
             (DESTROYED, {}, OPEN if id == "D3" else NOT, "a model of random weights meets it, too"),
@@ -300,6 +299,33 @@ def test_d1_d2_d3_and_d6_hold_nowhere_where_a_control_is_not_as_it_must_be():
             planted = {NOTHING: FAR, PRINTED: {}, CORRECTED: {}} | CONTROLS | {control: values}
             result = judged(id, pd.concat([frame(kind, planted) for kind in requests], ignore_index=True))
             assert (both(result), said in result.reason) == ((verdict, verdict), True), (id, control)
+
+
+FORGETS = {"D1": ("sample",), "D2": ("class",), "D3": ("sample", "class"), "D6": ("client",)}
+
+
+def in_the_place_of_du(id, values):
+    """One claim's verdicts where both forms leave another model behind, and doing nothing meets no rule."""
+    planted = {NOTHING: FAR, PRINTED: values, CORRECTED: values} | CONTROLS
+    return both(judged(id, pd.concat([frame(kind, planted) for kind in FORGETS[id]], ignore_index=True)))
+
+
+@pytest.mark.parametrize("id", FORGETS)
+@pytest.mark.parametrize("removed", [0.0, 50.0])  # a constant output can be right about a class that left
+def test_a_useless_model_forgets_nothing(id, removed):
+    """Destroyed, or with a constant output: no attack finds anything in it."""
+    useless = {"delta_test": 50, "delta_remaining": 50, "delta_removed": removed, "auc_off": 0.0}
+    assert in_the_place_of_du(id, useless) == (NOT, NOT)
+
+
+@pytest.mark.parametrize("id", FORGETS)
+def test_a_copy_of_original_forgets_nothing(id):
+    assert in_the_place_of_du(id, FAR) == (NOT, NOT)
+
+
+@pytest.mark.parametrize("id", FORGETS)
+def test_a_second_retraining_in_the_place_of_du_forgets(id):
+    assert in_the_place_of_du(id, {"delta_test": 0.4, "delta_remaining": 0.4, "delta_removed": 2.0}) == (HOLDS, HOLDS)
 
 
 def test_d3_is_about_samples_and_classes_and_not_about_clients():

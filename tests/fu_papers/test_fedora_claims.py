@@ -785,6 +785,40 @@ def test_sample_label_and_noisy_accuracy_are_claims_of_their_own(task, lowered):
     assert found == lowered
 
 
+# --- controls in the place of FedORA ---
+
+FORGETS = ("F1", "F2", "F3", "F4", "F9", "F10", "F11")
+OF_NO_USE = {"test": 10.0, "delta_test": 70.0, "poisoned_test": 10.0, "mia": 0.5, "asr": 0.0}
+
+
+def in_the_place_of_fedora(values):
+    """Every verdict, where both duals are another model. Retraining does not recognise the one sample, either."""
+    runs, speeds, theory = everything()
+    without = one_sample(((0.0, 0.0), 0.5), ((0.0, 0.0), 0.5), retrained=0.0).assign(mia=0.5)
+    runs = pd.concat([runs[runs.group != "small"], without], ignore_index=True)
+    runs.loc[runs.method.isin((SCALAR, VECTOR)), list(values)] = list(values.values())
+    return {result.id: result.verdict for result in claims.verdicts(E, runs, speeds, theory)}
+
+
+@pytest.mark.parametrize("forget", [0.0, 10.0, 100.0])  # of a class: none of it, or all
+@pytest.mark.parametrize("near", [0.0, 60.0])  # to Retrain on what was removed, by chance or not
+def test_a_useless_model_forgets_nothing(forget, near):
+    """Destroyed, or with a constant output: whatever it seems to have forgotten."""
+    found = in_the_place_of_fedora({**OF_NO_USE, "forget": forget, "delta_forget": near})
+    assert {id: found[id] for id in FORGETS} == dict.fromkeys(FORGETS, NOT)
+
+
+def test_a_copy_of_original_forgets_nothing():
+    found = in_the_place_of_fedora({**FINE, **BY_METHOD[NOTHING], "images": 1})
+    assert {id: found[id] for id in FORGETS} == dict.fromkeys(FORGETS, NOT)
+
+
+def test_a_second_retraining_in_the_place_of_fedora_forgets():
+    again = {**FINE, **BY_METHOD[AGAIN]}
+    found = in_the_place_of_fedora(again) | {"F9": in_the_place_of_fedora({**again, "forget": 0.0})["F9"]}
+    assert {id: found[id] for id in FORGETS} == dict.fromkeys(FORGETS, HOLDS)
+
+
 def test_another_noise_level_is_asked_for_where_the_experiment_names_one():
     runs, speeds, theory = everything()
     other = E.changed(party_noise=0.4)

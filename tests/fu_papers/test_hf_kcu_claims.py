@@ -203,6 +203,36 @@ def test_what_doing_nothing_meets_as_well_does_not_hold():
     assert both(unknown) == (OPEN, OPEN)  # nobody knows whether doing nothing does
 
 
+FORGETS = ("H2", "H3", "H8", "H10", "H11", "H12", "H15")  # which are about the model that is left
+
+
+def in_the_place_of_hf_kcu(values):
+    """(as printed, corrected) of those claims, where both forms leave another model behind."""
+    found = judged({(None, None, form, None): values for form in FORMS})
+    return {id: both(found[id]) for id in FORGETS}
+
+
+@pytest.mark.parametrize("mia", [0.5, 0.45, 0.85])
+@pytest.mark.parametrize("asr", [0.0, 10.0, 100.0])  # one class for every image: never the backdoor's, or always
+def test_a_useless_model_forgets_nothing(mia, asr):
+    """Destroyed, or with a constant output: whatever it seems to have forgotten."""
+    useless = {"test": 10.0, "delta_test": 60.8, "gap": 9.0, "kl": 2.0, "mia": mia, "asr": asr}
+    assert in_the_place_of_hf_kcu(useless) == dict.fromkeys(FORGETS, (NOT, NOT))
+
+
+def test_a_copy_of_original_forgets_nothing():
+    assert in_the_place_of_hf_kcu({**BASE, **PLANTED[NOTHING]}) == dict.fromkeys(FORGETS, (NOT, NOT))
+
+
+def test_a_second_retraining_in_the_place_of_hf_kcu_forgets():
+    """But for H11: by KL the one from other weights is as far away as the floor, which it is."""
+    from_other_weights = {**BASE, **PLANTED[AGAIN], "test": BASE["test_retrain"], "kl": 0.25}
+    found = in_the_place_of_hf_kcu(from_other_weights)
+    assert found == dict.fromkeys(FORGETS, (HOLDS, HOLDS)) | {"H11": (OPEN, OPEN)}
+    from_the_same = {**BASE, **PLANTED[SAME_START], "test": BASE["test_retrain"], "kl": 0.1}
+    assert in_the_place_of_hf_kcu(from_the_same) == dict.fromkeys(FORGETS, (HOLDS, HOLDS))
+
+
 @pytest.mark.parametrize(
     ("printed", "corrected", "verdicts"),
     [(48, 200, (HOLDS, HOLDS)), (47, 200, (NOT, HOLDS)), (47.75, 47.74, (HOLDS, NOT)), (20, 30, (NOT, NOT))],
