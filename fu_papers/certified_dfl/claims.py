@@ -30,7 +30,7 @@ from fu_papers.certified_dfl.theory_audit import LARGEST_CLAIM, OURS
 from fu_papers.certified_dfl.theory_releases import MESSAGES
 from fu_papers.certified_dfl.titles import SHOWN
 from fu_papers.controls import AGAIN
-from fu_papers.over_seeds import Part, all_of, at_most, exact, judged, of_each, unknown
+from fu_papers.over_seeds import Part, all_of, at_most, exact, farthest, judged, of_each, unknown
 from fu_papers.problems import dataset_title
 from fu_papers.verdicts import NO_OTHER, ClaimResult, Theory
 
@@ -96,13 +96,10 @@ def _cells(e: Experiment, runs: pd.DataFrame, request: str, method: str) -> Iter
             yield place, found[place.setting, place.topology]
 
 
-def _worst(e: Experiment, runs: pd.DataFrame, request: str, method: str, column: str) -> str:
-    """The largest mean over seeds of a column, and where."""
-    means = {place: found[column].mean() for place, found in _cells(e, runs, request, method)}
-    place = max(means, key=lambda p: means[p])
-    return (
-        f"{SHOWN[method]} at most {means[place]:.2f} ({dataset_title(place.dataset)}, {place.split}, {place.topology})"
-    )
+def _worst(e: Experiment, runs: pd.DataFrame, request: str, column: str) -> str:
+    """The largest mean over seeds of a column, for both forms, and where."""
+    cells = {m: {_called(p): found[column] for p, found in _cells(e, runs, request, m)} for m in DU_FORMS}
+    return "; ".join(f"{SHOWN[m]} {farthest(found, 2)}" for m, found in cells.items())
 
 
 def _keys(e: Experiment, runs: pd.DataFrame, request: str) -> list[str]:
@@ -134,10 +131,10 @@ def _sample_wise(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
         method: {_called(p): at_most(r.delta_test, _tolerance(p)) for p, r in _cells(e, runs, "sample", method)}
         for method in COUNTED
     }
-    ours = f"{_counted(cells)}; {_worst(e, runs, 'sample', 'DU', 'delta_test')}"
+    spread = f"{_sizes(e, cells)}; {_worst(e, runs, 'sample', 'delta_test')}"
     reason = "mean |test acc. - Retrain's| <= 1 (CIFAR-10: 5) in every cell, after one round"
     printed, corrected = forms(cells)
-    return judged("D1", printed, ours, _sizes(e, cells), _keys(e, runs, "sample"), reason, corrected)
+    return judged("D1", printed, _counted(cells), spread, _keys(e, runs, "sample"), reason, corrected)
 
 
 def _class_wise(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
@@ -147,10 +144,11 @@ def _class_wise(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
         return all_of(at_most(r.delta_remaining, POINT), at_most(r.delta_removed, REMOVED_POINTS))
 
     cells = {method: {_called(p): close(r) for p, r in _cells(e, runs, "class", method)} for method in COUNTED}
-    ours = f"{_counted(cells)}; removed class: {_worst(e, runs, 'class', 'DU', 'delta_removed')}"
+    spread = f"{_sizes(e, cells)}; removed class: {_worst(e, runs, 'class', 'delta_removed')}"
+    spread += f"; remaining ones: {_worst(e, runs, 'class', 'delta_remaining')}"
     reason = "mean |difference to Retrain| on remaining classes <= 1 and on the removed class <= 5, after one round"
     printed, corrected = forms(cells)
-    return judged("D2", printed, ours, _sizes(e, cells), _keys(e, runs, "class"), reason, corrected)
+    return judged("D2", printed, _counted(cells), spread, _keys(e, runs, "class"), reason, corrected)
 
 
 def _attack(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
@@ -173,6 +171,7 @@ def _attack(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
         for method in COUNTED
     }
     keys = [key for request in requests for key in _keys(e, runs, request)]
+    over = runs.assign(auc_over=runs.auc_off - runs.auc_off_retrain)
     reason = (
         "mean of |AUC - 0.5| <= Retrain's + 0.02 in every cell, sample- and class-wise, at its accuracy (of the "
         "remaining classes) as D1 has it"
@@ -181,7 +180,10 @@ def _attack(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
         {cell: replace(unknown(STRONGER), met_by=part.met_by) if part.met_by else part for cell, part in form.items()}
         for form in forms(cells)
     )
-    return judged("D3", printed, _counted(cells), _sizes(e, cells), keys, reason, corrected)
+    spread = f"{_sizes(e, cells)}; |AUC - 0.5| over Retrain's: " + "; ".join(
+        f"{request}-wise {_worst(e, over, request, 'auc_over')}" for request in requests
+    )
+    return judged("D3", printed, _counted(cells), spread, keys, reason, corrected)
 
 
 def _time_saved(e: Experiment, runs: pd.DataFrame, speeds: Speeds) -> ClaimResult:
@@ -227,10 +229,10 @@ def _client_wise(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
         method: {_called(p): at_most(r.delta_test, POINT) for p, r in _cells(e, runs, "client", method)}
         for method in COUNTED
     }
-    ours = f"{_counted(cells)}; {_worst(e, runs, 'client', 'DU', 'delta_test')}"
+    spread = f"{_sizes(e, cells)}; {_worst(e, runs, 'client', 'delta_test')}"
     reason = "mean |test acc. - Retrain's| <= 1 on every data set, after one round"
     printed, corrected = forms(cells)
-    return judged("D6", printed, ours, _sizes(e, cells), _keys(e, runs, "client"), reason, corrected)
+    return judged("D6", printed, _counted(cells), spread, _keys(e, runs, "client"), reason, corrected)
 
 
 def _mixing(theory: Theory) -> ClaimResult:

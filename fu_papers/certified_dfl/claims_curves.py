@@ -8,7 +8,7 @@ from fu_papers.certified_dfl.grid import DU_FORMS, METHODS, WHOLE_CLIENTS, Exper
 from fu_papers.certified_dfl.results import POINT, Curves, needed_rounds, paths
 from fu_papers.certified_dfl.titles import IN_CURVES
 from fu_papers.controls import AGAIN, DESTROYED
-from fu_papers.over_seeds import Part, above, all_of, at_most, judged, limited_by, lowered_by, of_each
+from fu_papers.over_seeds import Part, above, all_of, at_most, farthest, judged, limited_by, lowered_by, of_each
 from fu_papers.problems import dataset_title
 from fu_papers.verdicts import ClaimResult
 
@@ -44,6 +44,7 @@ def one_round(e: Experiment, curves: Curves) -> ClaimResult:
     Where doing nothing is not short, either, nothing had to be won back; where the round alone is not, DU won nothing.
     """
     parts: dict[str, dict[str, Part]] = {method: {} for method in DU_FORMS}
+    gaps: dict[str, dict[str, list[float]]] = {method: {} for method in (*DU_FORMS, WHOLE_CLIENTS)}
     needed: dict[str, list[str]] = {method: [] for method in (*DU_FORMS, WHOLE_CLIENTS)}
     untouched = 0
     for dataset in e.datasets:
@@ -52,6 +53,8 @@ def one_round(e: Experiment, curves: Curves) -> ClaimResult:
         short = {m: [end - path[1][1][1] for path, end in zip(found[m], ends, strict=True)] for m in (ALONE, *needed)}
         nothing = at_most((end - path[0][-1][1] for path, end in zip(found["Retrain"], ends, strict=True)), POINT)
         untouched += nothing.verdict == "holds"
+        for method, by_dataset in gaps.items():
+            by_dataset[dataset_title(dataset)] = short[method]
         for method in DU_FORMS:
             both = all_of(at_most(short[method], POINT), above(short[WHOLE_CLIENTS], POINT))
             both = lowered_by(at_most(short[ALONE], POINT), both, IDLE[ALONE])
@@ -64,8 +67,13 @@ def one_round(e: Experiment, curves: Curves) -> ClaimResult:
     reason = (
         "Retrain's end - test acc. after one round: DU's <= 1 and PDUDT's > 1; ours: rounds until <= 1, by data set"
     )
-    sizes = of_each(len(e.datasets), "data set", len(e.seeds))
-    return judged("D5", parts["DU printed"], ours, sizes, keys, reason, parts["DU"])
+    spread = f"{of_each(len(e.datasets), 'data set', len(e.seeds))}; points short after one round: {_most(gaps)}"
+    return judged("D5", parts["DU printed"], ours, spread, keys, reason, parts["DU"])
+
+
+def _most(gaps: Mapping[str, Mapping[str, list[float]]]) -> str:
+    """Of each method the place where it is shortest: {method: {place: points short, by seed}}."""
+    return "; ".join(f"{IN_CURVES[method]} {farthest(by_place)}" for method, by_place in gaps.items())
 
 
 def sequence(e: Experiment, curves: Curves) -> ClaimResult:
@@ -75,7 +83,7 @@ def sequence(e: Experiment, curves: Curves) -> ClaimResult:
     gone on training. So has a control, which does nothing else. Who went on training may be above Retrain.
     """
     cells: dict[str, dict[str, Part]] = {method: {} for method in JUDGED}
-    largest = dict.fromkeys(JUDGED, -100.0)
+    gaps: dict[str, dict[str, list[float]]] = {method: {} for method in JUDGED}
     for dataset in e.datasets:
         found = paths(curves, dataset, "sample")
         after: dict[str, list[Part]] = {method: [] for method in JUDGED}
@@ -86,9 +94,10 @@ def sequence(e: Experiment, curves: Curves) -> ClaimResult:
             for method in JUDGED:
                 short = [end - accuracy for accuracy, end in zip(reached[method], ends, strict=True)]
                 after[method].append(at_most(short, POINT))
-                largest[method] = max(largest[method], sum(short) / len(short))
+                gaps[method][f"{dataset_title(dataset)} request {j}"] = short
         for method, requests in after.items():
             cells[method][dataset_title(dataset)] = all_of(*requests)
+    largest = {m: max(sum(short) / len(short) for short in by_request.values()) for m, by_request in gaps.items()}
     ours = "; ".join(f"{IN_CURVES[m]} at most {most:z.1f} points short in the mean" for m, most in largest.items())
     keys = [record.key for (_, kind, _, _), record in curves.items() if kind == "sample"]
     reason = (
@@ -96,5 +105,5 @@ def sequence(e: Experiment, curves: Curves) -> ClaimResult:
         f"{' or '.join(map(str, sorted(set(e.pdudt_rounds))))} rounds after the one before"
     )
     printed, corrected = forms(cells)
-    sizes = of_each(len(e.datasets), "data set", len(e.seeds))
-    return judged("D7", printed, ours, sizes, keys, reason, corrected)
+    spread = f"{of_each(len(e.datasets), 'data set', len(e.seeds))}; points short: {_most(gaps)}"
+    return judged("D7", printed, ours, spread, keys, reason, corrected)

@@ -12,22 +12,8 @@ from fu_papers.fedora.choices import ABLATIONS, STEPS
 from fu_papers.fedora.grid import Experiment
 from fu_papers.fedora.results import kept_model, rows_of
 from fu_papers.fedora.rules import POINT, compared, with_losses
-from fu_papers.over_seeds import (
-    FAILS,
-    HOLDS,
-    above,
-    all_of,
-    at_least,
-    below,
-    difference,
-    judged,
-    rank_correlation,
-    rank_shares,
-    ranks_below,
-    told,
-    unknown,
-    within,
-)
+from fu_papers.over_seeds import FAILS, HOLDS, above, all_of, at_least, below, difference, judged, told, unknown, within
+from fu_papers.over_seeds_discrete import rank_correlation, rank_shares, ranks_below
 from fu_papers.verdicts import ClaimResult
 
 MONOTONE = -0.8

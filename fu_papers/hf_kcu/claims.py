@@ -45,6 +45,7 @@ from fu_papers.over_seeds import (
     below,
     difference,
     exact,
+    farthest,
     jackknife,
     judged,
     lowered_by,
@@ -305,9 +306,9 @@ def _heterogeneity(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
         f"{shown(m)} " + ", ".join(f"{gaps[m, label].mean():.2f}" for label in alphas) for m in ("Original", *FORMS)
     )
     reason = f"|test acc. - Retrain's| <= 1 for alpha {', '.join(alphas)}"
-    return judged(
-        "H10", printed, ours, of_each(len(alphas), "alpha", len(e.sweep_seeds)), list(r.record), reason, corrected
-    )
+    most = "; ".join(f"{shown(m)} {farthest({f'alpha {a}': gaps[m, a] for a in alphas}, 2)}" for m in FORMS)
+    spread_of = f"{of_each(len(alphas), 'alpha', len(e.sweep_seeds))}; {most}"
+    return judged("H10", printed, ours, spread_of, list(r.record), reason, corrected)
 
 
 def _equivalent(e: Experiment, runs: pd.DataFrame, floor: Sequence[Record]) -> ClaimResult:
@@ -367,6 +368,7 @@ def _carries_over(e: Experiment, runs: pd.DataFrame, speeds: Speeds, prices: Pri
     As in H2, where two retrainings differ by more than the claim allows, nobody can tell.
     """
     parts: dict[str, dict[str, Part]] = {method: {} for method in FORMS}
+    gaps: dict[str, dict[str, pd.Series]] = {method: {} for method in FORMS}
     shown_here, keys = [], []
     for setting in (*_carried_to(e), *e.nets):
         record = speeds["main" if setting == e.main else setting]
@@ -381,6 +383,7 @@ def _carries_over(e: Experiment, runs: pd.DataFrame, speeds: Speeds, prices: Pri
             found = all_of(fast_enough(e, price, method, FAST_IN_ALL), near)
             short = setting in e.nets and e.nets_shortened
             parts[method][where] = unknown("trainings as long as the main setting's would tell") if short else found
+            gaps[method][where] = gap
             keys += list(r.record)
             times = f"{gain:.0f}x ({taken:.0f}x in time){told_of_all(price, method, FAST_IN_ALL)}"
             shown_here.append(f"{where}, {shown(method)}: {times}, {gap.mean():.2f} points")
@@ -388,4 +391,5 @@ def _carries_over(e: Experiment, runs: pd.DataFrame, speeds: Speeds, prices: Pri
     reason = f"passes ratio >= {FAST_IN_ALL:g} for half of who may leave or more, gap <= {POINTS_IN_ALL:g}; {short_of}"
     printed, corrected = (parts[m] for m in FORMS)
     spread_of = of_each(len(_carried_to(e)), "data set", len(e.seeds)) + ", a net: one seed" * bool(e.nets)
+    spread_of += "; gap: " + "; ".join(f"{shown(m)} {farthest(by_place, 2)}" for m, by_place in gaps.items())
     return judged("H15", printed, "; ".join(shown_here), spread_of, keys, reason, corrected)

@@ -27,9 +27,9 @@ from fu_papers.evidence import (
     paired,
     what_would_tell,
 )
-from fu_papers.intervals import of_each
+from fu_papers.intervals import Estimate, of_each
 from fu_papers.lab.record import Record
-from fu_papers.over_seeds import orders_below, rank_correlation
+from fu_papers.over_seeds_discrete import orders_below, rank_correlation
 from fu_papers.problem_figures import title
 from fu_papers.puf.claims_forgetting import (
     GAP,
@@ -272,7 +272,7 @@ def _insensitive(e: Experiment, ended: pd.DataFrame, swept: pd.DataFrame) -> Cla
     if r.empty:
         return ClaimResult("P8", "not run", reason="needs sweep_settings")
     parts: dict[str, str] = {}
-    shown, keys = [], keys_of(r)
+    shown, keys, differences = [], keys_of(r), []
     for setting in e.sweep_settings:
         here = ended[(ended.group == "clients") & (ended.setting == setting) & ended.seed.isin(list(e.sweep_seeds))]
         rivals = [m for m in SWEPT_AGAINST if (one := here[here.method == m]).size and one.reached.all()]
@@ -282,14 +282,15 @@ def _insensitive(e: Experiment, ended: pd.DataFrame, swept: pd.DataFrame) -> Cla
             continue
         floor, done = noise_floor(here), here[here.method.isin([*rivals, NOTHING])]
         best = str(done.groupby("method")[GAP].mean().idxmin())
-        found, patchy = [], 0
+        found, patchy, apart = [], 0, list[Estimate]()
         for _, point in r[r.setting == setting].groupby(["method", "label"], sort=False):
             came_back, gave_up = for_means(point)
             patchy += bool(gave_up)
             if came_back.empty:
                 found.append("does not hold")
                 continue
-            below = decide(paired(came_back, done[done.method == best], value=GAP), beyond=floor)
+            apart.append(paired(came_back, done[done.method == best], value=GAP))
+            below = decide(apart[-1], beyond=floor)
             below = below if is_useful(came_back, here) else "does not hold"
             found.append("undetermined" if gave_up and below == "holds" else below)
         yes, no, half = found.count("holds"), found.count("does not hold"), max(len(found), 1) / 2
@@ -297,13 +298,17 @@ def _insensitive(e: Experiment, ended: pd.DataFrame, swept: pd.DataFrame) -> Cla
         told = f"of {len(found)} points {yes} below {called(best)}, the best baseline, {no} not; floor {floor:.1f}"
         shown.append(f"{title(setting)}: {told}" + (f"; in {patchy} a run gave up" if patchy else ""))
         keys += keys_of(here)
+        if ends := [pick(apart, key=lambda one: one.effect).text() for pick in (min, max) if apart]:
+            differences.append(f"{title(setting)}: {' to '.join(ends)} of {called(best)}'s")
     verdict, counted = in_part(parts)
     epochs = " and ".join(f"{epochs:g}" for epochs in e.sweep_epochs_u)
     reason = (
         f"at least half of the grid below, beyond the floor: {counted}; with E_u of {epochs} alone; more seeds and "
         "targets would tell the rest"
     )
-    return ClaimResult("P8", verdict, "; ".join(shown), f"{len(r)} runs", list(dict.fromkeys(keys)), reason)
+    return ClaimResult(
+        "P8", verdict, "; ".join(shown), "; ".join([f"{len(r)} runs", *differences]), list(dict.fromkeys(keys)), reason
+    )
 
 
 def _modes_agree(equivalence: Unlearnings) -> ClaimResult:

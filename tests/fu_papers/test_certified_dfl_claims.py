@@ -224,10 +224,27 @@ def test_one_seed_and_two_that_differ_are_undetermined():
         assert "several seeds would tell (1 now)" in judged(id, alone).reason
 
 
-def test_d1_names_the_worst_cell_of_the_corrected_form():
-    runs = frame("sample", {NOTHING: {"delta_test": 6}, PRINTED: {"delta_test": 9}, CORRECTED: {}},
-                 {CORRECTED: {"delta_test": 2.5}})  # fmt: skip
-    assert "DU, corrected at most 2.50 (MNIST, softmax regression, dirichlet-0.3, ring)" in judged("D1", runs).ours
+WORST = "DU, corrected at most 2.50 [-3.85, 8.85] (2 seeds; MNIST, softmax regression dirichlet-0.3 ring)"
+
+
+@pytest.mark.parametrize(
+    ("id", "kind", "column"),
+    [("D1", "sample", "delta_test"), ("D2", "class", "delta_removed"), ("D2", "class", "delta_remaining")],
+)
+def test_the_worst_cell_of_each_form_is_named_with_its_interval(id, kind, column):
+    runs = frame(kind, {NOTHING: FAR, PRINTED: {column: 9}, CORRECTED: {}}, {CORRECTED: {column: (2.0, 3.0)}})
+    assert WORST in judged(id, runs).spread
+    assert "DU, as printed at most 9.00 [9.00, 9.00] (2 seeds; " in judged(id, runs).spread
+
+
+def test_d3_and_d6_name_their_worst_cells_too():
+    attacked = frame("sample", {NOTHING: FAR, PRINTED: {}, CORRECTED: {}}, {CORRECTED: {"auc_off": 0.35}})
+    others = frame("class", {NOTHING: FAR, PRINTED: {}, CORRECTED: {}})
+    spread = judged("D3", pd.concat([attacked, others], ignore_index=True)).spread
+    assert "sample-wise DU, as printed at most 0.00 [0.00, 0.00]" in spread
+    assert "DU, corrected at most 0.25 [0.25, 0.25] (2 seeds; MNIST, softmax regression dirichlet-0.3 ring)" in spread
+    left = frame("client", {NOTHING: FAR, PRINTED: {}, CORRECTED: {"delta_test": (0.2, 0.6)}})
+    assert "DU, corrected at most 0.40 [-2.14, 2.94] (2 seeds; " in judged("D6", left).spread
 
 
 @pytest.mark.parametrize(
@@ -493,6 +510,7 @@ def test_d5_asks_for_one_round_of_du_and_more_of_pdudt(changed, trained, found, 
     told = [part.rpartition(") " if "(" in part else "ed ")[2] for part in result.ours.split("; ")[:3]]
     assert told == list(shown)
     assert f"doing nothing is at most 1 point short on {sum(end >= 89 for end in trained)} of 2" in result.ours
+    assert re.search(r"points short after one round: DU, as printed at most .*\(2 seeds; ", result.spread)
     assert ("doing nothing meets it, too" in result.reason) == (trained[0] > 88)
     assert ("the round of training that follows DU, alone, meets it" in result.reason) == ("Fine-tune" in changed)
     assert result.records == [found.key for found in curves.values()]
@@ -541,6 +559,7 @@ def test_d7_asks_for_one_point_after_every_request(printed, corrected, trained, 
     assert both(result) == found
     for short in ([90 - trained], printed, corrected):
         assert f"at most {max(short):.1f} points short" in result.ours
+        assert f"at most {max(short):.1f} [" in result.spread
     assert result.records == [found.key for found in curves.values()]
 
 

@@ -173,6 +173,7 @@ def test_accuracy_is_within_a_point_of_retrains_and_above_the_baselines_with_bot
     runs = frame({SCALAR: scalar, VECTOR: vector}, tasks=tasks, group=group)
     result = verdict_on(claim, **{group: runs})
     assert (result.id, result.verdict) == (claim, verdict)
+    assert f"FedORA, scalar dual at most {scalar.get('delta_test', 0.0):.1f} [" in result.spread
     assert set(result.records) == keys_of(of_tasks(runs, about), (*REFERENCES, AGAIN, *BASELINES, SCALAR, VECTOR))
 
 
@@ -273,6 +274,7 @@ def test_f3_asks_for_at_most_retrains_accuracy_on_the_removed_data(scalar, vecto
     result = verdict_on("F3", main=runs)
     assert result.verdict == verdict
     assert "(off by 7.0)" in result.ours
+    assert "scalar dual at most 7.0 [7.0, 7.0] (2 seeds; " in result.spread
     assert set(result.records) == keys_of(runs, (*REFERENCES, AGAIN, SCALAR, VECTOR))
     elsewhere = everywhere(where={SCALAR: {"forget": 30.01}})
     assert verdict_on("F3", main=elsewhere).verdict == PART
@@ -306,6 +308,7 @@ def test_f4_asks_for_chance_and_no_backdoor_with_both_duals(scalar, vector, verd
     runs = everywhere({SCALAR: scalar, VECTOR: vector})
     result = verdict_on("F4", main=runs)
     assert result.verdict == verdict
+    assert f"scalar dual at most {abs(scalar.get('mia', 0.5) - 0.5):.3f} [" in result.spread
     assert set(result.records) == keys_of(runs, (*REFERENCES, SCALAR, VECTOR))
     elsewhere = everywhere(where={SCALAR: scalar, VECTOR: vector})
     assert verdict_on("F4", main=elsewhere).verdict == (HOLDS if verdict == HOLDS else PART)
@@ -408,6 +411,8 @@ def timed():
 def test_f5_asks_for_half_of_retrains_samples_and_for_fewer_than_ico_and_cvfu(change, verdict):
     result = verdict_on("F5", main=everywhere(change))
     assert result.verdict == verdict
+    share = change.get(SCALAR, FINE)["images"] / 10
+    assert f"% of Retrain's samples: FedORA, scalar dual at most {share:.1f} [{share:.1f}, " in result.spread
     assert {TABLE, CIFAR} < set(result.records)
     assert "0.1x to 0.1x in time" in result.ours
     assert verdict_on("F5", main=everywhere(where=change)).verdict == (HOLDS if verdict == HOLDS else PART)

@@ -437,6 +437,9 @@ def test_h10_asks_for_one_point_at_every_alpha(nothing, printed, corrected, verd
     changes |= of_forms("delta_test", printed, corrected, "alpha", label="0.1")
     result = judged(changes)["H10"]
     assert both(result) == verdicts
+    worst = f"HF-KCU, corrected at most {max(corrected, 0.1):.2f} [" if isinstance(corrected, float) else ""
+    assert worst in result.spread
+    assert "(3 seeds; alpha 0.1)" in result.spread
     if "holds in part" in verdicts:
         assert "1 of 2 hold (alpha 1); 1 of 2 do not hold (alpha 0.1)" in result.reason
 

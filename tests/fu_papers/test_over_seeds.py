@@ -73,6 +73,13 @@ def test_no_number_of_seeds_tells_what_is_no_number(values):
     assert over_seeds.told([1.0, 0.9, 1.0], 2, (-1, 1)) == "0.97 [0.82, 1.00] (3 seeds)"
 
 
+def test_of_several_places_the_one_with_the_largest_mean_is_told():
+    places = {"here": [1.0, 2.0], "there": [3.0, 3.0], "nowhere": []}
+    assert over_seeds.farthest(places) == "at most 3.0 [3.0, 3.0] (2 seeds; there)"
+    assert over_seeds.farthest({"here": [1.0]}, 2) == "at most 1.00 (1 seed)"  # of one place there is no choice
+    assert over_seeds.farthest({"nowhere": []}) == "none (0 seeds)"
+
+
 def test_all_of_fails_with_one_and_is_open_with_one():
     assert over_seeds.all_of(exact(True), exact(True)) == exact(True)
     assert over_seeds.all_of(exact(True), unknown("this"), exact(False)) == exact(False)

@@ -884,6 +884,7 @@ def test_p7_fewer_than_three_rates_that_came_back_tell_nothing():
 def test_runs_that_diverged_are_left_out_of_p7_and_count_against_p8():
     sweep = sweep_of(gap={1: 6.5, 2: 6.0, 4: 15.0}.get)
     assert verdict("P8", sweep=sweep) == "holds"  # 4 of 6 below NoT's 10
+    assert re.search(r"runs; .*: -4\.0 \[.*\] .* to 5\.0 \[.*\] .* of NoT's", result("P8", sweep=sweep).spread)
     lost = sweep.eta_u.eq(2.0) & sweep.request.eq("client-0") & sweep.seed.eq(0) & sweep.stop.eq("test")
     sweep.loc[lost, ["delta_forget", "rounds"]] = None
     sweep.loc[lost, "reached"] = False
