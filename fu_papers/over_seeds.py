@@ -87,14 +87,16 @@ def told(values: Iterable[float], digits: int = 1, possible: tuple[float, float]
     return f"{np.mean(found):z.{digits}f}{between} ({len(found)} seed{'s' * (len(found) != 1)})"
 
 
-def farthest(cells: Mapping[str, Iterable[float]], digits: int = 1) -> str:
+def farthest(
+    cells: Mapping[str, Iterable[float]], digits: int = 1, possible: tuple[float, float] = (-np.inf, np.inf)
+) -> str:
     """`"at most 2.5 [1.0, 4.0] (3 seeds; CIFAR-10 ring)"`: the largest mean over seeds of several places, as `told`."""
     found = {place: list(values) for place, values in cells.items()}
     there = {place: float(np.mean(values)) for place, values in found.items() if values}
     if not there:
         return "none (0 seeds)"
     most = max(there, key=lambda place: there[place])
-    return f"at most {told(found[most], digits).removesuffix(')')}{f'; {most}' * (len(there) > 1)})"
+    return f"at most {told(found[most], digits, possible).removesuffix(')')}{f'; {most}' * (len(there) > 1)})"
 
 
 def of_each(places: int, what: str, seeds: int) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator, ScalarFormatter
 
 from fu_papers.lab.record import Record
 from fu_papers.look import mean_spread, say_below
@@ -17,6 +17,7 @@ from fu_papers.problems import Setting
 
 Descriptions = Mapping[str, Record]
 SHADE = "#f6dcc8"  # behind what is to be forgotten
+POINTS = (-100, -10, 0, 1, 10, 100)  # ticks of an axis that is linear up to a point, then logarithmic
 
 
 def title(text: str) -> str:
@@ -59,6 +60,18 @@ def axes_row(n: int, *, height: float, width: float, sharey: bool = False) -> tu
     """`n` axes side by side."""
     fig, axes = plt.subplots(1, n, figsize=(width * n, height), squeeze=False, sharey=sharey)
     return fig, list(axes[0])
+
+
+def linear_up_to_a_point(axes: Sequence[Axes]) -> None:
+    """Axes of differences in points that they share, linear up to one and then logarithmic: the end matters."""
+    for ax in axes:
+        ax.set_xscale("symlog", linthresh=1.0, linscale=0.5)
+        ax.set_yscale("symlog", linthresh=1.0, linscale=0.5)
+        for axis in (ax.xaxis, ax.yaxis):
+            axis.set_major_locator(FixedLocator(POINTS))
+            axis.set_major_formatter(ScalarFormatter())
+            axis.set_minor_locator(NullLocator())
+        ax.tick_params(labelsize=9)
 
 
 def counted(n: int, what: str) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pandas as pd
 
 from fu_papers.certified_dfl.claims_curves import IDLE, Cells, forms, one_round, sequence
@@ -96,10 +97,10 @@ def _cells(e: Experiment, runs: pd.DataFrame, request: str, method: str) -> Iter
             yield place, found[place.setting, place.topology]
 
 
-def _worst(e: Experiment, runs: pd.DataFrame, request: str, column: str) -> str:
+def _worst(e: Experiment, runs: pd.DataFrame, request: str, column: str, least: float = 0.0) -> str:
     """The largest mean over seeds of a column, for both forms, and where."""
     cells = {m: {_called(p): found[column] for p, found in _cells(e, runs, request, m)} for m in DU_FORMS}
-    return "; ".join(f"{SHOWN[m]} {farthest(found, 2)}" for m, found in cells.items())
+    return "; ".join(f"{SHOWN[m]} {farthest(found, 2, (least, np.inf))}" for m, found in cells.items())
 
 
 def _keys(e: Experiment, runs: pd.DataFrame, request: str) -> list[str]:
@@ -181,7 +182,7 @@ def _attack(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
         for form in forms(cells)
     )
     spread = f"{_sizes(e, cells)}; |AUC - 0.5| over Retrain's: " + "; ".join(
-        f"{request}-wise {_worst(e, over, request, 'auc_over')}" for request in requests
+        f"{request}-wise {_worst(e, over, request, 'auc_over', -np.inf)}" for request in requests
     )
     return judged("D3", printed, _counted(cells), spread, keys, reason, corrected)
 

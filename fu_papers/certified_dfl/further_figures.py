@@ -12,9 +12,12 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
 
+from fu_papers import controls, problem_figures
 from fu_papers.certified_dfl.further_tables import (
     PEER_TITLES,
     Heads,
@@ -24,19 +27,22 @@ from fu_papers.certified_dfl.further_tables import (
     peers_frame,
     scale_rows,
 )
-from fu_papers.certified_dfl.grid import Experiment
+from fu_papers.certified_dfl.grid import METHODS, WHOLE_CLIENTS, Experiment
 from fu_papers.certified_dfl.heads import nets
 from fu_papers.certified_dfl.peers import DU_ROWS, ROUNDS_ROWS, reported_epsilon
+from fu_papers.certified_dfl.results import cell_runs
 from fu_papers.certified_dfl.titles import REQUESTS, SHOWN
+from fu_papers.controls import REFERENCES
 from fu_papers.lab.record import Record
-from fu_papers.look import LINE, colour, say_below
-from fu_papers.problem_figures import axes_row
+from fu_papers.look import FLOOR, LINE, colour, marker, say_below
+from fu_papers.problem_figures import axes_row, linear_up_to_a_point
 from fu_papers.problems import dataset_title
 from fu_papers.study import Cell
 
 PEER_MARKERS = "osD^v<>PX*dh"
 PEER_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#555555")  # Okabe and Ito's
 LEAST_PASSES = 0.5  # what takes none is drawn here: the axis is logarithmic
+MATCHED = (*REFERENCES, controls.AGAIN, *METHODS, WHOLE_CLIENTS)
 LEAST_RANGE = 3.0  # points of accuracy on either side: a chance difference is to look small
 UNTOUCHED: dict[str, Any] = {"marker": "s", "markersize": 7, "color": colour("Original"), "linestyle": "none"}
 RETRAINED: dict[str, Any] = {"marker": "o", "markersize": 13, "fillstyle": "none", "markeredgewidth": 1.8,
@@ -44,6 +50,59 @@ RETRAINED: dict[str, Any] = {"marker": "o", "markersize": 13, "fillstyle": "none
 AGAIN: dict[str, Any] = {"marker": "x", "markersize": 8, "markeredgewidth": 1.8, "color": colour("Retrain"),
                          "linestyle": "none"}  # fmt: skip
 CERTIFIED: dict[str, Any] = {"marker": "o", "markersize": 7, "color": colour("DU"), "linestyle": "none"}
+
+
+# --- forgetting at equal utility -------------------------------------------------------------------------------------
+
+
+def utility_matched_figure(e: Experiment, runs: pd.DataFrame) -> Figure:
+    """Forget gap against test shortfall, right after a method's step and at its end: who forgets at equal utility?
+
+    Means over seeds at each data set's main place; rows are kinds of requests. Both are differences to the retrained
+    model of the same seed (the gap absolute). Both axes are linear up to one point, then logarithmic. Retrain is the
+    origin, the grey box two retrainings that only their seeds tell apart.
+    """
+    size = (1.0 + 3.0 * len(e.datasets), 1.2 + 2.3 * len(REQUESTS))
+    fig, grid = plt.subplots(len(REQUESTS), len(e.datasets), figsize=size, squeeze=False, sharex=True, sharey=True)
+    linear_up_to_a_point(list(grid.ravel()))
+    for row, (kind, named) in zip(grid, REQUESTS.items(), strict=True):
+        for ax, dataset in zip(row, e.datasets, strict=True):
+            _at_equal_utility(ax, {m: cell_runs(runs, e.main(dataset), kind, m) for m in MATCHED})
+        row[0].set_ylabel(named)
+    for ax, dataset in zip(grid[0], e.datasets, strict=True):
+        ax.set_title(dataset_title(dataset))
+    grid[0, 0].set_ylim(bottom=0)
+    handles = {
+        label: handle for ax in grid.ravel() for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
+    }
+    fig.legend(list(handles.values()), list(handles), loc="outside upper center", ncols=3, frameon=False)
+    fig.supxlabel("test shortfall: accuracy (points) below Retrain's", fontsize=11)
+    fig.supylabel("Δ accuracy on the forgotten data (points)", fontsize=11)
+    seeds = problem_figures.counted(len(e.seeds), "seed")
+    say_below(
+        fig, f"A line: from right after a step (small dot) to the end; means over {seeds}, first split, last graph"
+    )
+    return fig
+
+
+def _at_equal_utility(ax: Axes, cells: Mapping[str, pd.DataFrame]) -> None:
+    """One panel. cells: of each of `MATCHED` its runs, none where it was not run."""
+
+    def place(r: pd.DataFrame, when: str = "") -> tuple[float, float]:
+        return (r.test_retrain - r[f"{when}test"]).mean(), (r[f"{when}forget"] - r.forget_retrain).abs().mean()
+
+    again = cells[controls.AGAIN]
+    width, height = (again.test_retrain - again.test).abs().mean(), place(again)[1]
+    ax.add_patch(Rectangle((-width, 0), 2 * width, height, color=FLOOR, alpha=0.6, linewidth=0, label="noise floor"))
+    for method, r in cells.items():
+        if method == controls.AGAIN or r.empty:
+            continue
+        end = (0.0, 0.0) if method == "Retrain" else place(r)
+        look: dict[str, Any] = {"color": colour(method), "marker": marker(method), "label": SHOWN[method]}
+        if method not in REFERENCES:
+            ax.plot(*zip(place(r, "before_"), end, strict=True), color=colour(method), linewidth=1.2)
+            ax.plot(*place(r, "before_"), ".", color=colour(method), markersize=4)
+        ax.plot(*end, linestyle="none", markersize=7, clip_on=False, zorder=4, **look)
 
 
 # --- certified heads -------------------------------------------------------------------------------------------------

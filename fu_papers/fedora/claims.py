@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import pandas as pd
 
 from fu_papers.controls import AGAIN, USEFUL
@@ -174,7 +175,7 @@ def _most(
     methods: Sequence[str] = READINGS,
     digits: int = 1,
 ) -> str:
-    """Of each method the setting with the largest mean of a value over the seeds that did not diverge."""
+    """Of each method the setting with the largest mean of a value >= 0, over the seeds that did not diverge."""
 
     def told_of(method: str) -> str:
         cells = {
@@ -183,7 +184,8 @@ def _most(
             )
             for task in tasks
         }
-        return f"{shown(method)} {farthest({where: value(r).dropna() for where, r in cells.items()}, digits)}"
+        found = {where: value(r).dropna() for where, r in cells.items()}
+        return f"{shown(method)} {farthest(found, digits, (0, np.inf))}"
 
     return "; ".join(told_of(method) for method in methods)
 

@@ -306,7 +306,9 @@ def _heterogeneity(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
         f"{shown(m)} " + ", ".join(f"{gaps[m, label].mean():.2f}" for label in alphas) for m in ("Original", *FORMS)
     )
     reason = f"|test acc. - Retrain's| <= 1 for alpha {', '.join(alphas)}"
-    most = "; ".join(f"{shown(m)} {farthest({f'alpha {a}': gaps[m, a] for a in alphas}, 2)}" for m in FORMS)
+    most = "; ".join(
+        f"{shown(m)} {farthest({f'alpha {a}': gaps[m, a] for a in alphas}, 2, (0, np.inf))}" for m in FORMS
+    )
     spread_of = f"{of_each(len(alphas), 'alpha', len(e.sweep_seeds))}; {most}"
     return judged("H10", printed, ours, spread_of, list(r.record), reason, corrected)
 
@@ -391,5 +393,7 @@ def _carries_over(e: Experiment, runs: pd.DataFrame, speeds: Speeds, prices: Pri
     reason = f"passes ratio >= {FAST_IN_ALL:g} for half of who may leave or more, gap <= {POINTS_IN_ALL:g}; {short_of}"
     printed, corrected = (parts[m] for m in FORMS)
     spread_of = of_each(len(_carried_to(e)), "data set", len(e.seeds)) + ", a net: one seed" * bool(e.nets)
-    spread_of += "; gap: " + "; ".join(f"{shown(m)} {farthest(by_place, 2)}" for m, by_place in gaps.items())
+    spread_of += "; gap: " + "; ".join(
+        f"{shown(m)} {farthest(by_place, 2, (0, np.inf))}" for m, by_place in gaps.items()
+    )
     return judged("H15", printed, "; ".join(shown_here), spread_of, keys, reason, corrected)

@@ -19,7 +19,7 @@ from matplotlib.patches import FancyBboxPatch
 from matplotlib.ticker import MaxNLocator
 
 from fu_papers.evidence import completed, for_means, mostly_gave_up
-from fu_papers.look import LINE, colour, label_dots, linestyle, marker, published, say_below, seed_band
+from fu_papers.look import FLOOR, LINE, colour, label_dots, linestyle, marker, published, say_below, seed_band
 from fu_papers.problem_figures import axes_row, counted, title
 from fu_papers.problems import Setting
 from fu_papers.puf.costs import implied_rounds
@@ -34,7 +34,6 @@ Curve = Sequence[Mapping[str, float]]  # a row of metrics per recovery round
 References = Mapping[str, Mapping[str, float]]  # method -> metrics
 MARKERS = {1.0: "o", 2.0: "s", 5.0: "^", 10.0: "D"}  # per E_u
 AT_THE_EDGE: dict[str, Any] = {"ha": "right", "va": "bottom"}  # above its line: what lies beyond the frame
-FLOOR = "#bbbbbb"  # of the noise floor: two retrainings that only their seeds tell apart
 
 
 def training_curves(e: Experiment, trainings: Trainings, scenario: str = "clients") -> Figure:

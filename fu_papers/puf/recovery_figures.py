@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from fu_core.unlearning.method import method as registered
 from fu_papers.lab.record import Record
-from fu_papers.look import LINE, colour, linestyle, marker, say_below
-from fu_papers.problem_figures import title
-from fu_papers.puf.figures import FLOOR, difference_of, measure_of, runs_in
+from fu_papers.look import FLOOR, LINE, colour, linestyle, marker, say_below
+from fu_papers.problem_figures import linear_up_to_a_point, title
+from fu_papers.puf.figures import difference_of, measure_of, runs_in
 from fu_papers.puf.grid import AGAIN, OFFICIAL, Experiment
 from fu_papers.puf.results import Unlearnings, runs_of
 
@@ -29,7 +29,6 @@ REPLAYED = "D"
 COLUMNS = 5  # of small panels, one per method
 FloatArray = NDArray[np.float64]
 LINEAR, ROOM = 5.0, 1.35  # the axis of recovery is linear so far; of its ends' distance, beyond that
-POINTS = (-10, 0, 1, 10, 100)  # ticks of an axis that is linear up to a point, then logarithmic
 
 
 def recovery_curves(
@@ -157,13 +156,7 @@ def utility_matched(
         ax.plot(*way[-1], _end_mark(method), markersize=7, color=colour(method), markerfacecolor=inside, zorder=4)
         _mark_references(ax, unlearnings, scenario, setting)
     first = grid[0, 0]
-    for scale, axis in ((first.set_xscale, "xaxis"), (first.set_yscale, "yaxis")):
-        scale("symlog", linthresh=1.0, linscale=0.5)  # linear up to a point: the end matters, the beginning is far away
-        for ax in grid.ravel():
-            getattr(ax, axis).set_major_locator(FixedLocator(POINTS))
-            getattr(ax, axis).set_major_formatter(ScalarFormatter())
-            getattr(ax, axis).set_minor_locator(NullLocator())
-            ax.tick_params(labelsize=9)
+    linear_up_to_a_point(list(grid.ravel()))
     nothing = [g["test"] - o["final"]["test"] for o, g in _ends(unlearnings, scenario, setting, "Original")]
     every = np.concatenate([*ways.values(), [[-1.0, 0.0], [1.0, 0.0], [float(np.mean(nothing)), 0.0]]])
     first.set_xlim(1.4 * every[:, 0].min(), 1.4 * every[:, 0].max())

@@ -10,8 +10,8 @@ import pytest
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 
-from fu_papers.certified_dfl import figures, results, show, tables, titles
-from fu_papers.certified_dfl.grid import CHOICES, CHOICES_OF, Place, granularity
+from fu_papers.certified_dfl import figures, further_figures, results, show, tables, titles
+from fu_papers.certified_dfl.grid import CHOICES, CHOICES_OF, METHODS, WHOLE_CLIENTS, Place, granularity
 from fu_papers.controls import AGAIN, DESTROYED
 from fu_papers.lab.store import RecordStore
 from fu_papers.lab.task import single_threaded
@@ -405,6 +405,33 @@ def test_every_run_that_removed_a_class_is_a_dot_where_its_accuracy_is(tiny):
             for x in metric(tiny, place, "class", method, "removed")
         ]
         assert drawn == sorted(expected)
+
+
+def test_at_equal_utility_every_way_begins_after_the_step_and_ends_after_its_round(tiny):
+    with style():
+        fig = further_figures.utility_matched_figure(TINY, tiny.runs)
+    assert faults(fig) == []
+    panels = itertools.product(REQUESTS, TINY.datasets)
+    for ax, (kind, dataset) in zip(fig.axes, panels, strict=True):
+        ways = [np.column_stack(line.get_data()) for line in ax.lines if len(line.get_xdata()) == 2]
+        ends = {line.get_label(): line.get_data() for line in ax.lines if len(line.get_xdata()) == 1}
+        expected = {}
+        for method in (*METHODS, WHOLE_CLIENTS):
+            found = results.cell_runs(tiny.runs, TINY.main(dataset), kind, method)
+            if len(found):
+                before, after = (
+                    ((found.test_retrain - found[t]).mean(), (found[f] - found.forget_retrain).abs().mean())
+                    for t, f in (("before_test", "before_forget"), ("test", "forget"))
+                )
+                expected[method] = np.array([before, after])
+                assert np.ravel(ends[titles.SHOWN[method]]) == pytest.approx(after)
+        assert (WHOLE_CLIENTS in expected) == (kind == "client")
+        np.testing.assert_allclose(ways, list(expected.values()))
+        assert np.ravel(ends[titles.SHOWN["Retrain"]]) == pytest.approx([0, 0])
+        (floor,) = ax.patches
+        again = results.cell_runs(tiny.runs, TINY.main(dataset), kind, AGAIN)
+        assert floor.get_height() == pytest.approx(again.delta_forget.mean())
+        assert floor.get_width() / 2 == pytest.approx(again.delta_test.mean())
 
 
 def test_a_data_set_at_the_main_place_alone_leaves_the_other_panels_of_removed_classes_empty(tiny):

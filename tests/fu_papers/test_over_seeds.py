@@ -76,6 +76,7 @@ def test_no_number_of_seeds_tells_what_is_no_number(values):
 def test_of_several_places_the_one_with_the_largest_mean_is_told():
     places = {"here": [1.0, 2.0], "there": [3.0, 3.0], "nowhere": []}
     assert over_seeds.farthest(places) == "at most 3.0 [3.0, 3.0] (2 seeds; there)"
+    assert over_seeds.farthest({"here": [1.0, 9.0]}, possible=(0, np.inf)) == "at most 5.0 [0.0, 55.8] (2 seeds)"
     assert over_seeds.farthest({"here": [1.0]}, 2) == "at most 1.00 (1 seed)"  # of one place there is no choice
     assert over_seeds.farthest({"nowhere": []}) == "none (0 seeds)"
 

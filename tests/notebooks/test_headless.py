@@ -95,7 +95,7 @@ SHOWN = {
     "certified_dfl": {
         *(f"table_{n}.csv" for n in ("i", "ii", "iii", "iv")),
         *("fig1_curves.png", "fig2_time.png", "mixing.png", "exactness.png", "audit.png", "certificates.png"),
-        *("client_wise.csv", "storage.csv", "traffic.csv", "networks.png", "travel.png"),
+        *("client_wise.csv", "utility_matched.png", "storage.csv", "traffic.csv", "networks.png", "travel.png"),
         *("peers.csv", "peers.png", "noisy_nets.csv", "heads.csv", "scale.csv", "audit_whole.csv", "audit_whole.png"),
     },
     "fedora": {
