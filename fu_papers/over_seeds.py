@@ -95,8 +95,8 @@ def farthest(
 ) -> str:
     """`"up to 2.5 [1.0, 4.0] (3 seeds; CIFAR-10 ring)"`: of several places the one whose interval ends highest.
 
-    limits: by place, where they are not all the same: then the one that ends farthest beyond its own. A single seed has
-    no interval, and is told only where there is nothing else.
+    limits: by place, where they are not all the same: then the one that ends farthest beyond its own, which is told. A
+    single seed has no interval, and is told only where there is nothing else.
     """
     there = {place: found for place, values in cells.items() if (found := list(values))}
     if not there:
@@ -111,7 +111,8 @@ def farthest(
     most = max(several, key=beyond)
     if len(there) == 1:
         return told(there[most], digits, possible)
-    return f"up to {told(several[most], digits, possible).removesuffix(')')}; {most})"
+    what, limit = ("worst", f", limit {limits[most]:g}") if limits else ("up to", "")
+    return f"{what} {told(several[most], digits, possible).removesuffix(')')}; {most}{limit})"
 
 
 def of_each(places: int, what: str, seeds: int) -> str:
