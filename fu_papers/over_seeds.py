@@ -88,15 +88,31 @@ def told(values: Iterable[float], digits: int = 1, possible: tuple[float, float]
 
 
 def farthest(
-    cells: Mapping[str, Iterable[float]], digits: int = 1, possible: tuple[float, float] = (-np.inf, np.inf)
+    cells: Mapping[str, Iterable[float]],
+    digits: int = 1,
+    possible: tuple[float, float] = (-np.inf, np.inf),
+    limits: Mapping[str, float] | None = None,
 ) -> str:
-    """`"at most 2.5 [1.0, 4.0] (3 seeds; CIFAR-10 ring)"`: the largest mean over seeds of several places, as `told`."""
-    found = {place: list(values) for place, values in cells.items()}
-    there = {place: float(np.mean(values)) for place, values in found.items() if values}
+    """`"up to 2.5 [1.0, 4.0] (3 seeds; CIFAR-10 ring)"`: of several places the one whose interval ends highest.
+
+    limits: by place, where they are not all the same: then the one that ends farthest beyond its own, which is told. A
+    single seed has no interval, and is told only where there is nothing else.
+    """
+    there = {place: found for place, values in cells.items() if (found := list(values))}
     if not there:
         return "none (0 seeds)"
-    most = max(there, key=lambda place: there[place])
-    return f"at most {told(found[most], digits, possible).removesuffix(')')}{f'; {most}' * (len(there) > 1)})"
+    several = {place: found for place, found in there.items() if len(found) > 1} or there
+
+    def beyond(place: str) -> float:
+        found = several[place]
+        end = interval(found)[1] if len(found) > 1 else float(np.mean(found))
+        return end - (limits or {}).get(place, 0.0)
+
+    most = max(several, key=beyond)
+    if len(there) == 1:
+        return told(there[most], digits, possible)
+    what, limit = ("worst", f", limit {limits[most]:g}") if limits else ("up to", "")
+    return f"{what} {told(several[most], digits, possible).removesuffix(')')}; {most}{limit})"
 
 
 def of_each(places: int, what: str, seeds: int) -> str:

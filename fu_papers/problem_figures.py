@@ -17,7 +17,7 @@ from fu_papers.problems import Setting
 
 Descriptions = Mapping[str, Record]
 SHADE = "#f6dcc8"  # behind what is to be forgotten
-POINTS = (-100, -10, 0, 1, 10, 100)  # ticks of an axis that is linear up to a point, then logarithmic
+POINTS = (-100, -10, -1, 0, 1, 10, 100)  # ticks of an axis that is linear up to a point, then logarithmic
 
 
 def title(text: str) -> str:

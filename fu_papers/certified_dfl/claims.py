@@ -10,7 +10,7 @@ the seconds are told beside.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -43,6 +43,7 @@ COARSE = 0.1  # of its claim: an audit that proves less of a release as bad as t
 COUNTED = (*IDLE, AGAIN, *DU_FORMS)  # whose cells are told: the controls', too
 STRONGER = "an attack that doing nothing fails would tell"
 TRAININGS = (100, 200)  # D4, rounds: of the profile `paper`; the one number in the paper, 200, is of PDUDT's rounds
+Limits = Mapping[str, float] | None  # of cells, by what they are called
 LONGER = "the number of rounds that the paper trained for would tell"
 
 
@@ -97,10 +98,13 @@ def _cells(e: Experiment, runs: pd.DataFrame, request: str, method: str) -> Iter
             yield place, found[place.setting, place.topology]
 
 
-def _worst(e: Experiment, runs: pd.DataFrame, request: str, column: str, least: float = 0.0) -> str:
-    """The largest mean over seeds of a column, for both forms, and where."""
+def _worst(
+    e: Experiment, runs: pd.DataFrame, request: str, column: str, *, least: float = 0.0, limits: Limits = None
+) -> str:
+    """The cell whose mean over seeds may be farthest beyond its limit, for both forms."""
     cells = {m: {_called(p): found[column] for p, found in _cells(e, runs, request, m)} for m in DU_FORMS}
-    return "; ".join(f"{SHOWN[m]} {farthest(found, 2, (least, np.inf))}" for m, found in cells.items())
+    digits = 2 if least == 0 else 4  # of points, or of what is held against `AUC_SLACK`
+    return "; ".join(f"{SHOWN[m]} {farthest(found, digits, (least, np.inf), limits)}" for m, found in cells.items())
 
 
 def _keys(e: Experiment, runs: pd.DataFrame, request: str) -> list[str]:
@@ -132,7 +136,8 @@ def _sample_wise(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
         method: {_called(p): at_most(r.delta_test, _tolerance(p)) for p, r in _cells(e, runs, "sample", method)}
         for method in COUNTED
     }
-    spread = f"{_sizes(e, cells)}; {_worst(e, runs, 'sample', 'delta_test')}"
+    limits = {_called(place): _tolerance(place) for place in e.places()}
+    spread = f"{_sizes(e, cells)}; {_worst(e, runs, 'sample', 'delta_test', limits=limits)}"
     reason = "mean |test acc. - Retrain's| <= 1 (CIFAR-10: 5) in every cell, after one round"
     printed, corrected = forms(cells)
     return judged("D1", printed, _counted(cells), spread, _keys(e, runs, "sample"), reason, corrected)
@@ -182,7 +187,7 @@ def _attack(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
         for form in forms(cells)
     )
     spread = f"{_sizes(e, cells)}; |AUC - 0.5| over Retrain's: " + "; ".join(
-        f"{request}-wise {_worst(e, over, request, 'auc_over', -np.inf)}" for request in requests
+        f"{request}-wise {_worst(e, over, request, 'auc_over', least=-np.inf)}" for request in requests
     )
     return judged("D3", printed, _counted(cells), spread, keys, reason, corrected)
 

@@ -8,7 +8,7 @@ from fu_papers.certified_dfl.grid import DU_FORMS, METHODS, WHOLE_CLIENTS, Exper
 from fu_papers.certified_dfl.results import POINT, Curves, needed_rounds, paths
 from fu_papers.certified_dfl.titles import IN_CURVES
 from fu_papers.controls import AGAIN, DESTROYED
-from fu_papers.over_seeds import Part, above, all_of, at_most, farthest, judged, limited_by, lowered_by, of_each
+from fu_papers.over_seeds import Part, above, all_of, at_most, farthest, judged, limited_by, lowered_by, of_each, told
 from fu_papers.problems import dataset_title
 from fu_papers.verdicts import ClaimResult
 
@@ -44,7 +44,8 @@ def one_round(e: Experiment, curves: Curves) -> ClaimResult:
     Where doing nothing is not short, either, nothing had to be won back; where the round alone is not, DU won nothing.
     """
     parts: dict[str, dict[str, Part]] = {method: {} for method in DU_FORMS}
-    gaps: dict[str, dict[str, list[float]]] = {method: {} for method in (*DU_FORMS, WHOLE_CLIENTS)}
+    gaps: dict[str, dict[str, list[float]]] = {method: {} for method in DU_FORMS}
+    of_rival: dict[str, list[float]] = {}
     needed: dict[str, list[str]] = {method: [] for method in (*DU_FORMS, WHOLE_CLIENTS)}
     untouched = 0
     for dataset in e.datasets:
@@ -55,6 +56,7 @@ def one_round(e: Experiment, curves: Curves) -> ClaimResult:
         untouched += nothing.verdict == "holds"
         for method, by_dataset in gaps.items():
             by_dataset[dataset_title(dataset)] = short[method]
+        of_rival[dataset_title(dataset)] = short[WHOLE_CLIENTS]
         for method in DU_FORMS:
             both = all_of(at_most(short[method], POINT), above(short[WHOLE_CLIENTS], POINT))
             both = lowered_by(at_most(short[ALONE], POINT), both, IDLE[ALONE])
@@ -67,7 +69,12 @@ def one_round(e: Experiment, curves: Curves) -> ClaimResult:
     reason = (
         "Retrain's end - test acc. after one round: DU's <= 1 and PDUDT's > 1; ours: rounds until <= 1, by data set"
     )
-    spread = f"{of_each(len(e.datasets), 'data set', len(e.seeds))}; points short after one round: {_most(gaps)}"
+    beside = f"{IN_CURVES[WHOLE_CLIENTS]} " + ", ".join(
+        f"{told(found)} on {where}" for where, found in of_rival.items()
+    )
+    spread = (
+        f"{of_each(len(e.datasets), 'data set', len(e.seeds))}; points short after one round: {_most(gaps)}; {beside}"
+    )
     return judged("D5", parts["DU printed"], ours, spread, keys, reason, parts["DU"])
 
 

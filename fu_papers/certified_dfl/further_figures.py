@@ -31,12 +31,12 @@ from fu_papers.certified_dfl.grid import METHODS, WHOLE_CLIENTS, Experiment
 from fu_papers.certified_dfl.heads import nets
 from fu_papers.certified_dfl.peers import DU_ROWS, ROUNDS_ROWS, reported_epsilon
 from fu_papers.certified_dfl.results import cell_runs
-from fu_papers.certified_dfl.titles import REQUESTS, SHOWN
+from fu_papers.certified_dfl.titles import REQUESTS, SHOWN, topology_title
 from fu_papers.controls import REFERENCES
 from fu_papers.lab.record import Record
 from fu_papers.look import FLOOR, LINE, colour, marker, say_below
 from fu_papers.problem_figures import axes_row, linear_up_to_a_point
-from fu_papers.problems import dataset_title
+from fu_papers.problems import Setting, dataset_title
 from fu_papers.study import Cell
 
 PEER_MARKERS = "osD^v<>PX*dh"
@@ -56,11 +56,11 @@ CERTIFIED: dict[str, Any] = {"marker": "o", "markersize": 7, "color": colour("DU
 
 
 def utility_matched_figure(e: Experiment, runs: pd.DataFrame) -> Figure:
-    """Forget gap against test shortfall, right after a method's step and at its end: who forgets at equal utility?
+    """What is known too much against test shortfall, right after a method's step and at its end: at equal utility.
 
     Means over seeds at each data set's main place; rows are kinds of requests. Both are differences to the retrained
-    model of the same seed (the gap absolute). Both axes are linear up to one point, then logarithmic. Retrain is the
-    origin, the grey box two retrainings that only their seeds tell apart.
+    model of the same seed, which is the origin; both axes are linear up to one point, then logarithmic. The grey box is
+    as large as the absolute differences between two retrainings, which only their seeds tell apart, are in the mean.
     """
     size = (1.0 + 3.0 * len(e.datasets), 1.2 + 2.3 * len(REQUESTS))
     fig, grid = plt.subplots(len(REQUESTS), len(e.datasets), figsize=size, squeeze=False, sharex=True, sharey=True)
@@ -71,17 +71,16 @@ def utility_matched_figure(e: Experiment, runs: pd.DataFrame) -> Figure:
         row[0].set_ylabel(named)
     for ax, dataset in zip(grid[0], e.datasets, strict=True):
         ax.set_title(dataset_title(dataset))
-    grid[0, 0].set_ylim(bottom=0)
-    handles = {
-        label: handle for ax in grid.ravel() for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
-    }
+    every = (ax.get_legend_handles_labels() for ax in grid.ravel())
+    handles = {label: handle for found in every for handle, label in zip(*found, strict=True)}
     fig.legend(list(handles.values()), list(handles), loc="outside upper center", ncols=3, frameon=False)
     fig.supxlabel("test shortfall: accuracy (points) below Retrain's", fontsize=11)
-    fig.supylabel("Δ accuracy on the forgotten data (points)", fontsize=11)
-    seeds = problem_figures.counted(len(e.seeds), "seed")
-    say_below(
-        fig, f"A line: from right after a step (small dot) to the end; means over {seeds}, first split, last graph"
-    )
+    fig.supylabel("accuracy on the forgotten data (points) above Retrain's", fontsize=11)
+    rounds = " / ".join(map(str, dict.fromkeys(e.pdudt_rounds)))
+    place = e.main(e.datasets[0])
+    where = f"{Setting.parse(place.setting).split_title}, {topology_title(place.topology)}"
+    told = f"A line: from right after a step (small dot) to its end, one round later (PDUDT: {rounds})"
+    say_below(fig, f"{told}; means over {problem_figures.counted(len(e.seeds), 'seed')}; {where}")
     return fig
 
 
@@ -89,20 +88,21 @@ def _at_equal_utility(ax: Axes, cells: Mapping[str, pd.DataFrame]) -> None:
     """One panel. cells: of each of `MATCHED` its runs, none where it was not run."""
 
     def place(r: pd.DataFrame, when: str = "") -> tuple[float, float]:
-        return (r.test_retrain - r[f"{when}test"]).mean(), (r[f"{when}forget"] - r.forget_retrain).abs().mean()
+        return (r.test_retrain - r[f"{when}test"]).mean(), (r[f"{when}forget"] - r.forget_retrain).mean()
 
     again = cells[controls.AGAIN]
-    width, height = (again.test_retrain - again.test).abs().mean(), place(again)[1]
-    ax.add_patch(Rectangle((-width, 0), 2 * width, height, color=FLOOR, alpha=0.6, linewidth=0, label="noise floor"))
+    x, y = again.delta_test.mean(), again.delta_forget.mean()
+    ax.add_patch(Rectangle((-x, -y), 2 * x, 2 * y, color=FLOOR, alpha=0.6, linewidth=0, label="noise floor"))
     for method, r in cells.items():
         if method == controls.AGAIN or r.empty:
             continue
         end = (0.0, 0.0) if method == "Retrain" else place(r)
         look: dict[str, Any] = {"color": colour(method), "marker": marker(method), "label": SHOWN[method]}
         if method not in REFERENCES:
-            ax.plot(*zip(place(r, "before_"), end, strict=True), color=colour(method), linewidth=1.2)
-            ax.plot(*place(r, "before_"), ".", color=colour(method), markersize=4)
-        ax.plot(*end, linestyle="none", markersize=7, clip_on=False, zorder=4, **look)
+            before = place(r, "before_")
+            ax.plot(*zip(before, end, strict=True), color=colour(method), linewidth=1.2)
+            ax.plot(*before, ".", color=colour(method), markersize=4)
+        ax.plot(*end, linestyle="none", markersize=7, zorder=4, **look)
 
 
 # --- certified heads -------------------------------------------------------------------------------------------------

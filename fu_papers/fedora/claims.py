@@ -23,6 +23,7 @@ from fu_papers.fedora.claims_theory import bounded, two_forces
 from fu_papers.fedora.grid import BASELINES, Experiment, Task
 from fu_papers.fedora.results import (
     Speeds,
+    counted_in,
     kept_model,
     request_title,
     rows_of,
@@ -173,19 +174,21 @@ def _most(
     tasks: Sequence[Task],
     value: Callable[[pd.DataFrame], pd.Series],
     methods: Sequence[str] = READINGS,
+    *,
     digits: int = 1,
+    largest: float = 100.0,
+    metric: str = "",
 ) -> str:
-    """Of each method the setting with the largest mean of a value >= 0, over the seeds that did not diverge."""
+    """Of each method the setting whose mean of a value >= 0 may be largest, over the runs that count for a metric."""
 
     def told_of(method: str) -> str:
-        cells = {
-            f"{dataset_title(task.dataset)} {request_title(task.request)}": kept_model(
-                rows_of(runs, group, task, method)
-            )
-            for task in tasks
-        }
-        found = {where: value(r).dropna() for where, r in cells.items()}
-        return f"{shown(method)} {farthest(found, digits, (0, np.inf))}"
+        found = {}
+        for task in tasks:
+            every = rows_of(runs, group, task, method)
+            kept = value(counted_in(every, metric)).dropna()
+            lost = f", {len(every) - len(kept)} of {len(every)} without" * (len(kept) < len(every))
+            found[f"{dataset_title(task.dataset)} {request_title(task.request)}{lost}"] = kept
+        return f"{shown(method)} {farthest(found, digits, (0, largest))}"
 
     return "; ".join(told_of(method) for method in methods)
 
@@ -253,8 +256,9 @@ def _resilient(runs: pd.DataFrame, tasks: Sequence[Task]) -> ClaimResult:
     )
     ours = _counted(found, tasks) + "; MIA-ASR, BD-ASR: " + "; ".join(shares)
     keys = _keys(runs, "main", tasks, ("Original", "Retrain", *READINGS))
-    off = _most(runs, "main", tasks, lambda r: (r.mia - 0.5).abs(), digits=3)
-    spread = f"{_sizes(runs, tasks)}; |MIA-ASR - 0.5|: {off}; BD-ASR, %: {_most(runs, 'main', tasks, lambda r: r.asr)}"
+    off = _most(runs, "main", tasks, lambda r: (r.mia - 0.5).abs(), digits=3, largest=0.5)
+    success = _most(runs, "main", tasks, lambda r: r.asr, metric="asr")
+    spread = f"{_sizes(runs, tasks)}; |MIA-ASR - 0.5|: {off}; BD-ASR, %, of models of use: {success}"
     return judged("F4", _named(found), ours, spread, keys, reason)
 
 
@@ -303,7 +307,7 @@ def _fast(runs: pd.DataFrame, speeds: Speeds, tasks: Sequence[Task]) -> ClaimRes
         *_keys(runs, "main", tasks, ("Original", AGAIN, "ICO", "CVFU", "FedORA")),
         *(r.key for r in speeds.values()),
     ]
-    share = _most(runs, "main", tasks, lambda r: 100 * r.images / r.retrain_images, ["FedORA"])
+    share = _most(runs, "main", tasks, lambda r: 100 * r.images / r.retrain_images, ["FedORA"], largest=np.inf)
     spread = f"{_sizes(runs, tasks)}; % of Retrain's samples: {share}; time: one process, median"
     return judged("F5", parts, ours, spread, keys, reason)
 

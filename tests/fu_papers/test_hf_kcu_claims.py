@@ -206,9 +206,9 @@ def test_what_doing_nothing_meets_as_well_does_not_hold():
 FORGETS = ("H2", "H3", "H8", "H10", "H11", "H12", "H15")  # which are about the model that is left
 
 
-def in_the_place_of_hf_kcu(values):
+def in_the_place_of_hf_kcu(values, others=NO_CHANGE):
     """(as printed, corrected) of those claims, where both forms leave another model behind."""
-    found = judged({(None, None, form, None): values for form in FORMS})
+    found = judged({(None, None, form, None): values for form in FORMS} | dict(others))
     return {id: both(found[id]) for id in FORGETS}
 
 
@@ -222,6 +222,16 @@ def test_a_useless_model_forgets_nothing(mia, asr):
 
 def test_a_copy_of_original_forgets_nothing():
     assert in_the_place_of_hf_kcu({**BASE, **PLANTED[NOTHING]}) == dict.fromkeys(FORGETS, (NOT, NOT))
+
+
+def test_a_copy_of_original_forgets_nothing_where_that_is_as_near_to_retrain_as_is_asked():
+    near = {**BASE, **PLANTED[SAME_START], "test": BASE["test_retrain"], "kl": 0.1}
+    assert in_the_place_of_hf_kcu(near) == dict.fromkeys(FORGETS, (HOLDS, HOLDS))  # it is not the rule that fails it
+    found = in_the_place_of_hf_kcu(near, {(None, None, NOTHING, None): near})
+    # an attack that does not find Original tells nothing, nor does a distance by which a second Retrain is no nearer
+    expected = dict.fromkeys(FORGETS, (NOT, NOT)) | dict.fromkeys(("H3", "H12"), (OPEN, OPEN))
+    del found["H8"], expected["H8"]  # of a backdoor that Original did not have nothing is asked
+    assert found == expected
 
 
 def test_a_second_retraining_in_the_place_of_hf_kcu_forgets():
@@ -437,7 +447,7 @@ def test_h10_asks_for_one_point_at_every_alpha(nothing, printed, corrected, verd
     changes |= of_forms("delta_test", printed, corrected, "alpha", label="0.1")
     result = judged(changes)["H10"]
     assert both(result) == verdicts
-    worst = f"HF-KCU, corrected at most {max(corrected, 0.1):.2f} [" if isinstance(corrected, float) else ""
+    worst = f"HF-KCU, corrected up to {max(corrected, 0.1):.2f} [" if isinstance(corrected, float) else ""
     assert worst in result.spread
     assert "(3 seeds; alpha 0.1)" in result.spread
     if "holds in part" in verdicts:

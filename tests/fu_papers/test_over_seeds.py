@@ -73,11 +73,16 @@ def test_no_number_of_seeds_tells_what_is_no_number(values):
     assert over_seeds.told([1.0, 0.9, 1.0], 2, (-1, 1)) == "0.97 [0.82, 1.00] (3 seeds)"
 
 
-def test_of_several_places_the_one_with_the_largest_mean_is_told():
-    places = {"here": [1.0, 2.0], "there": [3.0, 3.0], "nowhere": []}
-    assert over_seeds.farthest(places) == "at most 3.0 [3.0, 3.0] (2 seeds; there)"
-    assert over_seeds.farthest({"here": [1.0, 9.0]}, possible=(0, np.inf)) == "at most 5.0 [0.0, 55.8] (2 seeds)"
-    assert over_seeds.farthest({"here": [1.0]}, 2) == "at most 1.00 (1 seed)"  # of one place there is no choice
+def test_of_several_places_the_one_whose_interval_ends_highest_is_told():
+    places = {"here": [1.0, 1.4], "there": [2.0, 2.0], "nowhere": []}
+    assert over_seeds.farthest(places) == "up to 1.2 [-1.3, 3.7] (2 seeds; here)"
+    assert over_seeds.farthest(places, possible=(0, 3)) == "up to 1.2 [0.0, 3.0] (2 seeds; here)"
+    assert (
+        over_seeds.farthest(places, limits={"here": 5, "there": 1}) == "worst 2.0 [2.0, 2.0] (2 seeds; there, limit 1)"
+    )
+    assert over_seeds.farthest({**places, "once": [9.0]}) == over_seeds.farthest(places)  # one seed has no interval
+    assert over_seeds.farthest({"one": [1.0], "other": [2.0]}, 2) == "up to 2.00 (1 seed; other)"
+    assert over_seeds.farthest({"here": [1.0, 1.0]}) == "1.0 [1.0, 1.0] (2 seeds)"  # there is no other
     assert over_seeds.farthest({"nowhere": []}) == "none (0 seeds)"
 
 
