@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 SOURCE_SIZE = 7.0  # points
 ROWS = 15  # a longer table is folded
 CLAIM = "id"  # the column of claims' names
-FLOOR = "#bbbbbb"  # of the noise floor: two retrainings that only their seeds tell apart
 MARKERS = ("o", "s", "^", "D", "v", "P", "<", "p", ">")
 RETRAIN = "X"  # the marker of what all others are compared with, and of nobody else
 AROUND = ((1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1), (0, 1), (0, -1))  # of a dot, where its name can stand

@@ -16,6 +16,7 @@ from fu_papers.look import mean_spread, say_below
 from fu_papers.problems import Setting
 
 Descriptions = Mapping[str, Record]
+FLOOR = "#bbbbbb"  # of the noise floor: two retrainings that only their seeds tell apart
 SHADE = "#f6dcc8"  # behind what is to be forgotten
 POINTS = (-100, -10, -1, 0, 1, 10, 100)  # ticks of an axis that is linear up to a point, then logarithmic
 

@@ -34,8 +34,8 @@ from fu_papers.certified_dfl.results import cell_runs
 from fu_papers.certified_dfl.titles import REQUESTS, SHOWN, topology_title
 from fu_papers.controls import REFERENCES
 from fu_papers.lab.record import Record
-from fu_papers.look import FLOOR, LINE, colour, marker, say_below
-from fu_papers.problem_figures import axes_row, linear_up_to_a_point
+from fu_papers.look import LINE, colour, marker, say_below
+from fu_papers.problem_figures import FLOOR, axes_row, linear_up_to_a_point
 from fu_papers.problems import Setting, dataset_title
 from fu_papers.study import Cell
 

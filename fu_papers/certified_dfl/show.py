@@ -74,6 +74,12 @@ def tables_1_to_4(experiment: Experiment, runs: pd.DataFrame, out: Path, source:
         display(keep_table(out / f"{name.lower().replace(' ', '_')}.csv", source, table, caption))
 
 
+def equal_utility(experiment: Experiment, runs: pd.DataFrame, out: Path, source: str) -> None:
+    """Each method's way from right after its step to its end: a figure."""
+    of = (further_figures.utility_matched_figure, experiment, runs)
+    display(keep_figure(out / "utility_matched.png", source, *of))
+
+
 def warned_of(caption: str, runs: pd.DataFrame, request: str, places: Sequence[Place]) -> str:
     """The caption of a table of requests of one kind, with a warning for the places whose controls come out wrong."""
     told = {}

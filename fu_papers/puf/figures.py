@@ -19,8 +19,8 @@ from matplotlib.patches import FancyBboxPatch
 from matplotlib.ticker import MaxNLocator
 
 from fu_papers.evidence import completed, for_means, mostly_gave_up
-from fu_papers.look import FLOOR, LINE, colour, label_dots, linestyle, marker, published, say_below, seed_band
-from fu_papers.problem_figures import axes_row, counted, title
+from fu_papers.look import LINE, colour, label_dots, linestyle, marker, published, say_below, seed_band
+from fu_papers.problem_figures import FLOOR, axes_row, counted, title
 from fu_papers.problems import Setting
 from fu_papers.puf.costs import implied_rounds
 from fu_papers.puf.grid import AGAIN, NOTHING, PUBLISHED, PUFS, REFERENCES, SWEPT_AGAINST, Experiment, Scenario

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from fu_core.unlearning.method import method as registered
 from fu_papers.lab.record import Record
-from fu_papers.look import FLOOR, LINE, colour, linestyle, marker, say_below
-from fu_papers.problem_figures import linear_up_to_a_point, title
+from fu_papers.look import LINE, colour, linestyle, marker, say_below
+from fu_papers.problem_figures import FLOOR, linear_up_to_a_point, title
 from fu_papers.puf.figures import difference_of, measure_of, runs_in
 from fu_papers.puf.grid import AGAIN, OFFICIAL, Experiment
 from fu_papers.puf.results import Unlearnings, runs_of
