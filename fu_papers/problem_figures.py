@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator, ScalarFormatter
@@ -73,6 +74,12 @@ def linear_up_to_a_point(axes: Sequence[Axes]) -> None:
             axis.set_major_formatter(ScalarFormatter())
             axis.set_minor_locator(NullLocator())
         ax.tick_params(labelsize=9)
+
+
+def legend_entries(axes: Iterable[Axes]) -> dict[str, Artist]:
+    """What legends of several axes would name, each once: {label: handle}."""
+    found = (ax.get_legend_handles_labels() for ax in axes)
+    return {label: handle for handles, labels in found for handle, label in zip(handles, labels, strict=True)}
 
 
 def counted(n: int, what: str) -> str:

@@ -10,9 +10,10 @@ the seconds are told beside.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -43,7 +44,6 @@ COARSE = 0.1  # of its claim: an audit that proves less of a release as bad as t
 COUNTED = (*IDLE, AGAIN, *DU_FORMS)  # whose cells are told: the controls', too
 STRONGER = "an attack that doing nothing fails would tell"
 TRAININGS = (100, 200)  # D4, rounds: of the profile `paper`; the one number in the paper, 200, is of PDUDT's rounds
-Limits = Mapping[str, float] | None  # of cells, by what they are called
 LONGER = "the number of rounds that the paper trained for would tell"
 
 
@@ -98,13 +98,11 @@ def _cells(e: Experiment, runs: pd.DataFrame, request: str, method: str) -> Iter
             yield place, found[place.setting, place.topology]
 
 
-def _worst(
-    e: Experiment, runs: pd.DataFrame, request: str, column: str, *, least: float = 0.0, limits: Limits = None
-) -> str:
-    """The cell whose mean over seeds may be farthest beyond its limit, for both forms."""
+def _worst(e: Experiment, runs: pd.DataFrame, request: str, column: str, **how: Any) -> str:
+    """The cell whose mean over seeds may be farthest beyond its limit, for both forms. how: as for `farthest`."""
+    how = {"digits": 2, "possible": (0.0, np.inf), **how}  # of points, on either side of Retrain
     cells = {m: {_called(p): found[column] for p, found in _cells(e, runs, request, m)} for m in DU_FORMS}
-    digits = 2 if least == 0 else 4  # of points, or of what is held against `AUC_SLACK`
-    return "; ".join(f"{SHOWN[m]} {farthest(found, digits, (least, np.inf), limits)}" for m, found in cells.items())
+    return "; ".join(f"{SHOWN[m]} {farthest(found, **how)}" for m, found in cells.items())
 
 
 def _keys(e: Experiment, runs: pd.DataFrame, request: str) -> list[str]:
@@ -186,9 +184,9 @@ def _attack(e: Experiment, runs: pd.DataFrame) -> ClaimResult:
         {cell: replace(unknown(STRONGER), met_by=part.met_by) if part.met_by else part for cell, part in form.items()}
         for form in forms(cells)
     )
-    spread = f"{_sizes(e, cells)}; |AUC - 0.5| over Retrain's: " + "; ".join(
-        f"{request}-wise {_worst(e, over, request, 'auc_over', least=-np.inf)}" for request in requests
-    )
+    signed = {"digits": 4, "possible": (-np.inf, np.inf)}
+    worst = "; ".join(f"{request}-wise {_worst(e, over, request, 'auc_over', **signed)}" for request in requests)
+    spread = f"{_sizes(e, cells)}; |AUC - 0.5| over Retrain's: {worst}"
     return judged("D3", printed, _counted(cells), spread, keys, reason, corrected)
 
 

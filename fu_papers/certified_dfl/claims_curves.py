@@ -44,8 +44,7 @@ def one_round(e: Experiment, curves: Curves) -> ClaimResult:
     Where doing nothing is not short, either, nothing had to be won back; where the round alone is not, DU won nothing.
     """
     parts: dict[str, dict[str, Part]] = {method: {} for method in DU_FORMS}
-    gaps: dict[str, dict[str, list[float]]] = {method: {} for method in DU_FORMS}
-    of_rival: dict[str, list[float]] = {}
+    gaps: dict[str, dict[str, list[float]]] = {method: {} for method in (*DU_FORMS, WHOLE_CLIENTS)}
     needed: dict[str, list[str]] = {method: [] for method in (*DU_FORMS, WHOLE_CLIENTS)}
     untouched = 0
     for dataset in e.datasets:
@@ -56,7 +55,6 @@ def one_round(e: Experiment, curves: Curves) -> ClaimResult:
         untouched += nothing.verdict == "holds"
         for method, by_dataset in gaps.items():
             by_dataset[dataset_title(dataset)] = short[method]
-        of_rival[dataset_title(dataset)] = short[WHOLE_CLIENTS]
         for method in DU_FORMS:
             both = all_of(at_most(short[method], POINT), above(short[WHOLE_CLIENTS], POINT))
             both = lowered_by(at_most(short[ALONE], POINT), both, IDLE[ALONE])
@@ -69,6 +67,7 @@ def one_round(e: Experiment, curves: Curves) -> ClaimResult:
     reason = (
         "Retrain's end - test acc. after one round: DU's <= 1 and PDUDT's > 1; ours: rounds until <= 1, by data set"
     )
+    of_rival = gaps.pop(WHOLE_CLIENTS)  # which is to be short everywhere
     beside = f"{IN_CURVES[WHOLE_CLIENTS]} " + ", ".join(
         f"{told(found)} on {where}" for where, found in of_rival.items()
     )

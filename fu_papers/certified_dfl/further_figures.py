@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
-from fu_papers import controls, problem_figures
+from fu_papers import controls
 from fu_papers.certified_dfl.further_tables import (
     PEER_TITLES,
     Heads,
@@ -35,7 +35,7 @@ from fu_papers.certified_dfl.titles import REQUESTS, SHOWN, topology_title
 from fu_papers.controls import REFERENCES
 from fu_papers.lab.record import Record
 from fu_papers.look import LINE, colour, marker, say_below
-from fu_papers.problem_figures import FLOOR, axes_row, linear_up_to_a_point
+from fu_papers.problem_figures import FLOOR, axes_row, counted, legend_entries, linear_up_to_a_point
 from fu_papers.problems import Setting, dataset_title
 from fu_papers.study import Cell
 
@@ -71,8 +71,7 @@ def utility_matched_figure(e: Experiment, runs: pd.DataFrame) -> Figure:
         row[0].set_ylabel(named)
     for ax, dataset in zip(grid[0], e.datasets, strict=True):
         ax.set_title(dataset_title(dataset))
-    every = (ax.get_legend_handles_labels() for ax in grid.ravel())
-    handles = {label: handle for found in every for handle, label in zip(*found, strict=True)}
+    handles = legend_entries(grid.ravel())
     fig.legend(list(handles.values()), list(handles), loc="outside upper center", ncols=3, frameon=False)
     fig.supxlabel("test shortfall: accuracy (points) below Retrain's", fontsize=11)
     fig.supylabel("accuracy on the forgotten data (points) above Retrain's", fontsize=11)
@@ -80,7 +79,7 @@ def utility_matched_figure(e: Experiment, runs: pd.DataFrame) -> Figure:
     place = e.main(e.datasets[0])
     where = f"{Setting.parse(place.setting).split_title}, {topology_title(place.topology)}"
     told = f"A line: from right after a step (small dot) to its end, one round later (PDUDT: {rounds})"
-    say_below(fig, f"{told}; means over {problem_figures.counted(len(e.seeds), 'seed')}; {where}")
+    say_below(fig, f"{told}; means over {counted(len(e.seeds), 'seed')}; {where}")
     return fig
 
 

@@ -33,7 +33,7 @@ from fu_papers.fedora.results import (
     with_backdoor,
 )
 from fu_papers.look import LINE, colour, linestyle, say_below
-from fu_papers.problem_figures import axes_row
+from fu_papers.problem_figures import axes_row, legend_entries
 from fu_papers.problems import dataset_name
 
 ACCURACY = {"forget": "unlearning acc. (%)"}
@@ -207,7 +207,7 @@ def curves(e: Experiment, runs: pd.DataFrame, which: Mapping[str, tuple[str, str
     dots = "dots: means, small to large: first to last of a method's values"
     hollow = "; hollow: some seeds diverged" if any_lost else ""
     say_below(fig, f"{_seeds(e)}; {dots}{hollow}; bars: how far a second Retrain is")
-    told = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    told = legend_entries(axes)
     names = [name for m in (*which, *REFERENCES) if (name := shown(m)) in told]  # in this order, whichever panel has it
     fig.legend([told[name] for name in names], names, loc="outside upper center", ncols=3, frameon=False)
     return fig

@@ -20,7 +20,7 @@ from matplotlib.ticker import MaxNLocator
 
 from fu_papers.evidence import completed, for_means, mostly_gave_up
 from fu_papers.look import LINE, colour, label_dots, linestyle, marker, published, say_below, seed_band
-from fu_papers.problem_figures import FLOOR, axes_row, counted, title
+from fu_papers.problem_figures import FLOOR, axes_row, counted, legend_entries, title
 from fu_papers.problems import Setting
 from fu_papers.puf.costs import implied_rounds
 from fu_papers.puf.grid import AGAIN, NOTHING, PUBLISHED, PUFS, REFERENCES, SWEPT_AGAINST, Experiment, Scenario
@@ -117,8 +117,7 @@ def natural_curve(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) -
         ax.set(title=title(text), xlabel="rounds since the request", ylim=(0, None))
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[0].set_ylabel(f"Δ forget {difference_of(s.settings[0])}")
-    shown = [ax.get_legend_handles_labels() for ax in axes]  # who always gave up in one setting is in another's
-    named = {name: handle for handles, names in shown for handle, name in zip(handles, names, strict=True)}
+    named = legend_entries(axes)  # who always gave up in one setting is in another's
     axes[-1].legend(list(named.values()), list(named), loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     say_below(fig, f"Mean of {runs_in(s)} ± s.d.; PUF: who came back; open: some gave up, none: half did")
     return fig

@@ -224,18 +224,17 @@ def test_one_seed_and_two_that_differ_are_undetermined():
         assert "several seeds would tell (1 now)" in judged(id, alone).reason
 
 
-WORST = "DU, corrected up to 2.50 [0.00, 8.85] (2 seeds; MNIST, softmax regression dirichlet-0.3 ring)"
-
-
 @pytest.mark.parametrize(
     ("id", "kind", "column"),
     [("D1", "sample", "delta_test"), ("D2", "class", "delta_removed"), ("D2", "class", "delta_remaining")],
 )
 def test_the_worst_cell_of_each_form_is_named_with_its_interval(id, kind, column):
     runs = frame(kind, {NOTHING: FAR, PRINTED: {column: 9}, CORRECTED: {}}, {CORRECTED: {column: (2.0, 3.0)}})
-    spread = judged(id, runs).spread.replace("worst", "up to").replace(", limit 1", "")  # of D1, whose limits differ
-    assert WORST in spread
-    assert "DU, as printed up to 9.00 [9.00, 9.00] (2 seeds; " in spread
+    spread = judged(id, runs).spread
+    what, limit = ("worst", ", limit 1") if id == "D1" else ("up to", "")  # D1's limits differ
+    place = "MNIST, softmax regression dirichlet-0.3 ring"
+    assert f"DU, corrected {what} 2.50 [0.00, 8.85] (2 seeds; {place}{limit})" in spread
+    assert f"DU, as printed {what} 9.00 [9.00, 9.00] (2 seeds; " in spread
 
 
 def test_the_worst_cell_is_the_one_that_goes_farthest_beyond_its_own_limit():
