@@ -266,9 +266,8 @@ class Experiment(PufParameters):
         }
 
     def cap_of(self, scenario: str) -> int:
-        """After how many rounds a recovery is given up: the main block's number, or the scenario's if less."""
-        least = {"clients": self.recovery_cap, "segmentation": self.segmentation_cap}.get(scenario, self.few_cap)
-        return min(self.recovery_cap, least)
+        """After how many rounds a recovery is given up: `recovery_cap`, in segmentation its own number if less."""
+        return min(self.recovery_cap, self.segmentation_cap) if scenario == "segmentation" else self.recovery_cap
 
     def other_seed(self, scenario: Scenario, seed: int) -> int:
         """Of the second retraining and of the attacker's model: the next of the scenario's seeds, or one more."""

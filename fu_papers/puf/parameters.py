@@ -73,7 +73,6 @@ class PufParameters(Parameters):
     official_settings: Several[str] = parameter("of settings: where FedAU is run as its authors have it, too")
     fed_au_alpha: Share = parameter("the auxiliary head's share in the official FedAU", paper="0.9 (its authors)")
     few_seeds: Distinct[int] = parameter("seeds of everything but sections 3 to 7 and Fig. 5")
-    few_cap: Count = parameter("as recovery_cap, if less, in sections 8 to 10", unit="rounds")
     long_settings: Several[str] = parameter("settings of section 8: many local epochs")
     long_epochs: Positive = parameter("E there", paper="10")
     long_rounds: Count = parameter("rounds there", paper="200")

@@ -359,11 +359,11 @@ def test_who_does_not_recover_has_no_cap():
     assert caps == dict.fromkeys(METHODS, 5) | dict.fromkeys((*CONTROLS, "FedEraser"), 0) | {"Natural": 6}
 
 
-def test_only_the_main_block_and_its_sweep_may_have_longer_than_other_scenarios():
+def test_everything_may_take_as_long_to_recover_but_segmentation():
     """Fig. 5 has one cap for its dots and for the stars, which are the main block's; claims read both together.
 
-    Nor does anything have longer than the main block, for who makes that short alone. Ordinary rounds are watched for
-    as many as PUF, which has one of its own, can take there.
+    Nor does segmentation have longer, for who makes `recovery_cap` short alone. Ordinary rounds are watched for as
+    many as PUF, which has one of its own, can take there.
     """
 
     def caps(**changes):
@@ -375,17 +375,17 @@ def test_only_the_main_block_and_its_sweep_may_have_longer_than_other_scenarios(
                 found.get(cell.group, others).add(config["cap"] - (cell.method == "Natural"))
         return *found.values(), others
 
-    assert caps(recovery_cap=9, few_cap=4, segmentation_cap=6) == ({9}, {6}, {4})
-    assert caps(recovery_cap=3, few_cap=4, segmentation_cap=6) == ({3}, {3}, {3})
+    assert caps(recovery_cap=9, segmentation_cap=6) == ({9}, {6}, {9})
+    assert caps(recovery_cap=3, segmentation_cap=6) == ({3}, {3}, {3})
 
 
-def test_who_may_recover_for_less_long_has_the_main_blocks_trials_all_the_same():
+def test_halves_and_pairs_have_the_main_blocks_trials():
     e = everything(
-        recovery_cap=9, few_cap=4, tuning_cap=7, tuning_trials=3, tuning_targets=[3], tuning_seed=100, pairs=[[0, 1]],
+        recovery_cap=9, tuning_cap=7, tuning_trials=3, tuning_targets=[3], tuning_seed=100, pairs=[[0, 1]],
     )  # fmt: skip
     tuned = [(cell.group, config) for cell, config in e.runs() if config["trials"]]
     assert {(group, config["cap"], config["tuned_on"]["cap"]) for group, config in tuned if config["cap"]} == {
-        ("clients", 9, 7), ("samples", 4, 7), ("pairs", 4, 7)
+        ("clients", 9, 7), ("samples", 9, 7), ("pairs", 9, 7)
     }  # fmt: skip
     known = {config_key(one) for _, one in e.tuning()}
     assert {config_key(one) for _, config in tuned for one in trials_of(config)} <= known

@@ -22,7 +22,7 @@ EVERYTHING = {  # scenarios of every kind
 }  # fmt: skip
 
 AT_LEAST_ONE = (
-    "rounds", "recovery_cap", "few_cap", "n_val", "batch_size", "fed_au_epochs", "long_rounds", "transformer_rounds",
+    "rounds", "recovery_cap", "n_val", "batch_size", "fed_au_epochs", "long_rounds", "transformer_rounds",
     "segmentation_rounds", "segmentation_cap", "segmentation_n_val", "segmentation_batch_size", "tuning_trials",
     "tuning_cap", "pga_batch_size",
 )  # fmt: skip
@@ -124,8 +124,8 @@ def test_a_profile_gives_every_parameter_and_makes_an_experiment_of_every_kind(p
     assert plan("puf", profile, {}).parameters == {"profile": profile}
     e = Experiment.of(profile)
     assert dict(e) == load_profile("puf", profile) | {"profile": profile}
-    every = {"clients", "samples", "pairs", "segmentation"}  # workstation grows by a setting at a time
-    assert {s.name for s in e.scenarios()} >= ({"clients"} if profile == "workstation" else every)
+    left_out = {"pairs"} if profile == "laptop" else set()  # so that it takes an hour
+    assert {s.name for s in e.scenarios()} >= {"clients", "samples", "pairs", "segmentation"} - left_out
     assert all(Setting.parse(text).dataset in NAMES for s in e.scenarios() for text in s.settings)
     keys = [config_key(config) for _, config in e.runs()]
     assert len(set(keys)) == len(keys)
