@@ -37,12 +37,13 @@ def findings_page() -> str:
 
 
 def puf() -> str:
-    """Per method and split: points off Retrain on the target's images, runs that gave up, and rounds of recovery."""
+    """Per method and split: points off Retrain on the target's images, runs that gave up, rounds of recovery, and what
+    was sent in all, the method's own rounds included, as a share of retraining's bytes."""
     runs, _, _ = read_table(FIGURES / "puf" / "runs.csv")
     runs = runs[(runs.scenario == "clients") & (runs.stop == "test") & runs.variant.isna()]
     alike, differ = (runs[runs.setting.str.contains(split)] for split in ("/iid/", "/dirichlet"))
-    head = ["", "alike clients: points off Retrain", "gave up", "rounds"]
-    head += ["clients that differ: points off Retrain", "gave up", "rounds"]
+    head = ["", "alike clients: points off Retrain", "gave up", "rounds (sent)"]
+    head += ["clients that differ: points off Retrain", "gave up", "rounds (sent)"]
     rows = []
     for method, own in alike.groupby("method", sort=False):
         if method not in ("Retrain", "Destroyed"):
@@ -67,12 +68,13 @@ def _puf_cells(runs: pd.DataFrame) -> list[str]:
     gave_up = f"{len(runs) - len(there)} of {len(runs)}" if len(there) < len(runs) else ""
     if 2 * len(there) <= len(runs):  # a mean of those who are left would be of the easy cases
         return [DASH, gave_up, DASH]
-    off, rounds = crossed(there, value="delta_forget"), there.rounds.mean()
-    # a distance is not below 0, wherever an interval of its mean would end
+    off, rounds, sent = crossed(there, value="delta_forget"), there.rounds.mean(), (100 / there.bytes_gain).mean()
+    # a distance is not below 0, wherever an interval of its mean would end; the floor's share their trainings
+    interval = "" if (runs.method == "Retrain again").all() else f" [{max(off.low, 0):.1f}, {off.high:.1f}]"
     return [
-        f"{off.effect:.1f} [{max(off.low, 0):.1f}, {off.high:.1f}]",
+        f"{off.effect:.1f}{interval}",
         gave_up,
-        DASH if pd.isna(rounds) else f"{rounds:.1f}",
+        DASH if pd.isna(rounds) else f"{rounds:.1f} ({sent:.0f} %)",
     ]
 
 

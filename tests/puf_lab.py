@@ -14,7 +14,7 @@ MAIN_BLOCK_ONLY = {
     "natural_rounds": [1, 2],
     "relearn_cap": 2,
     "tuning_trials": 1,
-    "tuning_target": 3,
+    "tuning_targets": [3],
     "tuning_cap": 2,
     "official_settings": [],
     "long_settings": [],

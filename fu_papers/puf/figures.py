@@ -286,7 +286,7 @@ def sweep_scatter(e: Experiment, runs: pd.DataFrame, scenario: str = "clients", 
         top = BEYOND * max([nothing, floor, *(float(y) for _, y in _places(ax))])
         crosses: list[str] = []
         for method, rounds, gap in _papers_points(scenario, setting):
-            if rounds > e.least_cap:
+            if rounds > e.cap_of(scenario):
                 lost.append(f"paper's {method} at {rounds:.3g} rounds")
             elif gap > top:
                 lost.append(f"paper's {method} at {gap:.3g} points")

@@ -71,9 +71,19 @@ TRAINING_KEYS = (
 
 
 def trials_of(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The configs of the trials that a tuned run chooses among; none for one with settings of its own."""
+    """The configs of the trials that a tuned run chooses among: of each choice one per request that they are made on.
+
+    None for a run with settings of its own.
+    """
+    if not config["trials"]:
+        return []
     plain = {key: config[key] for key in (*TRAINING_KEYS, "method", "cap", "read")}
-    return [{**plain, **config["tuned_on"], "options": {**config["options"], **one}} for one in config["trials"]]
+    on = dict(config["tuned_on"])
+    requests = on.pop("requests")
+    return [
+        {**plain, **on, "request": request, "options": {**config["options"], **one}}
+        for one, request in itertools.product(config["trials"], requests)
+    ]
 
 
 @dataclass(frozen=True)
@@ -87,7 +97,7 @@ class Scenario:
     seeds: Sequence[int]
     methods: Sequence[str] = (*CONTROLS, *METHODS)
     training: Mapping[str, Any] = field(default_factory=dict)  # what differs from the main scenario's training
-    tuned: bool = False  # are methods tuned, on a client and a seed that are not judged?
+    tuned: bool = False  # are methods tuned, on clients and a seed that are not judged?
 
     @property
     def runs_each(self) -> int:
@@ -119,16 +129,16 @@ class Experiment(PufParameters):
         if self.segmentation_settings and not self.segmentation_targets:
             raise ConfigError("segmentation_targets must name at least one hospital, got none")
         asked = self.pairs if self.pair_settings else ()  # who has no use for pairs need not change the default
-        tuned_on = [self.tuning_target] if self.tuning_trials > 1 else []  # nor the default of a trial
+        tuned_on = self.tuning_targets if self.tuning_trials > 1 else ()  # nor the default of a trial
         judged = sorted({*self.targets, *itertools.chain(*asked)})
-        if self.tuning_trials > 1 and (self.tuning_target in judged or self.tuning_seed in self.seeds):
+        if set(tuned_on) & set(judged) or (tuned_on and self.tuning_seed in self.seeds):
             raise ConfigError(
-                f"tuning_target and tuning_seed must not be among those that are judged, targets {judged} and "
-                f"seeds {self.seeds}, got {self.tuning_target} and {self.tuning_seed}"
+                f"tuning_targets and tuning_seed must not be among those that are judged, targets {judged} and "
+                f"seeds {self.seeds}, got {self.tuning_targets} and {self.tuning_seed}"
             )
         of = [
             ("targets", self.targets, self.clients),
-            ("tuning_target", tuned_on, self.clients),
+            ("tuning_targets", tuned_on, self.clients),
             ("segmentation_targets", self.segmentation_targets, HOSPITALS),
         ]
         for name, wanted, there in [*of, *(("pairs", pair, self.clients) for pair in asked)]:
@@ -229,7 +239,7 @@ class Experiment(PufParameters):
         """The config of one `unlearn` run; `change` overrides the method's hyper-parameters, e.g. `form="printed"`."""
         check_choice("method", name, (*scenario.methods, OFFICIAL), ConfigError)
         # FedEraser repeats the whole training: there is nothing to recover from
-        most = self.recovery_cap if scenario.name == "clients" else self.least_cap
+        most = self.cap_of(scenario.name)
         cap = most if name == OFFICIAL or (name != AGAIN and registered(name).recovers) else 0
         if name == "Natural":  # as many rounds as PUF, which has one of its own, can take within the cap
             cap = max(most + 1, *self.natural_rounds)
@@ -255,10 +265,9 @@ class Experiment(PufParameters):
             "tuned_on": {},
         }
 
-    @property
-    def least_cap(self) -> int:
-        """The cap of what is not the main block: `few_cap`, where the main block's is not less."""
-        return min(self.recovery_cap, self.few_cap)
+    def cap_of(self, scenario: str) -> int:
+        """After how many rounds a recovery is given up: `recovery_cap`, in segmentation its own number if less."""
+        return min(self.recovery_cap, self.segmentation_cap) if scenario == "segmentation" else self.recovery_cap
 
     def other_seed(self, scenario: Scenario, seed: int) -> int:
         """Of the second retraining and of the attacker's model: the next of the scenario's seeds, or one more."""
@@ -271,8 +280,8 @@ class Experiment(PufParameters):
         if len(tried) < 2:
             return config
         cap = min(self.recovery_cap, self.tuning_cap) if config["cap"] else 0  # the main block's, whose trials they are
-        on = {"request": f"client-{self.tuning_target}", "seed": self.tuning_seed, "cap": cap}
-        return {**config, "trials": tried, "tuned_on": on}
+        requests = [f"client-{target}" for target in self.tuning_targets]
+        return {**config, "trials": tried, "tuned_on": {"requests": requests, "seed": self.tuning_seed, "cap": cap}}
 
     def best(self, scenario: Scenario, setting: str, seed: int, request: str, name: str) -> dict[str, Any]:
         """The config of the run that is judged: tuned where the scenario is, elsewhere as published."""
@@ -311,12 +320,13 @@ class Experiment(PufParameters):
         return scenario.tuned and setting in self.settings and self.tuning_trials > 1
 
     def tuning(self) -> Iterator[tuple[Cell, dict[str, Any]]]:
-        """Every trial, with the place of its result: the label is the number of the trial."""
+        """Every trial, with the place of its result: the label is the number of the choice that is tried."""
         main = self.scenarios()[0]
         for setting, method in itertools.product(main.settings if self.tuning_trials > 1 else (), main.methods):
             config = self.tuned(main, setting, self.seeds[0], f"client-{self.targets[0]}", method)
             for k, one in enumerate(trials_of(config)):
-                yield Cell("tuning", setting, self.tuning_seed, one["request"], method, str(k)), one
+                choice = str(k // len(self.tuning_targets))
+                yield Cell("tuning", setting, self.tuning_seed, one["request"], method, choice), one
 
     def swept_seeds(self, scenario: str) -> Sequence[int]:
         """The seeds of Fig. 5, which sweeps the main scenario, or of Fig. 6."""
@@ -337,7 +347,7 @@ class Experiment(PufParameters):
                     change = {"eta_u": float(eta_u), "epochs_u": float(epochs_u)}
                     variant = f"eta_u={eta_u:g}, E_u={epochs_u:g}"
                     config = self.unlearning(s, setting, seed, request, method, **change)
-                    yield Cell(name, setting, seed, request, method, variant), {**config, "cap": self.least_cap}
+                    yield Cell(name, setting, seed, request, method, variant), config
 
     def longer(self) -> list[tuple[str, str, int]]:
         """(setting, method, cap) of `patience`, where the setting is there and the cap more than everybody's."""

@@ -8,6 +8,7 @@ method's hyper-parameters. Everything shown in tables and figures is read from t
 from __future__ import annotations
 
 import hashlib
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -125,7 +126,12 @@ def _model_of(context: RunContext, name: str) -> Tensor:
     return context.needed(name, ["w"])["w"].to(device())
 
 
-@run_function("puf.unlearn", data=data_hash, needs=needs)
+def _revision(config: Mapping[str, Any]) -> int:
+    """MoDe's recovery went on with another round's rate in the first, the one that its cost came to."""
+    return 2 if config["method"] == "MoDe" else 1
+
+
+@run_function("puf.unlearn", data=data_hash, needs=needs, revision=_revision)
 def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """One method serves one request; then recovery until both stop rules are met or `cap` rounds are over.
 
@@ -149,8 +155,9 @@ def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, A
                 w = case.served(config, context).model
             return {"final": evaluate(case.judged(config, context), w)}, None
         if config["trials"]:
-            tried = [context.needed_record(f"trial {k}") for k in range(len(config["trials"]))]
-            best = best_trial(tried)
+            records = [context.needed_record(f"trial {k}") for k in range(len(trials_of(config)))]
+            n = len(config["tuned_on"]["requests"])
+            best = best_trial([records[i : i + n] for i in range(0, len(records), n)])
             chosen = {"trial": best, "chosen": config["trials"][best]}
             config = {**config, "options": {**config["options"], **config["trials"][best]}}
         judged = case.judged(config, context)
@@ -161,7 +168,7 @@ def unlearn(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, A
         return {"diverged": str(reason), **chosen}, None
 
 
-@run_function("puf.trial", data=data_hash, needs=references)
+@run_function("puf.trial", data=data_hash, needs=references, revision=_revision)
 def trial(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any], None]:
     """One choice of a method's hyper-parameters on a request that is not judged: how good, by our stop rule?
 
@@ -185,18 +192,24 @@ def trial(config: Mapping[str, Any], context: RunContext) -> tuple[dict[str, Any
         return {"diverged": str(reason)}, None
 
 
-def best_trial(trials: Sequence[Record]) -> int:
-    """Which of `trials` has the smallest objective; those that gave up come after all others, diverged ones last.
+def best_trial(trials: Sequence[Sequence[Record]]) -> int:
+    """Which of `trials`, each a record per request, has the smallest `objective`.
 
-    Who has no recovery cannot give up: its shortfall is in the objective.
+    What gave up comes after all others, the more often the later, and what diverged last. Who has no recovery cannot
+    give up: its shortfall is in the objective.
     """
 
-    def rank(k: int) -> tuple[bool, bool, float]:
-        metrics, recovers = trials[k].metrics, trials[k].config["cap"] > 0
-        lost = "objective" not in metrics
-        return lost, lost or (recovers and not metrics["reached"]), 0.0 if lost else metrics["objective"]
+    def rank(k: int) -> tuple[int, int, float]:
+        lost = sum("objective" not in one.metrics for one in trials[k])
+        gave_up = sum(one.config["cap"] > 0 and not one.metrics.get("reached") for one in trials[k])
+        return lost, gave_up, objective(trials[k])
 
     return min(range(len(trials)), key=rank)
+
+
+def objective(trial: Sequence[Record]) -> float:
+    """Of a trial, in points, the mean over its requests; infinite if it diverged on one."""
+    return sum(record.metrics.get("objective", math.inf) for record in trial) / len(trial)
 
 
 def _recovered(
@@ -239,7 +252,7 @@ class _Recovering:
     w: Tensor
     round: int
     metrics: dict[str, Any]
-    spent: dict[str, int]  # by the unlearning step: bytes, images, storage, rounds; handed: bytes it was given
+    spent: dict[str, int]  # by the unlearning step: bytes … scheduled (see `Meter`); handed: bytes it was given
     recovery: Meter
 
     @classmethod
@@ -253,13 +266,13 @@ class _Recovering:
             "step": parameter_gap(w, case.original),
             "sha256": hashlib.sha256(w.cpu().numpy().tobytes()).hexdigest(),
         }
-        spent = {name: getattr(cost, name) for name in ("bytes", "images", "storage", "rounds")}
+        spent = {name: getattr(cost, name) for name in ("bytes", "images", "storage", "rounds", "scheduled")}
         spent["handed"] = _bytes_of(trained)
         return cls(w, 0, {"unlearned": unlearned}, spent, Meter())
 
     def path(self, config: Mapping[str, Any], case: Case, cap: int) -> Iterator[tuple[int, Tensor]]:
-        """The recovery rounds still to come, the present state first. They continue the training's count."""
-        first_round = config["rounds"] + 1 + self.spent["rounds"]
+        """The recovery rounds still to come, the present state first. They continue the training's schedule."""
+        first_round = config["rounds"] + 1 + self.spent["scheduled"]
         remaining = case.f.after(case.deletion).having(meter=self.recovery)
         return recovery_path(remaining, self.w, first_round=first_round, cap=cap, start=self.round)
 

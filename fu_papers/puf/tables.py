@@ -25,7 +25,7 @@ from fu_papers.problems import Setting
 from fu_papers.puf.grid import AGAIN, CONTROLS, DESTROYED, NOTHING, PUFS, Experiment, Scenario
 from fu_papers.puf.printed_tables import DASH
 from fu_papers.puf.results import Unlearnings, as_published, rows_of, unsupported
-from fu_papers.puf.runs import best_trial
+from fu_papers.puf.runs import best_trial, objective
 
 SURE = 2  # a gap of so many noise floors is a gap
 NOT_HERE = "not implemented here"
@@ -169,9 +169,9 @@ def sweep_summary(e: Experiment, runs: pd.DataFrame, sweep: pd.DataFrame) -> pd.
 
 
 def trials_table(e: Experiment, tuning: Unlearnings) -> pd.DataFrame:
-    """Every trial of every method: what was tried, its objective in points, and whether it came back in time.
+    """Every trial of every method: what was tried on which request, its objective in points, whether it came back.
 
-    Objective: forget gap to Retrain plus shortfall of validation accuracy, on a client and a seed that nobody is judged
+    Objective: forget gap to Retrain plus shortfall of validation accuracy, on clients and a seed that nobody is judged
     by. Missing where training left the numbers.
     """
     rows = []
@@ -180,29 +180,29 @@ def trials_table(e: Experiment, tuning: Unlearnings) -> pd.DataFrame:
         tried = e.trials(cell.method)[int(cell.label)]
         numbers = {name: m.get(name) for name in ("objective", "forget_gap", "shortfall", "rounds", "reached")}
         lost = next((name for name in ("unsupported", "diverged") if name in m), "")
-        row = {"setting": cell.setting, "method": cell.method, "trial": int(cell.label), "tried": _told(tried)}
-        rows.append({**row, **numbers, "lost": lost})
-    columns = ["setting", "method", "trial", "tried", "objective", "forget_gap", "shortfall", "rounds", "reached"]
-    return pd.DataFrame(rows, columns=[*columns, "lost"])
+        what = {"trial": int(cell.label), "tried": _told(tried), "request": cell.request}
+        rows.append({"setting": cell.setting, "method": cell.method, **what, **numbers, "lost": lost})
+    numbered = ["objective", "forget_gap", "shortfall", "rounds", "reached"]
+    return pd.DataFrame(rows, columns=["setting", "method", "trial", "tried", "request", *numbered, "lost"])
 
 
 def tuning_table(tuning: Unlearnings, unlearnings: Unlearnings) -> pd.DataFrame:
-    """What the trials chose, per setting and method: the values, their objective beside that of trial 0, which has the
-    method's own settings, and how many trials came back. In points; smaller is better."""
-    trials: dict[tuple[str, str], list[Record]] = {}
-    for cell, record in sorted(tuning.items(), key=lambda found: int(found[0].label)):
-        trials.setdefault((cell.setting, cell.method), []).append(record)
+    """What the trials chose, per setting and method: the values, their mean objective beside that of trial 0, which has
+    the method's own settings, and how many came back on every request. In points; smaller is better."""
+    trials: dict[tuple[str, str], dict[int, list[Record]]] = {}
+    for cell, record in tuning.items():
+        trials.setdefault((cell.setting, cell.method), {}).setdefault(int(cell.label), []).append(record)
     chosen = {
         (cell.setting, cell.method): record.metrics
         for cell, record in unlearnings.items()
         if cell.group == "clients" and "chosen" in record.metrics
     }
     rows = []
-    for setting, method in dict.fromkeys((cell.setting, cell.method) for cell in tuning):
-        tried = trials[setting, method]
+    for (setting, method), by_number in trials.items():
+        tried = [by_number[k] for k in sorted(by_number)]
         best = chosen[setting, method]["trial"] if (setting, method) in chosen else best_trial(tried)
         options = chosen[setting, method]["chosen"] if (setting, method) in chosen else None
-        came_back = sum(bool(record.metrics.get("reached")) for record in tried)
+        came_back = sum(all(record.metrics.get("reached") for record in trial) for trial in tried)
         rows.append(
             {
                 "setting": title(setting),
@@ -210,12 +210,12 @@ def tuning_table(tuning: Unlearnings, unlearnings: Unlearnings) -> pd.DataFrame:
                 "trials": len(tried),
                 "came back": came_back,
                 "chosen": _told(options) if options else f"trial {best}",
-                "objective": tried[best].metrics.get("objective"),
-                "as published": tried[0].metrics.get("objective"),
+                "objective": objective(tried[best]),
+                "as published": objective(tried[0]),
             }
         )
     columns = ["setting", "method", "trials", "came back", "chosen", "objective", "as published"]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=columns).replace(math.inf, math.nan)  # who diverged has none
 
 
 def _told(options: Mapping[str, Any]) -> str:

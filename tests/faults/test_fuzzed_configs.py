@@ -59,7 +59,7 @@ NOTEBOOKS = {
             "fed_au_epochs": 1, "few_seeds": [0], "sweep_seeds": [0], "long_settings": [], "sample_settings": [EASY],
             "pair_settings": [], "segmentation_settings": [], "sweep_settings": [], "partial_settings": [],
             "backdoor_settings": [EASY], "official_settings": [EASY], "natural_rounds": [1],
-            "relearn_cap": 1, "tuning_trials": 2, "tuning_target": 1, "tuning_cap": 1,
+            "relearn_cap": 1, "tuning_trials": 2, "tuning_targets": [1], "tuning_cap": 1,
         },
     ),
     "hf_kcu": Notebook(

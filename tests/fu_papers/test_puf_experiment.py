@@ -359,30 +359,33 @@ def test_who_does_not_recover_has_no_cap():
     assert caps == dict.fromkeys(METHODS, 5) | dict.fromkeys((*CONTROLS, "FedEraser"), 0) | {"Natural": 6}
 
 
-def test_only_the_main_block_may_have_longer_than_few_cap():
-    """Nor does anything have longer than the main block, for who makes that short alone. Ordinary rounds are watched
-    for as many as PUF, which has one of its own, can take there."""
+def test_everything_may_take_as_long_to_recover_but_segmentation():
+    """Fig. 5 has one cap for its dots and for the stars, which are the main block's; claims read both together.
+
+    Nor does segmentation have longer, for who makes `recovery_cap` short alone. Ordinary rounds are watched for as
+    many as PUF, which has one of its own, can take there.
+    """
 
     def caps(**changes):
         e = everything(**changes)
-        main, else_ = set(), set()
+        found = {"clients": set(), "segmentation": set()}
+        others = set()
         for cell, config in [*e.runs(), *e.sweep()]:
             if config["cap"]:
-                own = config["cap"] - (cell.method == "Natural")
-                (main if cell.group == "clients" and not cell.label else else_).add(own)
-        return main, else_
+                found.get(cell.group, others).add(config["cap"] - (cell.method == "Natural"))
+        return *found.values(), others
 
-    assert caps(recovery_cap=9, few_cap=4) == ({9}, {4})
-    assert caps(recovery_cap=3, few_cap=4) == ({3}, {3})
+    assert caps(recovery_cap=9, segmentation_cap=6) == ({9}, {6}, {9})
+    assert caps(recovery_cap=3, segmentation_cap=6) == ({3}, {3}, {3})
 
 
-def test_who_may_recover_for_less_long_has_the_main_blocks_trials_all_the_same():
+def test_halves_and_pairs_have_the_main_blocks_trials():
     e = everything(
-        recovery_cap=9, few_cap=4, tuning_cap=7, tuning_trials=3, tuning_target=3, tuning_seed=100, pairs=[[0, 1]],
+        recovery_cap=9, tuning_cap=7, tuning_trials=3, tuning_targets=[3], tuning_seed=100, pairs=[[0, 1]],
     )  # fmt: skip
     tuned = [(cell.group, config) for cell, config in e.runs() if config["trials"]]
     assert {(group, config["cap"], config["tuned_on"]["cap"]) for group, config in tuned if config["cap"]} == {
-        ("clients", 9, 7), ("samples", 4, 7), ("pairs", 4, 7)
+        ("clients", 9, 7), ("samples", 9, 7), ("pairs", 9, 7)
     }  # fmt: skip
     known = {config_key(one) for _, one in e.tuning()}
     assert {config_key(one) for _, config in tuned for one in trials_of(config)} <= known
@@ -390,7 +393,7 @@ def test_who_may_recover_for_less_long_has_the_main_blocks_trials_all_the_same()
 
 def test_who_is_given_longer_runs_once_more_on_the_first_seed_and_nothing_else_changes():
     """Trials end where they did, so that none is run again for it."""
-    e = experiment(recovery_cap=5, tuning_trials=3, tuning_target=3, tuning_seed=100, tuning_cap=4)
+    e = experiment(recovery_cap=5, tuning_trials=3, tuning_targets=[3], tuning_seed=100, tuning_cap=4)
     longer = e.changed(patience={"NoT": 9, "PGA": 7}, patience_settings=[SKEWED])
     assert dict(longer.runs()) == dict(e.runs())
     found = dict(longer.patient())
@@ -602,7 +605,7 @@ def test_partial_participation_reaches_the_federation():
 def tuned(n=4, **change):
     """Client 3 and seed 100 are there to be tuned on."""
     return everything(**{
-        "tuning_trials": n, "tuning_target": 3, "tuning_seed": 100, "tuning_cap": 7, "pairs": [[0, 1]],
+        "tuning_trials": n, "tuning_targets": [3], "tuning_seed": 100, "tuning_cap": 7, "pairs": [[0, 1]],
         "backdoor_settings": [SKEWED], "partial_settings": [SKEWED], "official_settings": [SKEWED], **change,
     })  # fmt: skip
 
@@ -671,6 +674,18 @@ def test_tuning_never_reads_a_judged_target_or_seed():
         assert {one["seed"] for _, one in needed.values()} == {100}
         assert {one["request"] for _, one in needed.values()} == {"none", "client-3"}
         assert not {config_key(one) for _, one in needed.values()} & judged
+
+
+def test_trials_are_made_on_every_tuning_target():
+    e = tuned(3, clients=6, tuning_targets=[3, 5])
+    config = next(config for _, config in e.runs() if config["method"] == "PGA" and config["trials"])
+    assert [(one["request"], one["seed"], one["cap"]) for one in trials_of(config)] == [
+        ("client-3", 100, 7), ("client-5", 100, 7)
+    ] * 3  # fmt: skip
+    assert [one["options"] for one in trials_of(config)][::2] == [one["options"] for one in trials_of(config)][1::2]
+    stage = {(cell.request, cell.label): one for cell, one in e.tuning() if one in trials_of(config)}
+    assert list(stage) == [(request, str(k)) for k in range(3) for request in ("client-3", "client-5")]
+    assert list(stage.values()) == trials_of(config)
 
 
 def test_a_tuned_run_needs_its_trials_and_they_are_those_of_the_tuning_stage():

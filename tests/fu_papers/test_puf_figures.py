@@ -42,7 +42,7 @@ E = experiment(
     pairs=[[0, 1], [2, 3]], segmentation_settings=[SITES], segmentation_targets=[0, 3], sweep_settings=[SKEWED],
     sweep_special=[1.0, 2.0], sweep_regular=[10.0], sweep_epochs_u=[1.0, 5.0],
 )  # fmt: skip
-TUNED = E.changed(tuning_trials=3, tuning_target=9, tuning_seed=100)
+TUNED = E.changed(tuning_trials=3, tuning_targets=[9], tuning_seed=100)
 P = 1000  # parameters of the net
 STRONGER = {"kl_forget": 0.0, "agreement_forget": 100.0, "distance": 0.0, "shadow": 50.0, "shadow_auc": 52.0,
             "threshold_auc": 51.0, "tpr": 1.0, "relearn": 8.0, "relearned": True}  # fmt: skip
@@ -1149,7 +1149,7 @@ def test_natural_has_no_puf_beside_it_of_whose_runs_half_gave_up():
 
 
 def test_training_curves_leave_out_trainings_that_only_an_attacker_has():
-    e = E.changed(seeds=[0, 1], backdoor_settings=[SKEWED], tuning_trials=2, tuning_target=9, tuning_seed=100)
+    e = E.changed(seeds=[0, 1], backdoor_settings=[SKEWED], tuning_trials=2, tuning_targets=[9], tuning_seed=100)
     found = trainings(e)
     assert {key[0] for key in found} == {"clients", "samples", "pairs", "segmentation", "backdoor", "tuning"}
     for (group, _, seed, request), one in found.items():

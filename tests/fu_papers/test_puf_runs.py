@@ -28,6 +28,7 @@ from fu_core.unlearning.method import Trained
 from fu_core.unlearning.method import unlearn as serve_request
 from fu_papers import problems
 from fu_papers.lab.context import RunContext
+from fu_papers.lab.record import run_key
 from fu_papers.lab.store import CommittedStore, RecordStore
 from fu_papers.lab.task import single_threaded
 from fu_papers.look import style
@@ -521,7 +522,7 @@ def test_a_larger_cap_is_another_run_only_of_who_gave_up(tiny):
     [
         (cell("Natural"), 0),
         (cell("PGA"), 0),
-        (cell("MoDe"), 3),
+        (cell("MoDe"), 2),  # its rounds of guidance, not those that degrade
         (cell("PUF-Regular", "client-0-1", scenario="pairs"), 1),
         (cell("PUF-Special", "sample-0-0.5", scenario="samples"), 1),
     ],
@@ -542,6 +543,12 @@ def test_recovery_goes_on_counting_rounds_without_whoever_left(tiny, tmp_path, m
     leaving = {"client-0": [0], "client-0-1": [0, 1], "sample-0-0.5": []}[c.request]
     held = [17, 49, 35, 42] if c.group == "samples" else sizes(SKEWED)
     assert seen["sizes"] == {i: n for i, n in enumerate(held) if i not in leaving}
+
+
+def test_what_mode_recorded_when_its_cost_set_the_rate_is_not_taken_for_what_it_does_now(tiny):
+    for c, record in recovered(tiny).items():
+        as_then = run_key(record.function, record.config, record.data_hash)
+        assert (as_then == record.key) == (c.method != "MoDe")
 
 
 # --- controls, tuning, and what FedAU's authors do ---
@@ -571,8 +578,8 @@ def test_what_a_method_is_handed_is_measured_and_pufs_is_one_model(tiny):
 
 
 TUNED = DIGITS.changed(
-    settings=[SKEWED], targets=[0], tuning_trials=2, tuning_target=3, tuning_seed=100, tuning_cap=2, long_settings=[],
-    sample_settings=[], pair_settings=[], sweep_settings=[], official_settings=[SKEWED],
+    settings=[SKEWED], targets=[0], tuning_trials=2, tuning_targets=[3], tuning_seed=100, tuning_cap=2,
+    long_settings=[], sample_settings=[], pair_settings=[], sweep_settings=[], official_settings=[SKEWED],
 )  # fmt: skip
 
 
@@ -619,16 +626,21 @@ LOST = SimpleNamespace(config={"cap": 3}, metrics={"diverged": "not finite"})
 @pytest.mark.parametrize(
     ("trials", "best"),
     [
-        ([tried(5.0), tried(3.0), tried(4.0)], 1),
-        ([tried(1.0, reached=False), tried(50.0)], 1),  # what gave up comes after whatever came back
-        ([LOST, tried(9.0, reached=False)], 1),
-        ([tried(9.0, reached=False), tried(8.0, reached=False), LOST], 1),
-        ([tried(2.0), tried(2.0)], 0),  # as published, if there is no better
-        ([LOST, LOST], 0),
-        ([tried(4.0, reached=False, cap=0), tried(3.0, reached=False, cap=0), tried(5.0, cap=0)], 1),  # no recovery
+        ([[tried(5.0)], [tried(3.0)], [tried(4.0)]], 1),
+        ([[tried(1.0, reached=False)], [tried(50.0)]], 1),  # what gave up comes after whatever came back
+        ([[LOST], [tried(9.0, reached=False)]], 1),
+        ([[tried(9.0, reached=False)], [tried(8.0, reached=False)], [LOST]], 1),
+        ([[tried(2.0)], [tried(2.0)]], 0),  # as published, if there is no better
+        ([[LOST], [LOST]], 0),
+        ([[tried(4.0, reached=False, cap=0)], [tried(3.0, reached=False, cap=0)], [tried(5.0, cap=0)]], 1),  # no cap
+        # of several requests the mean counts, and once is too often
+        ([[tried(1.0), tried(8.0)], [tried(4.0), tried(4.0)]], 1),
+        ([[tried(1.0), tried(1.0, reached=False)], [tried(9.0), tried(9.0)]], 1),
+        ([[tried(1.0), LOST], [tried(9.0, reached=False), tried(9.0, reached=False)]], 1),
+        ([[tried(1.0, reached=False), tried(1.0, reached=False)], [tried(9.0), tried(9.0, reached=False)]], 1),
     ],
 )
-def test_the_best_trial_came_back_with_the_smallest_objective(trials, best):
+def test_the_best_trial_came_back_from_every_request_with_the_smallest_objective(trials, best):
     assert puf.best_trial(trials) == best
 
 
@@ -646,6 +658,21 @@ def test_a_tuned_run_is_the_plain_run_with_the_chosen_options(tiny, tmp_path, mo
     assert (record.metrics, record.rounds) == (expected.metrics, expected.rounds)
     published = tiny.unlearnings[cell("PUF-Special")]
     assert (record.rounds == published.rounds) == (best == 0)
+
+
+def test_a_run_that_is_tuned_on_two_requests_weighs_both_of_each_choice(tiny, tmp_path, monkeypatch):
+    store, seen = RecordStore(shutil.copytree(tiny.store.root, tmp_path / "records")), []
+    rows = {(c.method, c.label): config for c, config in TUNED.changed(tuning_targets=[3, 2]).runs()}
+    config = rows["PUF-Special", ""]
+    best_trial = puf.best_trial
+    monkeypatch.setattr(puf, "best_trial", lambda trials: seen.append(trials) or best_trial(trials))
+    record = run(store, puf.unlearn, config)
+    [trials] = seen
+    asked = [[(one.config["request"], one.config["options"]["eta_u"]) for one in trial] for trial in trials]
+    assert asked == [[("client-3", one["eta_u"]), ("client-2", one["eta_u"])] for one in config["trials"]]
+    means = [sum(one.metrics["objective"] for one in trial) / 2 for trial in trials]
+    assert [puf.objective(trial) for trial in trials] == means
+    assert record.metrics["trial"] == best_trial(trials)
 
 
 def test_the_official_fedau_trains_with_everybody_and_goes_on_as_if_nothing_had_happened(tmp_path, monkeypatch):

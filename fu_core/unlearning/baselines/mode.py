@@ -13,8 +13,7 @@ not say (`lr_target`); neither rate follows the training's decay. Its guidance h
 with, SGD without momentum; where clients have some, it is theirs unless `guidance_momentum` says otherwise.
 A round's degradation and its guidance are a round of communication each, so that MoDe's cost counts R_m + R_d. What
 follows goes on with the rate of round T + R_m + 1, as in PUF's code: degradation is off the schedule
-(`Meter.scheduled`). Our runs of PUF's paper were made before that was told apart and go on by the cost, with the rate
-of round T + R_m + R_d + 1, which is lower by lr_decay^R_d (0.985^6 = 0.91 at the profile `workstation`).
+(`Meter.scheduled`).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from fu_core.federation.together import train_round
 from fu_core.request import Deletion
 from fu_core.unlearning.method import Trained, refuse, register
 from fu_core.unlearning.needs import Needs
-from fu_core.unlearning.ranges import Range
+from fu_core.unlearning.ranges import Choice, Range
 
 REFUSES = {
     "clients": "targets must name one client, got {targets}: MoDe guides one target at a time",
@@ -44,6 +43,7 @@ RANGES = {
     "rounds_m": Range(2, 12, "whole"),  # around PUF's 10
     "lr_guidance": Range(5e-4, 5e-2, "log"),  # from PUF's upwards: where clients train at 0.1, it hardly moves a model
     "lr_target": Range(5e-4, 1e-1, "log"),  # from what PUF's appendix says to what its code does
+    "guidance_momentum": Choice((None, 0.0)),  # the clients' own, or none as PUF's have
 }
 
 

@@ -405,10 +405,10 @@ def test_what_it_lets_others_tune_are_parameters_that_it_takes(name):
         assert all(getattr(config, key) == options[key] for key in m.ranges)
         assert json.loads(json.dumps({key: options[key] for key in m.ranges})) == {k: options[k] for k in m.ranges}
         for key, values in m.ranges.items():
-            if options[key] is None:  # as the clients have it
-                assert options is found[0]
-            elif isinstance(values, Choice):
+            if isinstance(values, Choice) and (options[key] is not None or None in values.values):
                 assert options[key] in values.values
+            elif options[key] is None:  # as the clients have it
+                assert options is found[0]
             else:
                 assert values.low <= options[key] <= values.high
     assert len({json.dumps({key: options[key] for key in m.ranges}) for options in found}) == len(found)
