@@ -37,19 +37,33 @@ def findings_page() -> str:
 
 
 def puf() -> str:
-    """Per method and split: points off Retrain on the target's images, runs that gave up, rounds of recovery, and what
-    was sent in all, the method's own rounds included, as a share of retraining's bytes."""
+    """One client leaves, of those who hold alike data and of those who do not."""
+    runs = _puf_runs("clients")
+    return _puf_table({clients: runs[runs.setting.str.contains(split)] for split, clients in SWEPT.items()})
+
+
+def puf_few() -> str:
+    """Half of a client's samples leave, and two clients at once."""
+    return _puf_table({"half of a client's samples": _puf_runs("samples"), "two clients": _puf_runs("pairs")})
+
+
+def _puf_runs(scenario: str) -> pd.DataFrame:
+    """The scenario's runs under the paper's stop rule, each method as it was chosen."""
     runs, _, _ = read_table(FIGURES / "puf" / "runs.csv")
-    runs = runs[(runs.scenario == "clients") & (runs.stop == "test") & runs.variant.isna()]
-    alike, differ = (runs[runs.setting.str.contains(split)] for split in ("/iid/", "/dirichlet"))
-    head = ["", "alike clients: points off Retrain", "gave up", "rounds (sent)"]
-    head += ["clients that differ: points off Retrain", "gave up", "rounds (sent)"]
+    return runs[(runs.scenario == scenario) & (runs.stop == "test") & runs.variant.isna()]
+
+
+def _puf_table(blocks: dict[str, pd.DataFrame]) -> str:
+    """Per method and block: points off Retrain on the target's images, runs that gave up, rounds of recovery, and what
+    was sent in all, the method's own rounds included, as a share of retraining's bytes. The first block's nearest come
+    first, who mostly gave up last."""
+    head = ["", *(part for title in blocks for part in (f"{title}: points off Retrain", "gave up", "rounds (sent)"))]
     rows = []
-    for method, own in alike.groupby("method", sort=False):
+    for method in pd.concat(blocks.values()).method.unique():
         if method not in ("Retrain", "Destroyed"):
-            blocks = (own, differ[differ.method == method])
-            cells = [cell for block in blocks for cell in _puf_cells(block)]
-            rows.append((_mean_off(own), [_puf_name(str(method)), *cells]))
+            own = [runs[runs.method == method] for runs in blocks.values()]
+            cells = [cell for runs in own for cell in _puf_cells(runs)]
+            rows.append((_mean_off(own[0]), [_puf_name(str(method)), *cells]))
     return markdown_table(head, [cells for _, cells in sorted(rows, key=lambda row: row[0])])
 
 
@@ -58,15 +72,20 @@ def _back(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _mean_off(runs: pd.DataFrame) -> float:
-    """What decides a method's place; those that never came back are last."""
-    off = _back(runs).delta_forget
-    return float(off.mean()) if len(off) else float("inf")
+    """What decides a method's place: infinity for who was not run or mostly gave up."""
+    return float(_back(runs).delta_forget.mean()) if not _mostly_gave_up(runs) else float("inf")
+
+
+def _mostly_gave_up(runs: pd.DataFrame) -> bool:
+    return mostly_gave_up(len(runs) - len(_back(runs)), len(runs))
 
 
 def _puf_cells(runs: pd.DataFrame) -> list[str]:
+    if runs.empty:  # nobody ran it there
+        return [DASH, "", DASH]
     there = _back(runs)
     gave_up = f"{len(runs) - len(there)} of {len(runs)}" if len(there) < len(runs) else ""
-    if 2 * len(there) <= len(runs):  # a mean of those who are left would be of the easy cases
+    if _mostly_gave_up(runs):  # a mean of those who are left would be of the easy cases
         return [DASH, gave_up, DASH]
     off, rounds, sent = crossed(there, value="delta_forget"), there.rounds.mean(), (100 / there.bytes_gain).mean()
     # a distance is not below 0, wherever an interval of its mean would end; the floor's share their trainings
@@ -225,6 +244,7 @@ def tiny_cnn() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "puf": puf,
+    "puf_few": puf_few,
     "puf_sweep": puf_sweep,
     "puf_cifar10": puf_cifar10,
     "hf_kcu": hf_kcu,

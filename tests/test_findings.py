@@ -29,18 +29,21 @@ def runs(off, reached, rounds=3.0):
     """One run a seed of two targets, `off` points from Retrain."""
     places = [(f"client-{target}", seed) for target in range(2) for seed in range(len(off) // 2)]
     frame = pd.DataFrame(places, columns=["request", "seed"])
-    return frame.assign(delta_forget=off, reached=reached, rounds=rounds)
+    return frame.assign(delta_forget=off, reached=reached, rounds=rounds, bytes_gain=10.0, method="PUF-Special")
 
 
 def test_who_gave_up_is_counted_and_in_no_mean():
     cells = FINDINGS["_puf_cells"]
     some = runs([1.0, 2.0, 3.0, 2.0, 1.0, 90.0], [True] * 5 + [False])
     assert cells(some)[0].startswith("1.8 [")
-    assert cells(some)[1:] == ["1 of 6", "3.0"]
+    assert cells(some)[1:] == ["1 of 6", "3.0 (10 %)"]
     assert cells(runs([9.0] * 4, False)) == ["–", "4 of 4", "–"]
     assert cells(runs([1.0, 2.0, 3.0, 2.0], True, float("nan")))[1:] == ["", "–"]
     assert FINDINGS["_mean_off"](some) == 1.8
-    assert FINDINGS["_mean_off"](runs([9.0] * 4, False)) == float("inf")
+    half = runs([0.1, 0.1, 9.0, 9.0], [True, True, False, False])
+    assert cells(half) == ["–", "2 of 4", "–"]
+    assert FINDINGS["_mean_off"](half) == FINDINGS["_mean_off"](runs([9.0] * 4, False)) == float("inf")
+    assert cells(some[:0]) == ["–", "", "–"]  # not run there
 
 
 def test_an_interval_of_a_distance_does_not_reach_below_zero():
