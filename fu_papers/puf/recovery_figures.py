@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fu_core.unlearning.method import method as registered
 from fu_papers.lab.record import Record
 from fu_papers.look import LINE, colour, linestyle, marker, say_below
-from fu_papers.problem_figures import FLOOR, linear_up_to_a_point, title
+from fu_papers.problem_figures import FLOOR, POINTS, linear_up_to_a_point, title
 from fu_papers.puf.figures import difference_of, measure_of, runs_in
 from fu_papers.puf.grid import AGAIN, OFFICIAL, Experiment
 from fu_papers.puf.results import Unlearnings, runs_of
@@ -159,7 +159,9 @@ def utility_matched(
     linear_up_to_a_point(list(grid.ravel()))
     nothing = [g["test"] - o["final"]["test"] for o, g in _ends(unlearnings, scenario, setting, "Original")]
     every = np.concatenate([*ways.values(), [[-1.0, 0.0], [1.0, 0.0], [float(np.mean(nothing)), 0.0]]])
-    first.set_xlim(1.4 * every[:, 0].min(), 1.4 * every[:, 0].max())
+    low, high = 1.4 * every[:, 0].min(), 1.4 * every[:, 0].max()
+    first.set_xticks([at for at in POINTS if low <= at <= 0.7 * high])  # one at the edge would lie on the next panel's
+    first.set_xlim(low, high)
     first.set_ylim(0, 1.4 * max(first.get_ylim()[1] / 1.4, every[:, 1].max()))
     _dress_panels(grid, list(names.values()))
     handles, labels = first.get_legend_handles_labels()

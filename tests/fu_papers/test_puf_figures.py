@@ -649,7 +649,7 @@ def test_a_further_method_stands_last_in_every_table_and_figure():
 
 
 def test_who_is_given_longer_is_counted_before_and_after_and_who_still_gave_up_is_no_result():
-    e = E.changed(patience={"NoT": 60}, patience_settings=[SKEWED])
+    e = E.changed(recovery_cap=30, patience={"NoT": 60}, patience_settings=[SKEWED])
     gave_up = {"reached": False, "test": 78.0, "forget": 40.0}
     runs = tidy({("clients", SKEWED, None, "NoT"): gave_up}, e)
     plans = {("clients", SKEWED, "client-0", "NoT"): {"reached": True, "rounds": 33, "forget": 58.0},
@@ -1085,6 +1085,15 @@ def test_utility_is_matched_against_retrain_of_the_same_request_round_by_round()
     assert (list(retrain.get_xdata()), list(retrain.get_ydata())) == ([0], [0])
     nothing = labelled(ax)["Original"]
     assert (nothing.get_xdata()[0], nothing.get_ydata()[0]) == (-6.0, 35.0)  # 81 and 90 against both
+
+
+def test_no_number_at_a_panels_edge_lies_on_one_of_the_next_panel():
+    """71.4 points short make an axis that ends just before 100, which fell on the next one's -1."""
+    changes = {("clients", EVEN, None, "NoT"): {"path": [(80 - 71.4, 10.0), (79.0, 60.0)]}}
+    fig = recovery_figures.utility_matched(E, planted(changes=changes), EVEN)
+    assert fig.axes[0].get_xlim()[1] == pytest.approx(99.96)
+    assert fig.axes[0].get_xticks().tolist() == [-1, 0, 1, 10]
+    assert [fault for fault in faults(fig) if "lies on" in fault] == []
 
 
 def test_the_noise_floor_is_a_box_as_large_as_what_tells_two_retrainings_apart():
