@@ -98,8 +98,8 @@ def _puf_cells(runs: pd.DataFrame) -> list[str]:
 
 
 def puf_cifar10() -> str:
-    """CIFAR-10's cells so far, of an earlier protocol: percent known of the target's images, and rounds of recovery; tuned where there is a
-    choice."""
+    """CIFAR-10's cells so far, of an earlier protocol: percent known of the target's images, and rounds of recovery;
+    tuned where there is a choice."""
     runs = [run for run in read_records(TO_COME / "puf_cifar10").values() if run.function == "puf.unlearn"]
     chosen = {run.config["method"] for run in runs if run.config["trials"]}
     known: dict[str, dict[str, str]] = {}
