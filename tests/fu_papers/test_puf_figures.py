@@ -745,7 +745,8 @@ def test_the_equivalence_is_in_percent_by_setting():
              for text, t, d in ((SKEWED, 0, 0.01), (SKEWED, 1, 0.03), (EVEN, 0, 0.5))}  # fmt: skip
     table = tables.equivalence_table({c: record(str(c), {"relative_difference": d}) for c, d in cells.items()})
     assert table["setting"].tolist() == ["CIFAR-10, Dirichlet 0.3", "CIFAR-10, IID"]
-    assert table["mean"].tolist() == [pytest.approx(2.0), 50.0]
+    assert table["geometric mean"].tolist() == pytest.approx([3.0**0.5, 50.0])  # as the claim's
+    assert table["min"].tolist() == [1.0, 50.0]
     assert (table["max"].tolist(), table["count"].tolist()) == ([3.0, 50.0], [2, 1])
 
 
