@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from fu_papers.arena.tables import net_markdown
-from fu_papers.evidence import mostly_gave_up
+from fu_papers.evidence import for_means, mostly_gave_up
 from fu_papers.intervals import crossed
 from fu_papers.lab.committed import read_records
 from fu_papers.lab.record import Record
@@ -67,25 +67,16 @@ def _puf_table(blocks: dict[str, pd.DataFrame]) -> str:
     return markdown_table(head, [cells for _, cells in sorted(rows, key=lambda row: row[0])])
 
 
-def _back(runs: pd.DataFrame) -> pd.DataFrame:
-    return runs[runs.reached.astype(bool)]
-
-
 def _mean_off(runs: pd.DataFrame) -> float:
     """What decides a method's place: infinity for who was not run or mostly gave up."""
-    return float(_back(runs).delta_forget.mean()) if not _mostly_gave_up(runs) else float("inf")
-
-
-def _mostly_gave_up(runs: pd.DataFrame) -> bool:
-    return mostly_gave_up(len(runs) - len(_back(runs)), len(runs))
+    there, _ = for_means(runs)
+    return float(there.delta_forget.mean()) if len(there) else float("inf")
 
 
 def _puf_cells(runs: pd.DataFrame) -> list[str]:
-    if runs.empty:  # nobody ran it there
-        return [DASH, "", DASH]
-    there = _back(runs)
-    gave_up = f"{len(runs) - len(there)} of {len(runs)}" if len(there) < len(runs) else ""
-    if _mostly_gave_up(runs):  # a mean of those who are left would be of the easy cases
+    there, told = for_means(runs)
+    gave_up = told.removeprefix("gave up (").removesuffix(")")
+    if there.empty:  # nobody ran it there, or a mean of those who are left would be of the easy cases
         return [DASH, gave_up, DASH]
     off, rounds, sent = crossed(there, value="delta_forget"), there.rounds.mean(), (100 / there.bytes_gain).mean()
     # a distance is not below 0, wherever an interval of its mean would end; the floor's share their trainings

@@ -44,6 +44,7 @@ def test_who_gave_up_is_counted_and_in_no_mean():
     assert cells(half) == ["–", "2 of 4", "–"]
     assert FINDINGS["_mean_off"](half) == FINDINGS["_mean_off"](runs([9.0] * 4, False)) == float("inf")
     assert cells(some[:0]) == ["–", "", "–"]  # not run there
+    assert FINDINGS["_mean_off"](some[:0]) == float("inf")
 
 
 def test_an_interval_of_a_distance_does_not_reach_below_zero():
