@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from fu_core.errors import InvalidRequest, NumericalFailure, UnsupportedModel, UnsupportedTask, listed
-from fu_core.federation.augment import augment
+from fu_core.federation.augment import augment_many
 from fu_core.federation.explained import explaining, refuse_what_depends
 from fu_core.federation.federation import Federation
 from fu_core.federation.local import Client, train_client, visits
@@ -269,12 +269,7 @@ def _train_matrix(
             for optimiser in optimisers.values():
                 optimiser.keep(active)
             working = active
-        if opt.augmentation == "none":
-            x = _rows(pool.x, index)
-        else:  # each client's batch by itself, from its own stream, before padding
-            own = zip(index, lengths, draws[:active], strict=True)
-            moved = [augment(pool.x[b[:n]], opt.augmentation, draw) for b, n, draw in own]
-            x = nn.utils.rnn.pad_sequence(moved, batch_first=True)
+        x = augment_many(_rows(pool.x, index), lengths, opt.augmentation, draws[:active])
         for name, g in gradients(model, layers, x, _rows(pool.y, index), weights).items():
             if model.l2:
                 g = g.add(layers[name], alpha=model.l2)

@@ -9,7 +9,7 @@ from torch import nn
 
 from fu_core.errors import InvalidRequest, NumericalFailure, UnsupportedModel
 from fu_core.federation import federation, together
-from fu_core.federation.augment import augment
+from fu_core.federation.augment import augment, augment_many
 from fu_core.federation.federation import Federation
 from fu_core.federation.local import ClientOpt, batches, train_client
 from fu_core.federation.meter import Meter
@@ -349,6 +349,24 @@ def test_augmentation_keeps_shape_dtype_and_is_seeded():
     assert torch.equal(once, again)
     assert not torch.equal(once, other)
     assert augment(x, "none", stream(0, "augment")) is x
+
+
+@pytest.mark.parametrize("kind", ["none", "flip_crop", "rotate_flip_crop"])
+def test_many_batches_are_augmented_as_each_by_itself(kind: str):
+    """One call for all clients of a step: with the draws and the mean pixel of each, whatever pads the shorter ones."""
+    x, lengths = torch.randint(256, (3, 8, 3, 8, 6), dtype=torch.uint8, generator=stream(0, "x")), [8, 5, 1]
+    together = augment_many(x, lengths, kind, [stream(0, "augment", k) for k in range(3)])
+    assert together.shape == x.shape
+    assert together.dtype == x.dtype
+    for k, n in enumerate(lengths):
+        assert torch.equal(together[k, :n], augment(x[k, :n], kind, stream(0, "augment", k)))
+
+
+def test_augmentation_of_many_refuses_what_is_no_images():
+    with pytest.raises(ValueError, match="kind must be one of"):
+        augment_many(torch.zeros(2, 4, 3, 8, 8), [4, 4], "rotate", [stream(0), stream(1)])
+    with pytest.raises(InvalidRequest, match=r"is for images \(C, H, W\), got samples of shape \(7,\)"):
+        augment_many(torch.zeros(2, 4, 7), [4, 4], "flip_crop", [stream(0), stream(1)])
 
 
 def test_flip_crop_moves_by_whole_pixels():
