@@ -363,10 +363,11 @@ def test_many_batches_are_augmented_as_each_by_itself(kind: str):
 
 
 def test_augmentation_of_many_refuses_what_is_no_images():
+    draws = [stream(0, "augment", k) for k in range(2)]
     with pytest.raises(ValueError, match="kind must be one of"):
-        augment_many(torch.zeros(2, 4, 3, 8, 8), [4, 4], "rotate", [stream(0), stream(1)])
+        augment_many(torch.zeros(2, 4, 3, 8, 8), [4, 4], "rotate", draws)
     with pytest.raises(InvalidRequest, match=r"is for images \(C, H, W\), got samples of shape \(7,\)"):
-        augment_many(torch.zeros(2, 4, 7), [4, 4], "flip_crop", [stream(0), stream(1)])
+        augment_many(torch.zeros(2, 4, 7), [4, 4], "flip_crop", draws)
 
 
 def test_flip_crop_moves_by_whole_pixels():
