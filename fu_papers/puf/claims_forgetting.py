@@ -269,21 +269,23 @@ def fed_eraser(e: Experiment, ended: pd.DataFrame, descriptions: Mapping[str, Re
     eraser = r[(r.method == "FedEraser") & r.storage.notna()]
     if eraser.empty or {NOTHING, AGAIN} - set(r.method):
         return ClaimResult("P12", "not run", reason="needs an IID setting and history_interval of at least 1")
-    retained = -(-e.rounds // e.history_interval)
+    intervals = eraser.setting.map(e.history_of)
+    retained = -(-e.rounds // intervals)  # rounds, a number per run
     exact = bool((models_kept(eraser, descriptions) == e.clients * retained).all())
     family = _Family()
     for setting, here in r.groupby("setting", sort=False):
         where, there = title(str(setting)), _those_of(here, (*RIVALS, *PUFS))
         family.add(here, "FedEraser", there, {m: part(called(m), where, r) for m in (*there, NOTHING)})
+    stored = f"{'=' if exact else 'not'} C R_ret P B, {retained.min()} of {e.rounds} rounds"
     ours = (
-        f"{eraser.storage.mean():.2e} bytes, {'=' if exact else 'not'} C R_ret P B, {retained} of {e.rounds} rounds; "
+        f"{eraser.storage.mean():.2e} bytes, {stored}; "
         f"forget gap {eraser[GAP].mean():.1f}, test accuracy {eraser.shortfall.mean():.1f} points below Retrain's"
     )
     found = family.result("P12", ours, keys_of(r), {"storage C R_ret P B": "holds" if exact else "does not hold"})
-    if found.verdict != "does not hold" or e.history_interval == 1:
+    if found.verdict != "does not hold" or intervals.max() == 1:
         return found
     # what a replay of some rounds loses, the method need not
-    told = f"of the rounds only every {e.history_interval}th is replayed, all of them would tell: {found.reason}"
+    told = f"of the rounds only every {intervals.max()}th is replayed, all of them would tell: {found.reason}"
     return replace(found, verdict="undetermined", reason=told)
 
 

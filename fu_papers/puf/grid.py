@@ -117,6 +117,11 @@ class Experiment(PufParameters):
         for name in self.further_methods:
             check_choice("further_methods", name, known, ConfigError)
         ruled = [m for m in self.methods if registered(m).recovers and m != "Natural"]  # which no rule stops
+        if self.history_interval_of and not self.history_interval:
+            raise ConfigError(
+                "history_interval must be at least 1 where history_interval_of is given, for FedEraser is run in all "
+                f"settings or in none, got 0 and {self.history_interval_of}"
+            )
         for name in self.patience:
             check_choice("patience", name, ruled, ConfigError)
         for pair in self.pairs:
@@ -229,7 +234,7 @@ class Experiment(PufParameters):
             "poisoned": -1,
             "seed": seed,
             "request": request,
-            "history": self.history_interval if request == "none" else 0,
+            "history": self.history_of(setting) if request == "none" else 0,
             "weights": scenario.training.get("weights", ""),
         }
 
@@ -253,7 +258,7 @@ class Experiment(PufParameters):
         segmenting = Setting.parse(setting).split == "site"
         return {
             **training,
-            "history": self.history_interval,  # the original training's, which the request refers to
+            "history": self.history_of(setting),  # the original training's, which the request refers to
             "method": name,
             "cap": cap,
             "read": list(self.natural_rounds) if name == "Natural" else [],
@@ -264,6 +269,10 @@ class Experiment(PufParameters):
             "trials": [],
             "tuned_on": {},
         }
+
+    def history_of(self, setting: str) -> int:
+        """Every so-many-th round of the original training is stored there; 0: none."""
+        return self.history_interval_of.get(Setting.parse(setting).dataset, self.history_interval)
 
     def cap_of(self, scenario: str) -> int:
         """After how many rounds a recovery is given up: `recovery_cap`, in segmentation its own number if less."""

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from fu_papers.lab.record import Record
+from fu_papers.problems import Setting
 from fu_papers.puf import claims as puf_claims
 from fu_papers.puf.claims_forgetting import fed_eraser, forgets_better, natural_remembers, on_patients
 from fu_papers.puf.grid import AGAIN, CONTROLS, DESTROYED, METHODS, PUBLISHED, PUFS, RIVALS
@@ -1033,6 +1034,14 @@ def test_p12_counts_retained_rounds():
     for retained, expected in ((67, "holds"), (66, "holds in part")):
         stored = {"storage": 4.0 * P[EVEN] * E.clients * retained}
         assert verdict("P12", every(("clients", EVEN, "FedEraser"), stored), sparse) == expected
+
+
+def test_p12_counts_the_rounds_that_its_data_set_retains():
+    dense = ALONE["P12"].changed(history_interval=3, history_interval_of={Setting.parse(EVEN).dataset: 1})
+    stored = {"storage": 4.0 * P[EVEN] * E.clients * E.rounds}
+    assert verdict("P12", every(("clients", EVEN, "FedEraser"), stored), dense) == "holds"
+    useless = {**stored, "delta_forget": 50.0, "shortfall": 70.0}
+    assert verdict("P12", every(("clients", EVEN, "FedEraser"), useless), dense) == "does not hold"
 
 
 def test_p12_a_replay_of_some_rounds_cannot_refute_it():

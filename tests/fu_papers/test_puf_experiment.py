@@ -334,6 +334,15 @@ def test_the_original_training_keeps_a_history_and_no_retraining_does():
     assert config_key(training(dense, request="client-0")) == config_key(training(sparse, request="client-0"))
 
 
+def test_a_data_set_may_have_a_history_of_its_own():
+    e = everything(history_interval=3, history_interval_of={"phantom": 1})
+    for scenario, setting, expected in (("clients", IID, 3), ("segmentation", SITES, 1)):
+        assert training(e, setting, scenario=scenario)["history"] == expected
+        assert unlearning(e, "FedEraser", setting, scenario=scenario)["history"] == expected
+    with pytest.raises(ConfigError, match="history_interval must be at least 1 where history_interval_of is given"):
+        everything(history_interval=0, history_interval_of={"phantom": 1})
+
+
 def test_an_unlearning_config_is_the_retraining_with_the_originals_history_a_method_and_a_cap():
     e = everything(recovery_cap=5, history_interval=2)
     for scenario, request in (("clients", "client-2"), ("samples", "sample-0-0.5")):
