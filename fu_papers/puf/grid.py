@@ -247,7 +247,8 @@ class Experiment(PufParameters):
         most = self.cap_of(scenario.name)
         cap = most if name == OFFICIAL or (name != AGAIN and registered(name).recovers) else 0
         if name == "Natural":  # as many rounds as PUF, which has one of its own, can take within the cap
-            cap = max(most + 1, *self.natural_rounds)
+            watched = self.natural_watched.get(Setting.parse(setting).dataset, most + 1)
+            cap = max(watched, *self.natural_rounds)
         options: dict[str, Any] = {"alpha": self.fed_au_alpha} if name == OFFICIAL else {}
         if name not in (AGAIN, OFFICIAL):
             set_here = {field: getattr(self, parameter) for field, parameter in OPTIONS.get(name, {}).items()}

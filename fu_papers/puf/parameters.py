@@ -48,6 +48,10 @@ class PufParameters(Parameters):
     patience_settings: Several[str] = parameter("settings where who gives up may run on, first seed")
     patience: dict[str, Count] = parameter("who runs on there, and gives up after so many", unit="rounds")
     natural_rounds: Distinct[Count] = parameter("when Natural is read, which no rule stops", paper="1, 2, 4, 6, 8")
+    natural_watched: dict[str, Count] = parameter(
+        "how long Natural goes on with single data sets, where PUF needs fewer than it may take",
+        unit="rounds",
+    )
     relearn_cap: Natural = parameter(
         "passes over the forgotten data until they count as not relearned; 0: not measured"
     )

@@ -432,6 +432,10 @@ def test_natural_goes_on_as_long_as_any_other_may_and_as_it_is_read():
     """A method has a round of its own before its recovery."""
     caps = [unlearning(experiment(recovery_cap=5, natural_rounds=read), "Natural")["cap"] for read in ([1, 2], [2, 9])]
     assert caps == [6, 9]
+    watched = {Setting.parse(IID).dataset: 4}
+    assert unlearning(experiment(recovery_cap=5, natural_rounds=[1, 2], natural_watched=watched), "Natural")["cap"] == 4
+    assert unlearning(experiment(recovery_cap=5, natural_rounds=[9], natural_watched=watched), "Natural")["cap"] == 9
+    assert unlearning(experiment(recovery_cap=5, natural_watched=watched), "NoT")["cap"] == 5
 
 
 def test_every_method_has_the_options_of_its_parameters():
