@@ -14,20 +14,16 @@ import pandas as pd
 from fu_papers.arena.tables import net_markdown
 from fu_papers.evidence import for_means, mostly_gave_up
 from fu_papers.intervals import crossed
-from fu_papers.lab.committed import read_records
-from fu_papers.lab.record import Record
 from fu_papers.look import read_table
 from fu_papers.markdown import filled, markdown_table
 from fu_papers.problems import dataset_name, dataset_title
-from fu_papers.puf.results import is_exempt
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "findings.md"
 FIGURES = ROOT / "figures" / "workstation"
-TO_COME = ROOT / "figures" / "to_come"  # records of what is not complete yet
+FASHION = "fashion_mnist"
 SWEPT = {"/iid/": "alike clients", "/dirichlet": "clients that differ"}  # part of a setting -> who holds what
 DASH = "–"
-CONTROLS_SHOWN = ("Retrain", "Retrain again", "Original")
 FLOOR, NOTHING = "a second Retrain (noise floor)", "doing nothing"
 
 
@@ -37,14 +33,20 @@ def findings_page() -> str:
 
 
 def puf() -> str:
-    """One client leaves, of those who hold alike data and of those who do not."""
+    """One client leaves, of those who hold alike data of Fashion-MNIST and of those who do not."""
     runs = _puf_runs("clients")
-    return _puf_table({clients: runs[runs.setting.str.contains(split)] for split, clients in SWEPT.items()})
+    return _puf_table({clients: runs[runs.setting.str.startswith(FASHION + split)] for split, clients in SWEPT.items()})
 
 
 def puf_few() -> str:
     """Half of a client's samples leave, and two clients at once."""
     return _puf_table({"half of a client's samples": _puf_runs("samples"), "two clients": _puf_runs("pairs")})
+
+
+def puf_cifar10() -> str:
+    """One client leaves, of CIFAR-10."""
+    runs = _puf_runs("clients")
+    return _puf_table({"CIFAR-10": runs[runs.setting.str.startswith("cifar10/")]})
 
 
 def _puf_runs(scenario: str) -> pd.DataFrame:
@@ -88,25 +90,6 @@ def _puf_cells(runs: pd.DataFrame) -> list[str]:
     ]
 
 
-def puf_cifar10() -> str:
-    """CIFAR-10's cells so far, of an earlier protocol: percent known of the target's images, and rounds of recovery;
-    tuned where there is a choice."""
-    runs = [run for run in read_records(TO_COME / "puf_cifar10").values() if run.function == "puf.unlearn"]
-    chosen = {run.config["method"] for run in runs if run.config["trials"]}
-    known: dict[str, dict[str, str]] = {}
-    for run in sorted(runs, key=lambda run: (run.config["seed"], run.config["request"])):
-        method = run.config["method"]
-        if method != "Destroyed" and (run.config["trials"] or method not in chosen):
-            cell = f"{run.config['request'].replace('-', ' ')}, seed {run.config['seed']}"
-            known.setdefault(cell, {})[method] = _known(run)
-    others = sorted(set(next(iter(known.values()))) - set(CONTROLS_SHOWN))
-    rows = [
-        [_puf_name(method), *(cell.get(method, DASH) for cell in known.values())]
-        for method in (*CONTROLS_SHOWN, *others)
-    ]
-    return markdown_table(["", *known], rows)
-
-
 def puf_sweep() -> str:
     """How hard to push: points off Retrain, rounds and runs that gave up by eta_u, of those that came back."""
     swept, _, _ = read_table(FIGURES / "puf" / "sweep.csv")
@@ -125,7 +108,7 @@ def puf_sweep() -> str:
     for control in ("Retrain again", "Original"):
         row = [_puf_name(control), ""]
         for split in SWEPT:
-            known = runs[(runs.method == control) & runs.setting.str.startswith("fashion_mnist" + split)]
+            known = runs[(runs.method == control) & runs.setting.str.startswith(FASHION + split)]
             row += [f"{known.delta_forget.mean():.1f}", "", DASH]
         rows.append(row)
     return markdown_table(head, rows)
@@ -135,14 +118,6 @@ def _sweep_cells(n: int, gave_up: int, off: float, rounds: float) -> list[str]:
     if mostly_gave_up(gave_up, n):  # as in Fig. 5: the mean of a few survivors says nothing of the rate
         return [DASH, f"{gave_up:.0f} of {n:.0f}", DASH]
     return [f"{off:.1f}", f"{gave_up:.0f} of {n:.0f}" if gave_up else "", f"{rounds:.1f}"]
-
-
-def _known(run: Record) -> str:
-    if "diverged" in run.metrics:
-        return "diverged"
-    end = run.metrics.get("final") or run.metrics["test"]
-    rounds = f" ({end['rounds']})" if "rounds" in end and run.config["cap"] else ""
-    return f"{end['forget']:.1f}{rounds}" if is_exempt(run.config) or end["reached"] else "gave up"
 
 
 def _puf_name(method: str) -> str:

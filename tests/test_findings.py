@@ -1,7 +1,6 @@
 """The tables of docs/findings.md are those of the committed records."""
 
 import runpy
-from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -55,16 +54,3 @@ def test_a_run_that_diverged_is_counted_and_in_no_mean():
     frame = pd.DataFrame({"diverged": [False, True], "forget": [30.0, 0.0], "forget_retrain": [32.5, 30.0],
                           "test": [50.0, 10.0], "test_retrain": [51.0, 50.0]})  # fmt: skip
     assert FINDINGS["_fedora_cell"](frame) == "2.5 (-1.0, 1 diverged)"
-
-
-def test_who_gave_up_has_no_accuracy_in_a_cell_to_come():
-    def run(reached, **config):
-        end = {"forget": 61.25, "rounds": 20, "reached": reached}
-        return SimpleNamespace(config={"cap": 20, "read": []} | config, metrics={"test": end})
-
-    known = FINDINGS["_known"]
-    assert known(run(True)) == "61.2 (20)"
-    assert known(run(False)) == "gave up"
-    assert known(run(False, cap=0)) == "61.2"  # has no stop rule, and no recovery
-    assert known(run(False, read=[1, 20])) == "61.2 (20)"  # is read at given rounds
-    assert known(SimpleNamespace(config={}, metrics={"diverged": "in round 3"})) == "diverged"

@@ -114,8 +114,9 @@ def natural_curve(e: Experiment, runs: pd.DataFrame, unlearnings: Unlearnings) -
                 ax.errorbar(rounds, gap, ends, fmt="o", color=colour(method), mfc=filled, ms=8, capsize=4)
         floor = rows_of(runs, s.name, text, AGAIN, "test").delta_forget.mean()
         ax.axhspan(0, floor, color=FLOOR, alpha=0.6, linewidth=0, label="noise floor")
-        ax.set(title=title(text), xlabel="rounds since the request", ylim=(0, None))
+        ax.set(title=title(text), xlabel="rounds since the request")
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes[0].set_ylim(bottom=0)  # which all share, and whose top would stay where it is from here on
     axes[0].set_ylabel(f"Δ forget {difference_of(s.settings[0])}")
     named = legend_entries(axes)  # who always gave up in one setting is in another's
     axes[-1].legend(list(named.values()), list(named), loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)

@@ -102,13 +102,15 @@ def as_published(runs: pd.DataFrame) -> pd.DataFrame:
 
 def at_printed_rates(e: Experiment, runs: pd.DataFrame, swept: pd.DataFrame) -> pd.DataFrame:
     """PUF in the main block with the paper's own eta_u and E_u: as published, of the first seed where trials chose
-    something else, and further seeds from the sweep, where it has them."""
+    something else, and further seeds from the sweep, where it has them, and from where trials chose the paper's."""
     own = as_published(runs)
     own = own[(own.group == "clients") & own.method.isin(PUFS)]
-    if swept.empty:  # and without columns
+    known = [rated for rated in (swept, runs) if "eta_u" in rated]  # an empty frame has no columns
+    if not known:
         return own
-    rates = swept.method.map({PUFS[0]: e.eta_u_special, PUFS[1]: e.eta_u_regular})
-    further = swept[(swept.group == "clients") & (swept.eta_u == rates) & (swept.epochs_u == e.epochs_u)]
+    rated = pd.concat(known)
+    paper = rated.method.map({PUFS[0]: e.eta_u_special, PUFS[1]: e.eta_u_regular})
+    further = rated[(rated.group == "clients") & (rated.eta_u == paper) & (rated.epochs_u == e.epochs_u)]
     return pd.concat([own, further]).drop_duplicates(["setting", "method", "seed", "request", "stop"])
 
 

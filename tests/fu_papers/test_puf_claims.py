@@ -625,6 +625,17 @@ def test_p3_takes_further_seeds_of_the_papers_rates_from_the_sweep():
     assert set(at_printed_rates(e, first, none).label) == {PUBLISHED}
 
 
+def test_p3_takes_further_seeds_of_the_papers_rates_from_where_trials_chose_them():
+    none = pd.DataFrame(columns=["stop"])
+    runs = runs_of(PLAIN)
+    first = runs[(runs.label != PUBLISHED) | (runs.seed == 0)].assign(epochs_u=PLAIN.epochs_u, eta_u=float("nan"))
+    first.loc[(first.method == "PUF-Special") & (first.setting == EVEN), "eta_u"] = PLAIN.eta_u_special
+    own = at_printed_rates(PLAIN, first, none)
+    own = own[own.stop == "test"]
+    further = own[own.label != PUBLISHED]
+    assert set(zip(further.method, further.setting, further.seed, strict=True)) == {("PUF-Special", EVEN, 1)}
+
+
 @pytest.mark.parametrize("missing", [AGAIN, "Original"])
 def test_p3_is_not_run_without_the_yardstick(missing):
     assert verdict("P3", without=[missing]) == "not run"

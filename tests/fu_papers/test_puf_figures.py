@@ -1150,6 +1150,15 @@ def test_naturals_rounds_stand_beside_what_puf_ends_with():
     assert ax.patches[0].get_bbox().bounds[3] == 3.0
 
 
+def test_naturals_panels_share_an_axis_that_holds_what_any_of_them_shows():
+    """The first panel's top was everybody's: CIFAR-10's bars and first rounds ended beyond it."""
+    unlearnings = planted(E, {("clients", EVEN, None, "PUF-Special"): {"forget": 160.0}})
+    for ax in figures.natural_curve(E, frame_of(unlearnings), unlearnings).axes:
+        bottom, top = ax.get_ylim()
+        assert bottom == 0
+        assert top > 100
+
+
 def test_natural_has_no_puf_beside_it_of_whose_runs_half_gave_up():
     e = E.changed(targets=[0, 1, 2, 3])
     gave_up = {("clients", SKEWED, f"client-{k}", "PUF-Regular"): {"reached": False} for k in (0, 1)}
