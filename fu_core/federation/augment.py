@@ -41,7 +41,7 @@ def augment_many(x: Tensor, lengths: Sequence[int], kind: str, generators: Seque
     """`augment` of K batches at once, x (K, B, C, H, W), each with the draws of its own generator.
 
     lengths: of how many images each batch is; what comes after them is padding, which is moved like an image but
-    draws nothing. On an accelerator K calls take K times as long as one, whose images would be few for it.
+    draws nothing. One call's few images would leave an accelerator waiting for the next call.
     """
     check_choice("kind", kind, AUGMENTATIONS)
     if kind == "none":
