@@ -46,7 +46,7 @@ from fu_papers.puf.claims_forgetting import (
     on_patients,
     part,
 )
-from fu_papers.puf.grid import AGAIN, NOTHING, PUFS, RIVALS, SWEPT_AGAINST, Experiment
+from fu_papers.puf.grid import AGAIN, FIG_5, NOTHING, PUFS, RIVALS, SWEPT_AGAINST, Experiment
 from fu_papers.puf.results import Unlearnings, at_printed_rates
 from fu_papers.verdicts import ClaimResult, judge
 
@@ -199,7 +199,7 @@ def _rate_matters(swept: pd.DataFrame) -> ClaimResult:
 
     A test of the orders has to say so, too: a few correlations that are all 1 have an interval without width.
     """
-    r = swept[swept.group == "clients"]
+    r = swept[swept.group.isin(list(FIG_5))]
     if r.groupby("method").eta_u.nunique().min() < 3 if len(r) else True:
         return ClaimResult("P7", "not run", reason="needs sweep_settings and at least three values of eta_u")
     if r[GAP].isna().all():
@@ -268,13 +268,14 @@ def _insensitive(e: Experiment, ended: pd.DataFrame, swept: pd.DataFrame) -> Cla
     grid is below if its forget gap is smaller beyond the floor. One of which a run gave up or diverged is not known to
     be; one of which most did is not, nor is one of no use.
     """
-    r = swept[swept.group == "clients"]
+    r = swept[swept.group.isin(list(FIG_5))]
     if r.empty:
         return ClaimResult("P8", "not run", reason="needs sweep_settings")
     parts: dict[str, str] = {}
     shown, keys, differences = [], keys_of(r), []
-    for setting in e.sweep_settings:
-        here = ended[(ended.group == "clients") & (ended.setting == setting) & ended.seed.isin(list(e.sweep_seeds))]
+    for scenario, setting in [(name, setting) for name in FIG_5 for setting in e.swept_settings(name)]:
+        here = ended[(ended.group == scenario) & (ended.setting == setting)]
+        here = here[here.seed.isin(list(e.swept_seeds(scenario)))]
         rivals = [m for m in SWEPT_AGAINST if (one := here[here.method == m]).size and one.reached.all()]
         if not rivals or AGAIN not in set(here.method):
             parts[title(setting)] = "undetermined"

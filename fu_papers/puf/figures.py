@@ -243,8 +243,7 @@ def sweep_scatter(e: Experiment, runs: pd.DataFrame, scenario: str = "clients", 
     the paper. Its figures come without numbers, so these are the forget gaps of the nearest block of its tables, at the
     rounds that its printed costs imply; those beyond our cap, or far above all that is ours, are in the note.
     """
-    settings = e.sweep_settings if scenario == "clients" else e.scenario(scenario).settings
-    seeds = e.swept_seeds(scenario)
+    settings, seeds = e.swept_settings(scenario), e.swept_seeds(scenario)
     fig, axes = axes_row(len(settings), height=4.2, width=7.0)
     names: list[list[tuple[float, float, str, str]]] = []
     for ax, setting in zip(axes, settings, strict=True):

@@ -33,6 +33,7 @@ METHODS = ("Natural", "Fine-tune", "Random labels", "FedEraser", "PGA", "MoDe", 
 RIVALS = ("PGA", "MoDe", "FedAU", "NoT")  # the recovering methods of the paper's tables
 HOSPITALS = 6  # of ProstateMRI and of the phantom
 SWEPT_AGAINST = ("Natural", "NoT", "PGA")  # Fig. 5
+FIG_5 = ("clients", "transformer")  # the scenarios of its panels; Fig. 6 has hospitals
 NOTHING = "Original"  # doing nothing
 PUBLISHED = "as published"  # the label of runs with a method's own settings, where others are tuned
 OPTIONS = {  # method -> its hyper-parameters that parameters of ours set; the others are what the method registers
@@ -156,8 +157,9 @@ class Experiment(PufParameters):
             raise ConfigError(
                 f"official_settings must be some of settings {self.settings}, got {self.official_settings}"
             )
-        if not set(self.sweep_settings) <= set(self.settings):
-            raise ConfigError(f"sweep_settings must be some of settings {self.settings}, got {self.sweep_settings}")
+        if not set(self.sweep_settings) <= {*self.settings, *self.transformer_settings}:
+            known = f"settings {self.settings} and transformer_settings {self.transformer_settings}"
+            raise ConfigError(f"sweep_settings must be some of {known}, got {self.sweep_settings}")
         for _ in (*self.runs(), *self.sweep()):
             pass  # whatever is out of range raises
         return self
@@ -338,20 +340,29 @@ class Experiment(PufParameters):
                 choice = str(k // len(self.tuning_targets))
                 yield Cell("tuning", setting, self.tuning_seed, one["request"], method, choice), one
 
+    def swept_settings(self, scenario: str) -> list[str]:
+        """What is swept there: `sweep_settings` in the main scenario or with the transformer, or all of Fig. 6."""
+        if scenario == "segmentation":
+            return list(self.segmentation_settings)
+        main = [setting for setting in self.sweep_settings if setting in self.settings]
+        return main if scenario == "clients" else [setting for setting in self.sweep_settings if setting not in main]
+
     def swept_seeds(self, scenario: str) -> Sequence[int]:
-        """The seeds of Fig. 5, which sweeps the main scenario, or of Fig. 6."""
+        """The seeds of Fig. 5's main scenario, or of its transformer and of Fig. 6."""
         return self.sweep_seeds if scenario == "clients" else self.few_seeds
 
     def sweep(self) -> Iterator[tuple[Cell, dict[str, Any]]]:
         """Fig. 5 and 6: PUF with other eta_u and E_u."""
-        plans: list[tuple[str, Sequence[str], dict[str, Sequence[float]], Sequence[float]]] = [
-            ("clients", self.sweep_settings, {PUFS[0]: self.sweep_special, PUFS[1]: self.sweep_regular},
-             self.sweep_epochs_u),
-            ("segmentation", self.segmentation_settings,
-             {PUFS[0]: self.segmentation_special, PUFS[1]: self.segmentation_regular}, [1.0]),
-        ]  # fmt: skip
-        for name, settings, rates, all_epochs_u in plans:
-            for setting, (method, etas), epochs_u in itertools.product(settings, rates.items(), all_epochs_u):
+        for name in (*FIG_5, "segmentation"):
+            hospitals = name == "segmentation"
+            special, regular = (
+                (self.segmentation_special, self.segmentation_regular)
+                if hospitals
+                else (self.sweep_special, self.sweep_regular)
+            )
+            rates = zip(PUFS, (special, regular), strict=True)
+            epochs = [1.0] if hospitals else self.sweep_epochs_u
+            for setting, (method, etas), epochs_u in itertools.product(self.swept_settings(name), rates, epochs):
                 s = self.scenario(name)
                 for eta_u, seed, request in itertools.product(etas, self.swept_seeds(name), s.requests):
                     change = {"eta_u": float(eta_u), "epochs_u": float(epochs_u)}

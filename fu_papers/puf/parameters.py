@@ -106,7 +106,7 @@ class PufParameters(Parameters):
     segmentation_weight_decay: NotNegative = parameter("weight decay there", paper="1e-4")
     segmentation_special: Several[Positive] = parameter("eta_u of PUF-Special in Fig. 6")
     segmentation_regular: Several[Positive] = parameter("eta_u of PUF-Regular in Fig. 6")
-    sweep_settings: Several[str] = parameter("settings of section 12's sweep, Fig. 5")
+    sweep_settings: Several[str] = parameter("settings of section 12's sweep, Fig. 5, of those above")
     sweep_seeds: Distinct[int] = parameter("seeds there")
     sweep_special: Several[Positive] = parameter("eta_u of PUF-Special there")
     sweep_regular: Several[Positive] = parameter("eta_u of PUF-Regular there")

@@ -119,7 +119,7 @@ def pushing_harder(e: Experiment, sweep: pd.DataFrame, runs: pd.DataFrame) -> HT
     where one gave up its gap says when its patience ended.
     """
     told, answers = [], []
-    for setting in e.sweep_settings:
+    for setting in e.swept_settings("clients"):
         here = (sweep.method == "PUF-Special") & (sweep.epochs_u == 1) & (sweep.setting == setting)
         swept = sweep[here & (sweep.stop == "test")].groupby("eta_u")
         means = pd.Series({eta: for_means(own)[0].delta_forget.mean() for eta, own in swept}, dtype=float)

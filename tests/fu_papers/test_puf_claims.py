@@ -985,6 +985,15 @@ def test_p8_half_of_the_grid_is_enough_and_each_setting_counts():
     assert verdict("P8", perfect, e, sweep=half) == "holds"
 
 
+def test_p7_and_p8_count_the_transformers_panel_of_fig_5():
+    e = PLAIN.changed(settings=[SKEWED], transformer_settings=[EVEN], sweep_settings=[SKEWED, EVEN])
+    better = sweep_of(e, gap=lambda eta_u: 6 / eta_u)
+    assert verdict("P7", e=e, sweep=better) == verdict("P8", e=e, sweep=better) == "holds"
+    worse = better.copy()
+    worse.loc[worse.group == "transformer", "delta_forget"] = 6.0 * worse.eta_u
+    assert verdict("P7", e=e, sweep=worse) == verdict("P8", e=e, sweep=worse) == "holds in part"
+
+
 def test_p8_the_best_baseline_is_one_that_always_came_back():
     sweep = sweep_of(gap=lambda eta_u: 10.5)
     assert verdict("P8", sweep=sweep) == "undetermined"  # NoT: 10

@@ -22,6 +22,7 @@ from fu_papers.puf.grid import (
     PUBLISHED,
     PUFS,
     TRAINING_KEYS,
+    Experiment,
     trials_of,
 )
 from fu_papers.study import Cell
@@ -29,6 +30,7 @@ from tests import puf_lab
 
 IID = "digits/iid/softmax_regression"
 SKEWED = "digits/dirichlet-0.3/mlp"
+EVEN = "digits/iid/mlp"
 SITES = "phantom/site/small_res_unet"
 
 
@@ -531,6 +533,26 @@ def test_the_sweep_repeats_no_run_of_the_tables():
     for cell, config in e.sweep():
         same = config_key(config) == tables[cell._replace(label="")]
         assert same == (cell.label in ("eta_u=2, E_u=5", "eta_u=20, E_u=5"))
+
+
+def test_the_transformer_is_swept_where_sweep_settings_name_its_setting():
+    """Fig. 5 (c): with its own training, and the seeds of its table."""
+    own = {"transformer_settings": [EVEN], "transformer_rounds": 9, "transformer_lr": 0.002}
+    e = everything(sweep_settings=[EVEN, SKEWED], few_seeds=[0], sweep_seeds=[1], **own)
+    assert (e.swept_settings("clients"), e.swept_settings("transformer")) == ([SKEWED], [EVEN])
+    found = {cell: config for cell, config in e.sweep() if cell.group == "transformer"}
+    assert {(cell.setting, cell.seed) for cell in found} == {(EVEN, 0)}
+    assert {(config["rounds"], config["lr"]) for config in found.values()} == {(9, 0.002)}
+    in_both = everything(transformer_settings=[SKEWED])  # swept in the main block alone
+    assert {cell.group for cell, _ in in_both.sweep()} == {"clients", "segmentation"}
+    with pytest.raises(ConfigError, match=r"sweep_settings must be some of settings .* and transformer_settings"):
+        everything(sweep_settings=[EVEN])
+
+
+def test_the_papers_sweep_has_the_three_panels_of_its_figure():
+    e = Experiment.of("paper")
+    panels = ["cifar100/dirichlet-0.1/resnet18", "cifar10/released-0.3/resnet18", "cifar100/dirichlet-0.1/mit_b0_224"]
+    assert [*e.swept_settings("clients"), *e.swept_settings("transformer")] == panels
 
 
 def test_without_settings_to_sweep_there_is_nothing_to_sweep():

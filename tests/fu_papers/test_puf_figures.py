@@ -1305,6 +1305,16 @@ def test_the_sweep_has_one_dot_per_rate_and_epochs_and_one_star_per_rival():
     assert shown == {*PUFS, *SWEPT_AGAINST, "$E_u$ = 1", "$E_u$ = 5", "paper", "doing nothing", "noise floor"}
 
 
+def test_the_transformers_sweep_is_a_panel_of_its_own():
+    e = E.changed(settings=[SKEWED], transformer_settings=[EVEN], sweep_settings=[SKEWED, EVEN])
+    changes = {("transformer", None, None, "PUF-Special"): {"rounds": 7}}
+    (main,), (transformer,) = swept(changes, e=e), swept(changes, "transformer", e)
+    assert main.get_title() != transformer.get_title()
+    assert len(dots(main)) == len(dots(transformer)) == 2 * 2 + 1 * 2 + 3
+    of_special = [[x for c, x, _ in dots(ax) if c == colour("PUF-Special")] for ax in (main, transformer)]
+    assert of_special == [[3.0] * 4, [7.0] * 4]
+
+
 def test_the_papers_points_are_its_forget_gaps_at_the_rounds_that_its_costs_imply():
     """Fig. 5 (b) comes without numbers; Table III, CIFAR-10: 0.9, 1.3, 3.1 and 3.2 points."""
     (ax,) = swept()
