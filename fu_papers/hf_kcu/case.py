@@ -5,6 +5,7 @@ The runs themselves, and the trainings that they need, are in `fu_papers.hf_kcu.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -103,7 +104,8 @@ class Case:
         w = initial_model(config, self.f.model) if self.original is None else self.original
         trained = trained_with(config, context, self.f, w, shards)
         serve = served_in_turn if config["in_turn"] else served
-        with context.phase("unlearn"):
+        with context.phase("unlearn"), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "the gradient of the whole loss is")  # on purpose; the record has it
             options = {**config["options"], **_carried(config, context)}
             found = serve(config["method"], trained, self.deletion, options, self.p.validation)
         found.cost.images += spent["images"]

@@ -158,8 +158,8 @@ class Experiment(PufParameters):
                 f"official_settings must be some of settings {self.settings}, got {self.official_settings}"
             )
         if not set(self.sweep_settings) <= {*self.settings, *self.transformer_settings}:
-            known = f"settings {self.settings} and transformer_settings {self.transformer_settings}"
-            raise ConfigError(f"sweep_settings must be some of {known}, got {self.sweep_settings}")
+            may_be = f"settings {self.settings} and transformer_settings {self.transformer_settings}"
+            raise ConfigError(f"sweep_settings must be some of {may_be}, got {self.sweep_settings}")
         for _ in (*self.runs(), *self.sweep()):
             pass  # whatever is out of range raises
         return self

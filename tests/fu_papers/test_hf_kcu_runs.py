@@ -1,6 +1,7 @@
 """HF-KCU's runs on a tiny federation: what they measure, and that they do what the library does."""
 
 import bisect
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -105,6 +106,17 @@ def test_retraining_never_sees_the_target_and_starts_where_the_original_started(
     with single_threaded():
         assert torch.equal(fedavg(rest, start, TINY.rounds), weights(tiny, REQUEST))
         assert torch.equal(fedavg(p.federation(config), start, TINY.rounds), weights(tiny))
+
+
+def test_a_gradient_that_says_little_stands_in_its_record_and_is_no_warning_at_every_run(tiny):
+    """The library warns of it (tests/fu_core/unlearning/test_hf_kcu_nets.py); here it is run on purpose."""
+    label = "gradient of the forgotten alone"
+    known = tiny.unlearnings[Cell("choice", MAIN, 1, REQUEST, "HF-KCU", label)]
+    other = {**known.config, "options": {**known.config["options"], "iters": 3}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        found = run(tiny.store, runs.unlearn, other)
+    assert found.metrics["stationarity"] > 1
 
 
 def test_a_training_that_was_interrupted_ends_in_the_same_bits_with_the_same_history(tiny, tmp_path):
