@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from pydantic import model_validator
@@ -184,14 +185,21 @@ class Experiment(FedoraParameters):
         """What a run with tuned hyper-parameters chooses among, where, and what of it is fixed: "trials", "tuned_on",
         "change". Trials have neither party noise nor noise on embeddings, and two parties: one choice per data set. A
         method is tried on the requests that it can serve."""
-        tried = self.trials(dataset, method)
-        if len(tried) < 2:
-            return {"trials": [], "tuned_on": [], "change": {}}
-        tasks = [Task(dataset, request) for request in self.value("tuning_requests", dataset)]
-        on = [self.training(t, self.tuning_seed, t.request) for t in tasks if not refusal(method, t)]
-        if not on:  # what can be tried on nothing stays as published
-            return {"trials": [], "tuned_on": [], "change": {}}
-        return {"trials": tried, "tuned_on": on, "change": change}
+        if (dataset, method) not in self._tried:
+            tried, on = self.trials(dataset, method), []
+            if len(tried) > 1:
+                tasks = [Task(dataset, request) for request in self.value("tuning_requests", dataset)]
+                on = [self.training(t, self.tuning_seed, t.request) for t in tasks if not refusal(method, t)]
+            self._tried[dataset, method] = (
+                (tried, on) if on else ([], [])
+            )  # what is tried on nothing stays as published
+        tried, on = self._tried[dataset, method]
+        return {"trials": tried, "tuned_on": on, "change": change if on else {}}
+
+    @cached_property
+    def _tried(self) -> dict[tuple[str, str], tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
+        """(data set, method) -> its trials, and on what: thousands of runs ask, and it is the same for all of them."""
+        return {}
 
     def trials(self, dataset: str, method: str) -> list[dict[str, Any]]:
         """What is tried of a method: equally many choices for each, with all its options; the first as published."""
@@ -227,6 +235,10 @@ class Experiment(FedoraParameters):
 
         Methods have the best of their trials. What the paper prints a backdoor's success of has a poisoned twin.
         """
+        return dict(self._cells)
+
+    @cached_property
+    def _cells(self) -> dict[Cell, dict[str, Any]]:
         runs: dict[Cell, dict[str, Any]] = {}
 
         def add(group: str, task: Task, method: str, label: str = "", *, poison: bool = True, **change: Any) -> None:
