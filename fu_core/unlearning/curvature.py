@@ -33,6 +33,7 @@ Product = Callable[[Tensor], Tensor]  # v (d,) -> A v (d,), and those of this mo
 Part = tuple[float, int, Client]  # weight in the objective, client, its samples
 Batch = tuple[Tensor, Tensor, Tensor]  # x, y, each sample's share in the mean
 ROWS_AT_ONCE = 8  # more cost memory, a batch's activations each, and save no more time
+GRADIENTS = 2**20  # numbers of samples' gradients that are held at once: few calls on small models, few MB on nets
 NUMBERS_AT_ONCE = 100_000  # of inputs, in a batch that several vectors share: their activations stay in the cache
 
 
@@ -271,14 +272,16 @@ def fisher_diagonal(
     parts: Sequence[tuple[float, Client]],
     *,
     of_loss: bool = False,
-    batch_size: int = 32,
+    batch_size: int | None = None,
     count: Callable[[int], None] | None = None,
 ) -> Tensor:
     """Diagonal of the empirical Fisher plus l2, (d,): the simplest stand-in for the curvature's diagonal.
 
     `of_loss`: of the regularised loss's gradients, and no l2 added. `count` as above, but what it counts
-    costs one gradient per sample. Holds a batch of gradients (n, d).
+    costs one gradient per sample. Holds a batch of gradients (n, d): of `batch_size` samples, else as many as make a
+    million numbers, 32 to 500. Summed in float64.
     """
+    batch_size = min(max(GRADIENTS // model.d, 32), 500) if batch_size is None else batch_size
     w, total = w.detach(), torch.zeros(model.d, dtype=torch.float64, device=w.device)
     parts = _with_weight(parts)
     for weight, (x, y) in parts:
@@ -286,7 +289,7 @@ def fisher_diagonal(
             gradients = model.per_sample_grads(w, model.arrange(x_b), y_b)  # (n, d)
             if not of_loss:
                 gradients = gradients - model.l2 * w
-            total.add_((gradients**2).sum(dim=0), alpha=weight / len(y))
+            total.add_((gradients**2).sum(dim=0, dtype=torch.float64), alpha=weight / len(y))
             if count is not None:
                 count(len(y_b))
     return total.to(w.dtype) + (0.0 if of_loss else sum(weight for weight, _ in parts) * model.l2)

@@ -284,6 +284,17 @@ def test_fisher_diagonal_is_the_diagonal_of_the_outer_products(task):
     ours = fisher_diagonal(model, w, parts, batch_size=2, count=counted.append)
     torch.testing.assert_close(ours, dense(model, w, parts, "fisher").diagonal(), **EXACT)
     assert sum(counted) == sum(SIZES)
+    torch.testing.assert_close(fisher_diagonal(model, w, parts), ours, **EXACT)  # in batches of its own choice
+
+
+@pytest.mark.parametrize(("d", "batches"), [(6, [500, 100]), (4_000, [262, 262, 76]), (100_000, [32] * 18 + [24])])
+def test_the_fisher_diagonal_takes_as_many_samples_at_once_as_fit_a_million_numbers(d, batches):
+    model = FlatModel(nn.Linear(d - 1, 1), task="regression")
+    g = torch.Generator().manual_seed(3)
+    data = torch.randn(600, d - 1, generator=g), torch.randn(600, 1, generator=g)
+    counted = []
+    fisher_diagonal(model, model.init(0), [(1.0, data)], count=counted.append)
+    assert counted == batches
 
 
 @pytest.mark.parametrize(
