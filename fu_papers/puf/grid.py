@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 from pydantic import model_validator
@@ -150,13 +151,9 @@ class Experiment(PufParameters):
         for name, wanted, there in [*of, *(("pairs", pair, self.clients) for pair in asked)]:
             if outside := [t for t in wanted if t >= there]:
                 raise ConfigError(f"{name} names client {outside[0]}, but clients are 0 to {there - 1}")
-        for name, some in (("few_seeds", self.few_seeds), ("sweep_seeds", self.sweep_seeds)):
-            if not set(some) <= set(self.seeds):
-                raise ConfigError(f"{name} must be some of seeds {self.seeds}, got {some}")
-        if not set(self.official_settings) <= set(self.settings):
-            raise ConfigError(
-                f"official_settings must be some of settings {self.settings}, got {self.official_settings}"
-            )
+        for name, whole in (("few_seeds", "seeds"), ("sweep_seeds", "seeds"), ("official_settings", "settings")):
+            if not set(some := getattr(self, name)) <= set(there := getattr(self, whole)):
+                raise ConfigError(f"{name} must be some of {whole} {there}, got {some}")
         if not set(self.sweep_settings) <= {*self.settings, *self.transformer_settings}:
             may_be = f"settings {self.settings} and transformer_settings {self.transformer_settings}"
             raise ConfigError(f"sweep_settings must be some of {may_be}, got {self.sweep_settings}")
@@ -224,9 +221,20 @@ class Experiment(PufParameters):
 
     def training(self, scenario: Scenario, setting: str, seed: int, request: str = "none") -> dict[str, Any]:
         """The config of one `train` run: everybody, or what `request` leaves."""
+        if (known := self._trainings.get((scenario.name, setting))) is None:
+            known = self._trainings[scenario.name, setting] = self._training(scenario, setting)
+        own = {"seed": seed, "request": request, "history": self.history_of(setting) if request == "none" else 0}
+        return {**known, **own}
+
+    @cached_property
+    def _trainings(self) -> dict[tuple[str, str], dict[str, Any]]:
+        """(scenario, setting) -> what its trainings have in common: more than a thousand runs ask."""
+        return {}
+
+    def _training(self, scenario: Scenario, setting: str) -> dict[str, Any]:
         place = Setting.parse(setting)
         shared = {name: getattr(self, name) for name in ("clients", "n_train", "n_val", "n_test", "rounds")}
-        shared["n_train"] = self.n_train_of.get(place.dataset, self.n_train)
+        shared |= {"n_train": self.n_train_of.get(place.dataset, self.n_train)}
         shared |= {name: value for name, value in scenario.training.items() if name in shared}
         return {
             **asdict(place),
@@ -234,9 +242,7 @@ class Experiment(PufParameters):
             **plain_fields(self.local(scenario, setting)),
             "participation": float(scenario.training.get("participation", 1.0)),
             "poisoned": -1,
-            "seed": seed,
-            "request": request,
-            "history": self.history_of(setting) if request == "none" else 0,
+            **{"seed": 0, "request": "none", "history": 0},  # each training's own
             "weights": scenario.training.get("weights", ""),
         }
 
@@ -354,14 +360,9 @@ class Experiment(PufParameters):
     def sweep(self) -> Iterator[tuple[Cell, dict[str, Any]]]:
         """Fig. 5 and 6: PUF with other eta_u and E_u."""
         for name in (*FIG_5, "segmentation"):
-            hospitals = name == "segmentation"
-            special, regular = (
-                (self.segmentation_special, self.segmentation_regular)
-                if hospitals
-                else (self.sweep_special, self.sweep_regular)
-            )
-            rates = zip(PUFS, (special, regular), strict=True)
-            epochs = [1.0] if hospitals else self.sweep_epochs_u
+            of = "segmentation" if name == "segmentation" else "sweep"
+            rates = [(mode, getattr(self, f"{of}_{mode.removeprefix('PUF-').lower()}")) for mode in PUFS]
+            epochs = self.sweep_epochs_u if of == "sweep" else [1.0]
             for setting, (method, etas), epochs_u in itertools.product(self.swept_settings(name), rates, epochs):
                 s = self.scenario(name)
                 for eta_u, seed, request in itertools.product(etas, self.swept_seeds(name), s.requests):
