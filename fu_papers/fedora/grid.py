@@ -185,16 +185,18 @@ class Experiment(FedoraParameters):
         """What a run with tuned hyper-parameters chooses among, where, and what of it is fixed: "trials", "tuned_on",
         "change". Trials have neither party noise nor noise on embeddings, and two parties: one choice per data set. A
         method is tried on the requests that it can serve."""
-        if (dataset, method) not in self._tried:
-            tried, on = self.trials(dataset, method), []
-            if len(tried) > 1:
-                tasks = [Task(dataset, request) for request in self.value("tuning_requests", dataset)]
-                on = [self.training(t, self.tuning_seed, t.request) for t in tasks if not refusal(method, t)]
-            self._tried[dataset, method] = (
-                (tried, on) if on else ([], [])
-            )  # what is tried on nothing stays as published
-        tried, on = self._tried[dataset, method]
+        if (known := self._tried.get((dataset, method))) is None:
+            known = self._tried[dataset, method] = self._trials_on(dataset, method)
+        tried, on = known
         return {"trials": tried, "tuned_on": on, "change": change if on else {}}
+
+    def _trials_on(self, dataset: str, method: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        tried = self.trials(dataset, method)
+        if len(tried) < 2:
+            return [], []
+        tasks = [Task(dataset, request) for request in self.value("tuning_requests", dataset)]
+        on = [self.training(t, self.tuning_seed, t.request) for t in tasks if not refusal(method, t)]
+        return (tried, on) if on else ([], [])  # what can be tried on nothing stays as published
 
     @cached_property
     def _tried(self) -> dict[tuple[str, str], tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
