@@ -101,10 +101,14 @@ def test_a_mean_over_those_that_came_back_says_of_how_many():
 @pytest.mark.parametrize(("gaps", "choice"), [((9, 5, 2), "a"), ((9, 2, 5), "b"), ((2, 5, 9), "c")])
 def test_pushing_harder(gaps, choice):
     class One:
-        sweep_settings, sweep_seeds = ("digits/iid/mlp",), (0,)
+        sweep_seeds = (0,)
+
+        def swept_settings(self, scenario):
+            return ["digits/iid/mlp"]
 
     class Swept(One):
-        sweep_settings = ("digits/iid/mlp", "digits/dirichlet-0.3/mlp")
+        def swept_settings(self, scenario):
+            return [*super().swept_settings(scenario), "digits/dirichlet-0.3/mlp"]
 
     again = frame(method="Retrain again", label="", seed=[0, 1], delta_forget=[3.5, 99.0])
     runs = pd.concat([again, again.assign(setting="digits/dirichlet-0.3/mlp")])
