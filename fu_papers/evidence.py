@@ -9,7 +9,7 @@ Means over targets and seeds come from `fu_papers.intervals`, and can be had her
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from fu_papers.intervals import Estimate, crossed, degrees_of_freedom, floor_of,
 __all__ = [
     "Comparison",
     "Estimate",
+    "as_one_claim",
     "can_win",
     "compare",
     "completed",
@@ -179,6 +180,23 @@ def family(estimates: Mapping[str, Estimate], *, step_down: bool = True) -> dict
         widened[name] = replace(found.at(1 - alpha), p=adjusted[name])
         left -= step_down and found.p < alpha
     return {name: widened[name] for name in names}
+
+
+def as_one_claim(
+    estimates: Mapping[str, Estimate],
+    judge: Callable[[Mapping[str, Estimate]], dict[str, str]],
+    *,
+    step_down: bool = True,
+) -> tuple[dict[str, Estimate], dict[str, str]]:
+    """The estimates that a claim's parts rest on, and `judge`'s verdicts by them: one `family`, unless all agree.
+
+    That all parts hold needs no correction for their number: each must. Which of them count towards "in part" does.
+    """
+    verdicts = judge(estimates)
+    if len(set(verdicts.values())) < 2:
+        return dict(estimates), verdicts
+    widened = family(estimates, step_down=step_down)
+    return widened, judge(widened)
 
 
 def in_part(parts: Mapping[str, str]) -> tuple[str, str]:

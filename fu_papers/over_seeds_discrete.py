@@ -83,10 +83,10 @@ def rank_shares(correlations: Sequence[float], sizes: Sequence[int], mean: float
     return float(shares[values <= total + SAME_SUM].sum()), float(shares[values >= total - SAME_SUM].sum())
 
 
-def orders_below(correlations: Sequence[float], sizes: Sequence[int], mean: float) -> str:
-    """Whether the rank correlations have a mean below `mean` each, by `rank_shares` alone, at its level."""
+def orders_below(correlations: Sequence[float], sizes: Sequence[int], mean: float, level: float = LEVEL) -> str:
+    """Whether the rank correlations have a mean below `mean` each, by `rank_shares` alone."""
     low, high = rank_shares(correlations, sizes, mean)
-    return HOLDS if low <= (1 - LEVEL) / 2 else FAILS if high <= (1 - LEVEL) / 2 else OPEN
+    return HOLDS if low <= (1 - level) / 2 else FAILS if high <= (1 - level) / 2 else OPEN
 
 
 def ranks_below(correlations: Sequence[float], sizes: Sequence[int], limit: float) -> Part:

@@ -11,17 +11,20 @@ gave up is no result, and doing nothing must do worse than what a claim praises.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
 from scipy.stats import spearmanr
 
 from fu_papers.evidence import (
+    as_one_claim,
     completed,
     crossed,
     decide,
+    family,
     for_means,
     in_part,
     paired,
@@ -105,43 +108,50 @@ def _cheaper(e: Experiment, ended: pd.DataFrame, own: pd.DataFrame) -> ClaimResu
     r = own[own.method.isin(PUFS)]
     if r.empty or {NOTHING, AGAIN} - set(main.method):
         return ClaimResult("P3", "not run", reason=f"needs PUF, {NOTHING} and {AGAIN} in the main block")
-    longer, at_most = PAPER_ROUNDS / e.rounds, 1 / CHEAPER
-    parts: dict[str, str] = {}
+    longer, margin = PAPER_ROUNDS / e.rounds, -1 / CHEAPER
+    cells = {part(str(m), title(str(s)), r): one for (s, m), one in r.groupby(["setting", "method"], sort=False)}
+    sent = {name: one.assign(value=1 / (one.bytes_gain * longer)) for name, one in cells.items()}
+    sent = {name: one for name, one in sent.items() if one.value.notna().any()}  # else all diverged
+    nearer = {n: beats_nothing(completed(one)[0], main[main.setting.isin(one.setting)]) for n, one in sent.items()}
+
+    def judged(shares: Mapping[str, Estimate]) -> dict[str, str]:
+        verdicts = dict.fromkeys(cells, "does not hold")
+        for name, found in shares.items():
+            cheap = decide(found, claim="less", margin=margin)
+            verdicts[name] = cheap if cheap != "holds" else "undetermined" if gave_up[name] else nearer[name][0]
+        return verdicts
+
+    gave_up = {name: completed(one)[1] for name, one in cells.items()}  # or diverged
+    shares, parts = as_one_claim({name: crossed(one) for name, one in sent.items()}, judged, step_down=False)
     shown, open_ = [], []
-    for (setting, method), cell in r.groupby(["setting", "method"], sort=False):
-        name = part(str(method), title(str(setting)), r)
-        came_back, gave_up = completed(cell)  # or diverged
-        if cell.bytes_gain.isna().all():
-            parts[name] = "does not hold"
-            shown.append(f"{name}: {gave_up}")
+    for name, cell in cells.items():
+        if name not in shares:
+            shown.append(f"{name}: {gave_up[name]}")
             continue
-        found = crossed(cell.assign(value=1 / (cell.bytes_gain * longer)))
-        verdict = decide(found, claim="less", margin=-at_most)
-        parts[name] = "undetermined" if gave_up and verdict == "holds" else verdict
-        cheap = parts[name] == "holds"
-        if cheap:
-            parts[name] = beats_nothing(came_back, main[main.setting == setting])
+        found = shares[name]
         low, high = (f"{1 / end:.1f}" if end > 0 else "∞" for end in (found.high, found.low))
         ratio, as_run = 1 / found.effect, 1 / found.effect / longer
-        if gave_up:  # nobody knows what it would have sent
-            shown.append(f"{name}: at most {ratio:.1f}, {as_run:.1f} as run, {gave_up}")
+        if gave_up[name]:  # nobody knows what it would have sent
+            shown.append(f"{name}: at most {ratio:.1f}, {as_run:.1f} as run, {gave_up[name]}")
         else:
             rounds = f"{cell.rounds.mean():.1f} recovery rounds"
             shown.append(f"{name}: {ratio:.1f} [{low}, {high}], {as_run:.1f} as run, {rounds}")
-        tuned = main[(main.setting == setting) & (main.method == method)]
+        tuned = main[(main.setting == cell.setting.iloc[0]) & (main.method == cell.method.iloc[0])]
         if not tuned.bytes_gain.isna().all() and set(tuned.record) != set(cell.record):
             most = "at most " if completed(tuned)[1] else ""
             shown[-1] += f" (as tuned {most}{1 / (1 / tuned.bytes_gain).mean():.1f} as run)"
-        if verdict == "undetermined":
-            open_.append(f"{name}: {what_would_tell(found, claim='less', margin=-at_most)}")
-        elif cheap and parts[name] != "holds":
-            open_.append(f"{name}: nearer to Retrain than doing nothing {parts[name]}")
-        elif parts[name] == "undetermined":
-            open_.append(f"{name}: {gave_up}; a larger cap would tell")
+        cheap = decide(found, claim="less", margin=margin)
+        if cheap == "undetermined":
+            open_.append(f"{name}: {what_would_tell(found, claim='less', margin=margin)}")
+        elif cheap == "holds" and gave_up[name]:
+            open_.append(f"{name}: {gave_up[name]}; a larger cap would tell")
+        elif cheap == "holds" != parts[name]:
+            open_.append(f"{name}: nearer to Retrain than doing nothing {': '.join(nearer[name])}")
     verdict, counted = in_part(parts)
     how = "as run" if longer == 1 else f"projected from {e.rounds} rounds of training, which may err to either side"
     reason = "; ".join([f"bytes of retraining over 200 rounds / mean bytes sent, {how}: {counted}", *open_])
-    intervals = f"ratio with 95 % interval, {of_each(r.request.nunique(), r.seed.nunique())}"
+    level = max([found.level for found in shares.values()], default=0.95)
+    intervals = f"ratio with {100 * level:.4g} % interval, {of_each(r.request.nunique(), r.seed.nunique())}"
     keys = keys_of(pd.concat([r, main[main.method.isin([*PUFS, NOTHING, AGAIN])]]))
     result = ClaimResult("P3", verdict, "; ".join(shown), intervals, keys, reason)
     return not_of_alike_clients_alone(result, r.setting.unique())
@@ -197,7 +207,8 @@ def _rate_matters(swept: pd.DataFrame) -> ClaimResult:
     """P7: with eta_u the forget gap falls and the recovery rounds rise: the rank correlation of each request and seed,
     and its mean over them, with an interval on the claim's side.
 
-    A test of the orders has to say so, too: a few correlations that are all 1 have an interval without width.
+    A test of the orders has to say so, too, at the same level: a few correlations that are all 1 have an interval
+    without width.
     """
     r = swept[swept.group.isin(list(FIG_5))]
     if r.groupby("method").eta_u.nunique().min() < 3 if len(r) else True:
@@ -206,35 +217,48 @@ def _rate_matters(swept: pd.DataFrame) -> ClaimResult:
         return ClaimResult("P7", "undetermined", records=keys_of(r), reason=f"all {len(r)} runs diverged")
     there = r[GAP].notna()  # else it diverged
     lost, gave_up = int((~there).sum()), int((there & ~r.reached.astype(bool)).sum())
-    parts: dict[str, str] = {}
-    shown, open_ = [], []
+    trends: dict[str, tuple[Estimate | None, Callable[[float], str], str]] = {}  # by part: mean, orders' verdict, claim
     for (setting, method), cell in r.groupby(["setting", "method"], sort=False):
         for name, claim in ((GAP, "less"), ("rounds", "more")):
             # the cap of a run that gave up is a tie for the longest recovery, its state is no forget gap
             kept = cell[cell[GAP].notna() & (cell.reached.astype(bool) if name == GAP else True)]
             where = part(f"{method}, {'forget gap' if name == GAP else 'recovery rounds'}", title(str(setting)), r)
-            ranks = [
-                {"request": request, "seed": seed, "value": _rank_correlation(one.eta_u, one[name])}
-                for (request, seed), one in _with_three_rates(kept)
-            ]
-            if not ranks:
-                parts[where] = "undetermined"
-                open_.append(f"{where}: three values of eta_u that came back would tell")
-                continue
-            found = crossed(pd.DataFrame(ranks).groupby(["request", "seed"])[["value"]].mean().reset_index())
-            found = replace(found, low=max(found.low, -1.0), high=min(found.high, 1.0))  # as far as correlations go
-            by_interval, by_orders = decide(found, claim=claim), _by_orders(kept, name, claim)
-            parts[where] = by_interval if by_interval == by_orders else "undetermined"
-            shown.append(f"{where}: {found.text(2)}")
-            if by_interval == "undetermined":
-                open_.append(f"{where}: {what_would_tell(found, claim=claim)}")
-            elif parts[where] == "undetermined":
-                open_.append(f"{where}: orders as good come by chance; more requests, seeds or rates would tell")
+            trends[where] = _mean_correlation(kept, name), partial(_by_orders, kept, name, claim), claim
+
+    def judged(found: Mapping[str, Estimate]) -> dict[str, str]:
+        parts = {}
+        for where, (_, by_orders, claim) in trends.items():
+            agreed = {decide(found[where], claim=claim), by_orders(found[where].level)} if where in found else {""}
+            parts[where] = agreed.pop() if len(agreed) == 1 and where in found else "undetermined"
+        return parts
+
+    means, parts = as_one_claim({where: one for where, (one, *_) in trends.items() if one is not None}, judged)
+    means = {where: replace(one, low=max(one.low, -1.0), high=min(one.high, 1.0)) for where, one in means.items()}
+    open_ = []
+    for where, (_, _, claim) in trends.items():
+        if where not in means:
+            open_.append(f"{where}: three values of eta_u that came back would tell")
+        elif decide(means[where], claim=claim) == "undetermined":
+            open_.append(f"{where}: {what_would_tell(means[where], claim=claim)}")
+        elif parts[where] == "undetermined":
+            open_.append(f"{where}: orders as good come by chance; more requests, seeds or rates would tell")
+    shown = [f"{where}: {found.text(2)}" for where, found in means.items()]
     verdict, counted = in_part(parts)
     gone = [f"{lost} runs diverged and are left out"] if lost else []
     gone += [f"{gave_up} gave up: no forget gap, and the cap for rounds"] if gave_up else []
     reason = "; ".join([counted, *gone, *open_[:3]])
     return ClaimResult("P7", verdict, "; ".join(shown), f"Spearman, {len(r)} runs", keys_of(r), reason)
+
+
+def _mean_correlation(kept: pd.DataFrame, name: str) -> Estimate | None:
+    """Of `name` with eta_u, over requests and seeds; None where no run of three rates is left."""
+    ranks = [
+        {"request": request, "seed": seed, "value": _rank_correlation(one.eta_u, one[name])}
+        for (request, seed), one in _with_three_rates(kept)
+    ]
+    if not ranks:
+        return None
+    return crossed(pd.DataFrame(ranks).groupby(["request", "seed"])[["value"]].mean().reset_index())
 
 
 def _with_three_rates(kept: pd.DataFrame) -> Iterator[tuple[tuple[Any, Any], pd.DataFrame]]:
@@ -244,7 +268,7 @@ def _with_three_rates(kept: pd.DataFrame) -> Iterator[tuple[tuple[Any, Any], pd.
             yield (request, seed), one
 
 
-def _by_orders(kept: pd.DataFrame, name: str, claim: str) -> str:
+def _by_orders(kept: pd.DataFrame, name: str, claim: str, level: float) -> str:
     """What the permutation test for a trend says, a block per request, seed and E_u (`over_seeds.orders_below`).
 
     It takes blocks for independent, which those of one seed's training are not: it guards the interval, and is no
@@ -252,7 +276,8 @@ def _by_orders(kept: pd.DataFrame, name: str, claim: str) -> str:
     """
     blocks = [one for _, one in _with_three_rates(kept)]
     side = 1 if claim == "less" else -1
-    return orders_below([side * rank_correlation(b.eta_u, b[name]) for b in blocks], [len(b) for b in blocks], 0.0)
+    ranks = [side * rank_correlation(b.eta_u, b[name]) for b in blocks]
+    return orders_below(ranks, [len(b) for b in blocks], 0.0, level)
 
 
 def _rank_correlation(x: pd.Series, y: pd.Series) -> float:
@@ -283,23 +308,23 @@ def _insensitive(e: Experiment, ended: pd.DataFrame, swept: pd.DataFrame) -> Cla
             continue
         floor, done = noise_floor(here), here[here.method.isin([*rivals, NOTHING])]
         best = str(done.groupby("method")[GAP].mean().idxmin())
-        found, patchy, apart = [], 0, list[Estimate]()
-        for _, point in r[r.setting == setting].groupby(["method", "label"], sort=False):
-            came_back, gave_up = for_means(point)
-            patchy += bool(gave_up)
-            if came_back.empty:
-                found.append("does not hold")
-                continue
-            apart.append(paired(came_back, done[done.method == best], value=GAP))
-            below = decide(apart[-1], beyond=floor)
-            below = below if is_useful(came_back, here) else "does not hold"
-            found.append("undetermined" if gave_up and below == "holds" else below)
+        points = dict(list(r[r.setting == setting].groupby(["method", "label"], sort=False)))
+        kept = {name: for_means(one)[0] for name, one in points.items()}
+        best_runs = done[done.method == best]
+        apart = {str(name): paired(one, best_runs, value=GAP) for name, one in kept.items() if len(one)}
+        apart = family(apart)  # points are counted, so that their number matters
+        patchy = sum(bool(for_means(one)[1]) for one in points.values())
+        found = []
+        for name, one in kept.items():
+            useful = len(one) and is_useful(one, here)
+            below = decide(apart[str(name)], beyond=floor) if useful else "does not hold"
+            found.append("undetermined" if len(one) < len(points[name]) and below == "holds" else below)
         yes, no, half = found.count("holds"), found.count("does not hold"), max(len(found), 1) / 2
         parts[title(setting)] = "holds" if yes >= half else "does not hold" if no > half else "undetermined"
         told = f"of {len(found)} points {yes} below {called(best)}, the best baseline, {no} not; floor {floor:.1f}"
         shown.append(f"{title(setting)}: {told}" + (f"; in {patchy} a run gave up" if patchy else ""))
         keys += keys_of(here)
-        if ends := [pick(apart, key=lambda one: one.effect).text() for pick in (min, max) if apart]:
+        if ends := [pick(apart.values(), key=lambda one: one.effect).text() for pick in (min, max) if apart]:
             differences.append(f"{title(setting)}: {' to '.join(ends)} of {called(best)}'s")
     verdict, counted = in_part(parts)
     epochs = " and ".join(f"{epochs:g}" for epochs in e.sweep_epochs_u)

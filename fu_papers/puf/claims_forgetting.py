@@ -7,13 +7,15 @@ Differences are paired over targets and seeds, with the distance between two ret
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
 from fu_papers.controls import USEFUL
 from fu_papers.evidence import (
     Comparison,
+    Estimate,
+    as_one_claim,
     compare,
     completed,
     decide,
@@ -191,9 +193,15 @@ def noise_floor(here: pd.DataFrame) -> float:
     return floor_of(here[here.method == AGAIN], value=GAP)
 
 
-def beats_nothing(done: pd.DataFrame, here: pd.DataFrame) -> str:
-    """The verdict on: the runs `done`, all of which came back, end nearer to Retrain than doing nothing does."""
-    return decide(paired(done, here[here.method == NOTHING], value=GAP), beyond=noise_floor(here))
+def beats_nothing(done: pd.DataFrame, here: pd.DataFrame) -> tuple[str, str]:
+    """The verdict on: the runs `done`, all of which came back, end nearer to Retrain than doing nothing does.
+
+    And what it rests on: the difference, and the floor.
+    """
+    if done.empty:
+        return "undetermined", "nobody came back"
+    found, floor = paired(done, here[here.method == NOTHING], value=GAP), noise_floor(here)
+    return decide(found, beyond=floor), f"{found.text()}, floor {floor:.1f}"
 
 
 def _means(here: pd.DataFrame, methods: Sequence[str]) -> str:
@@ -215,47 +223,81 @@ def natural_remembers(ended: pd.DataFrame, unlearnings: Unlearnings) -> ClaimRes
     r = ended[(ended.group == "clients") & ended.method.isin([*PUFS, NOTHING, AGAIN])]
     if natural.empty or {*PUFS, NOTHING, AGAIN} - set(r.method):
         return ClaimResult("P6", "not run", reason=f"needs runs of Natural, {', '.join([*PUFS, NOTHING, AGAIN])}")
-    parts: dict[str, str] = {}
-    intervals, open_ = [], []
+    compared: dict[str, _Waited] = {}
     for setting, here in r.groupby("setting", sort=False):
-        floor = noise_floor(here)
         waited = natural[natural.setting == setting]
         for method in PUFS:
-            name, own = part(method, title(str(setting)), r), here[here.method == method]
-            done, gave_up = completed(own)
-            if 2 * len(done) <= len(own):
-                parts[name] = "does not hold"
-                intervals.append(f"{name}: {gave_up}")
-                continue
-            rounds = (done.rounds + done.unlearning_rounds).astype(int)
-            at = done[["seed", "request"]].assign(round=rounds).merge(waited, on=["seed", "request", "round"])
-            if at.empty:
-                parts[name] = "undetermined"
-                open_.append(f"{name}: Natural has not been watched for so long")
-                continue
-            found = paired(at, done, value=GAP)
-            verdict = decide(found, claim="more", beyond=floor)
-            parts[name] = "undetermined" if (gave_up or len(at) < len(done)) and verdict == "holds" else verdict
-            moved, useful = beats_nothing(done, here), is_useful(done, here)
-            if parts[name] == "holds":
-                parts[name] = moved
-            if not useful:
-                parts[name] = "does not hold"
-                open_.append(f"{name}: no use, its test accuracy is below Retrain's")
-            gaps = f"Natural {at[GAP].mean():.1f}, PUF {done[GAP].mean():.1f}, floor {floor:.1f}"
-            told = f"{name}: {gaps}, {found.text()}"
-            intervals.append(f"{told}; {gave_up}" if gave_up else told)
-            if verdict == "undetermined":
-                open_.append(f"{name}: {what_would_tell(found, beyond=floor, claim='more')}")
-            elif moved != "holds" and verdict == "holds":
-                open_.append(f"{name}: nearer to Retrain than doing nothing {moved}")
-            elif parts[name] == "undetermined":
-                open_.append(f"{name}: {gave_up or 'Natural has not been watched for as long as all of PUF took'}")
+            name = part(method, title(str(setting)), r)
+            compared[name] = _Waited.after(here[here.method == method], waited, here)
+    estimates = {name: one.found for name, one in compared.items() if one.found is not None}
+    estimates, parts = as_one_claim(
+        estimates, lambda found: {name: one.verdict(found.get(name)) for name, one in compared.items()}
+    )
+    intervals = [f"{name}: {one.told(estimates.get(name))}" for name, one in compared.items()]
+    open_ = [f"{name}: {why}" for name, one in compared.items() if (why := one.open_for(estimates.get(name)))]
     verdict, counted = in_part(parts)
     keys = [*keys_of(r), *natural.record.unique()]
     reason = "; ".join([counted, *open_])
     result = ClaimResult("P6", verdict, "; ".join(intervals), "Natural - PUF, points", keys, reason)
     return not_of_alike_clients_alone(result, r.setting.unique())
+
+
+@dataclass(frozen=True)
+class _Waited:
+    """One mode in one setting against Natural after as many rounds; found: Natural - PUF, None where nothing is."""
+
+    found: Estimate | None
+    means: str
+    floor: float
+    gave_up: str
+    mostly: bool
+    watched: bool
+    useful: bool
+    nearer: tuple[str, str]  # than doing nothing: the verdict, and what it rests on
+
+    @classmethod
+    def after(cls, own: pd.DataFrame, waited: pd.DataFrame, here: pd.DataFrame) -> _Waited:
+        """The runs `own` of the mode, Natural's state after every round, all that was run in the setting."""
+        done, gave_up = completed(own)
+        rounds = (done.rounds + done.unlearning_rounds).astype(int)
+        at = done[["seed", "request"]].assign(round=rounds).merge(waited, on=["seed", "request", "round"])
+        mostly, floor = 2 * len(done) <= len(own), noise_floor(here)
+        found = None if mostly or at.empty else paired(at, done, value=GAP)
+        means = f"Natural {at[GAP].mean():.1f}, PUF {done[GAP].mean():.1f}, floor {floor:.1f}"
+        nearer, useful = beats_nothing(done, here), is_useful(done, here)
+        return cls(found, means, floor, gave_up, mostly, 0 < len(done) == len(at), useful, nearer)
+
+    def verdict(self, found: Estimate | None) -> str:
+        if self.mostly or not self.useful:
+            return "does not hold"
+        if found is None:
+            return "undetermined"
+        verdict = decide(found, claim="more", beyond=self.floor)
+        if verdict != "holds":
+            return verdict
+        return "undetermined" if self.gave_up or not self.watched else self.nearer[0]
+
+    def told(self, found: Estimate | None) -> str:
+        if found is None:
+            return self.gave_up or "nothing to compare"
+        return "; ".join([f"{self.means}, {found.text()}", *filter(None, [self.gave_up])])
+
+    def open_for(self, found: Estimate | None) -> str:
+        """Why it does not hold, where the interval does not say so: a sentence, or nothing."""
+        if self.mostly:
+            return ""
+        if not self.useful:
+            return "no use, its test accuracy is below Retrain's"
+        if found is None:
+            return "Natural has not been watched for so long"
+        verdict = decide(found, claim="more", beyond=self.floor)
+        if verdict == "undetermined":
+            return what_would_tell(found, beyond=self.floor, claim="more")
+        if verdict == "does not hold":
+            return ""
+        if self.gave_up or not self.watched:
+            return self.gave_up or "Natural has not been watched for as long as all of PUF took"
+        return "" if self.nearer[0] == "holds" else f"nearer to Retrain than doing nothing {': '.join(self.nearer)}"
 
 
 def fed_eraser(e: Experiment, ended: pd.DataFrame, descriptions: Mapping[str, Record]) -> ClaimResult:

@@ -111,7 +111,8 @@ def at_printed_rates(e: Experiment, runs: pd.DataFrame, swept: pd.DataFrame) -> 
     rated = pd.concat(known)
     paper = rated.method.map({PUFS[0]: e.eta_u_special, PUFS[1]: e.eta_u_regular})
     further = rated[(rated.group == "clients") & (rated.eta_u == paper) & (rated.epochs_u == e.epochs_u)]
-    return pd.concat([own, further]).drop_duplicates(["setting", "method", "seed", "request", "stop"])
+    there = [frame for frame in (own, further) if len(frame)] or [own]
+    return pd.concat(there).drop_duplicates(["setting", "method", "seed", "request", "stop"])
 
 
 def diverged(unlearnings: Unlearnings) -> dict[str, str]:

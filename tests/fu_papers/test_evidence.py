@@ -14,6 +14,7 @@ from fu_core.streams import numpy_stream
 from fu_papers.evidence import (
     Comparison,
     Estimate,
+    as_one_claim,
     can_win,
     compare,
     completed,
@@ -546,6 +547,19 @@ def test_against_a_margin_all_of_a_family_get_the_widest_interval():
         judged = judge_all(compared, claim="more", margin=margin)
         assert {name: c.estimate for name, c in judged.items()} == expected
         assert [c.verdict for c in judged.values()][:3] == ["holds"] * 3
+
+
+def test_the_parts_of_a_claim_are_a_family_only_where_they_disagree():
+    alone, limit = estimates_of([9, 8, 7, 6, 5, 4]), 3.0
+
+    def judge(found):
+        return {name: decide(one, claim="more", margin=limit) for name, one in found.items()}
+
+    assert as_one_claim(alone, judge) == (alone, dict.fromkeys(alone, "holds"))
+    limit = 4.5
+    for step_down in (True, False):
+        widened = family(alone, step_down=step_down)
+        assert as_one_claim(alone, judge, step_down=step_down) == (widened, judge(widened))
 
 
 def test_a_bootstrap_widens_by_its_own_draws():

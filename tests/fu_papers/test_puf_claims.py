@@ -589,6 +589,25 @@ def test_p3_needs_a_25th_of_retrainings_bytes_everywhere(changes, expected):
     assert "as run" in found.reason
 
 
+def test_p3_which_of_six_parts_hold_needs_a_correction_for_their_number():
+    e = PLAIN.changed(settings=[SKEWED, MORE, EVEN])
+    close = by_cell(("clients", SKEWED, "PUF-Regular"), ((52.6, 47.6), (52.6, 47.6)), "bytes_gain")
+    alone = result("P3", close, e)
+    assert alone.verdict == "holds"
+    assert "95 % interval" in alone.spread
+    mixed = result("P3", close | every(("clients", MORE, "PUF-Special"), {"bytes_gain": 2.0}), e)
+    assert mixed.reason.split("does not hold: ")[1].startswith(
+        "PUF-Special (MNIST, Dirichlet 0.3); undetermined: PUF-R"
+    )
+    assert "99.17 % interval" in mixed.spread  # against a margin all get the same
+
+
+def test_p3_says_by_how_much_what_is_cheap_is_nearer_than_doing_nothing():
+    found = result("P3", every(("clients", SKEWED, "Original"), {"delta_forget": 25.5}))
+    assert found.verdict == "undetermined"
+    assert re.search(r"nearer to Retrain than doing nothing undetermined: -0\.5 \[.*\] .*, floor 1\.0", found.reason)
+
+
 def test_p3_is_table_3_and_takes_the_mean_of_shares():
     assert verdict("P3", every(("pairs", None, None), {"bytes_gain": 1.0}), E) == "holds"
     uneven = by_cell(("clients", SKEWED, "PUF-Special"), ((10, 90), (10, 90)), "bytes_gain")
@@ -756,6 +775,16 @@ def test_p6_compares_forget_gaps(changes, expected):
     assert verdict("P6", changes, E) == expected
 
 
+def test_p6_which_of_six_parts_hold_needs_a_correction_for_their_number():
+    e = PLAIN.changed(settings=[SKEWED, MORE, EVEN])
+    unsure = {}
+    for setting in e.settings:
+        unsure |= by_cell(("clients", setting, "PUF-Regular"), ((1.0, 3.0), (1.0, 3.0)))
+    assert verdict("P6", unsure, e) == "holds"
+    mixed = result("P6", unsure | every(("clients", MORE, "PUF-Special"), {"delta_forget": 25.0}), e)
+    assert mixed.reason.startswith("2 of 6 parts hold: PUF-Special (CIFAR-10, Dirichlet 0.3), PUF-Special")
+
+
 @pytest.mark.parametrize(("rounds", "read_at"), [((3, 1), 4), ((0, 1), 1), ((5, 3), 8)])
 def test_p6_reads_natural_after_as_many_rounds_as_puf_has_needed_in_all(rounds, read_at):
     changes = each(PUFS, ("clients", None), dict(zip(("rounds", "unlearning_rounds"), rounds, strict=True)))
@@ -869,11 +898,25 @@ def test_p7_a_few_perfect_orders_are_not_enough():
     sweep = sweep_of()
     every = sweep[sweep.method.eq("PUF-Regular") & sweep.stop.eq("test")]
     few = every[every.request.eq("client-0")]
-    assert puf_claims._by_orders(few, "delta_forget", "less") == "undetermined"
-    assert puf_claims._by_orders(few, "delta_forget", "more") == "undetermined"
-    assert puf_claims._by_orders(every, "delta_forget", "less") == "holds"
-    assert puf_claims._by_orders(every, "delta_forget", "more") == "does not hold"
-    assert puf_claims._by_orders(every.assign(delta_forget=3.0), "delta_forget", "less") == "undetermined"
+    assert puf_claims._by_orders(few, "delta_forget", "less", 0.95) == "undetermined"
+    assert puf_claims._by_orders(few, "delta_forget", "more", 0.95) == "undetermined"
+    assert puf_claims._by_orders(every, "delta_forget", "less", 0.95) == "holds"
+    assert puf_claims._by_orders(every, "delta_forget", "less", 1 - 1e-9) == "undetermined"  # one of many
+    assert puf_claims._by_orders(every, "delta_forget", "more", 0.95) == "does not hold"
+    assert puf_claims._by_orders(every.assign(delta_forget=3.0), "delta_forget", "less", 0.95) == "undetermined"
+
+
+def test_p7_which_of_eight_parts_hold_needs_a_correction_for_their_number():
+    six = list(range(6))
+    e = TWO.changed(sweep_settings=[SKEWED, MORE], seeds=six, sweep_seeds=six)
+    sweep = sweep_of(e)
+    units = sweep.eta_u / sweep.groupby("method").eta_u.transform("min")
+    other = sweep.seed.isin([4, 5])  # where two of three rates have changed places
+    sweep.loc[other, "delta_forget"] = units.map({1: 3.0, 2: 6.0, 4: 1.5})
+    sweep.loc[other, "rounds"] = units.map({1: 4.0, 2: 2.0, 4: 8.0})
+    assert verdict("P7", e=e, sweep=sweep) == "holds"
+    sweep.loc[sweep.setting == MORE, "delta_forget"] = 6 * units
+    assert result("P7", e=e, sweep=sweep).reason.startswith("0 of 8 parts hold; does not hold: PUF-")
 
 
 def test_p7_no_interval_leaves_what_correlations_can_be():
@@ -937,6 +980,17 @@ def test_p7_a_mode_that_diverged_everywhere_leaves_its_parts_open():
 )
 def test_p8_counts_the_grid_below_the_best_baseline(gaps, expected):
     assert verdict("P8", sweep=sweep_of(gap=gaps.get)) == expected
+
+
+def test_p8_how_many_points_are_below_needs_a_correction_for_their_number():
+    sweep = sweep_of(gap=lambda eta_u: 5.0)
+    assert verdict("P8", sweep=sweep) == "holds"
+    sweep["delta_forget"] += sweep.seed.map({0: 0.3, 1: -0.3})  # each is told singly
+    found = result("P8", sweep=sweep)
+    assert found.verdict == "undetermined"
+    assert "of 6 points 0 below NoT, the best baseline, 0 not" in found.ours
+    few = sweep[sweep.eta_u != 4.0]  # up to five are taken as they are
+    assert "of 5 points 5 below NoT" in result("P8", sweep=few).ours
 
 
 def test_p8_counts_no_point_that_gave_up():
