@@ -24,7 +24,7 @@ FIGURES = ROOT / "figures" / "workstation"
 FASHION = "fashion_mnist"
 SWEPT = {"/iid/": "alike clients", "/dirichlet": "clients that differ"}  # part of a setting -> who holds what
 DASH = "–"
-FLOOR, NOTHING = "a second Retrain (noise floor)", "doing nothing"
+FLOOR, NOTHING, RANDOM = "a second Retrain (noise floor)", "doing nothing", "random weights"
 
 
 def findings_page() -> str:
@@ -62,7 +62,7 @@ def _puf_table(blocks: dict[str, pd.DataFrame]) -> str:
     head = ["", *(part for title in blocks for part in (f"{title}: points off Retrain", "gave up", "rounds (sent)"))]
     rows = []
     for method in pd.concat(blocks.values()).method.unique():
-        if method not in ("Retrain", "Destroyed"):
+        if method != "Retrain":
             own = [runs[runs.method == method] for runs in blocks.values()]
             cells = [cell for runs in own for cell in _puf_cells(runs)]
             rows.append((_mean_off(own[0]), [_puf_name(str(method)), *cells]))
@@ -81,8 +81,8 @@ def _puf_cells(runs: pd.DataFrame) -> list[str]:
     if there.empty:  # nobody ran it there, or a mean of those who are left would be of the easy cases
         return [DASH, gave_up, DASH]
     off, rounds, sent = crossed(there, value="delta_forget"), there.rounds.mean(), (100 / there.bytes_gain).mean()
-    # a distance is not below 0, wherever an interval of its mean would end; the floor's share their trainings
-    interval = "" if (runs.method == "Retrain again").all() else f" [{max(off.low, 0):.1f}, {off.high:.1f}]"
+    # a distance of accuracies ends at 0 and 100, wherever an interval of its mean would; the floor's share trainings
+    interval = "" if (runs.method == "Retrain again").all() else f" [{max(off.low, 0):.1f}, {min(off.high, 100):.1f}]"
     return [
         f"{off.effect:.1f}{interval}",
         gave_up,
@@ -105,7 +105,7 @@ def puf_sweep() -> str:
             (point,) = points[points.setting.str.contains(split)].itertuples()
             row += _sweep_cells(point.n, point.gave_up, point.delta_forget_mean, point.rounds_mean)
         rows.append(row)
-    for control in ("Retrain again", "Original"):
+    for control in ("Retrain again", "Original", "Destroyed"):
         row = [_puf_name(control), ""]
         for split in SWEPT:
             known = runs[(runs.method == control) & runs.setting.str.startswith(FASHION + split)]
@@ -121,7 +121,8 @@ def _sweep_cells(n: int, gave_up: int, off: float, rounds: float) -> list[str]:
 
 
 def _puf_name(method: str) -> str:
-    return {"Original": NOTHING, "Retrain again": FLOOR, "Natural": "eight ordinary rounds"}.get(method, method)
+    names = {"Original": NOTHING, "Retrain again": FLOOR, "Destroyed": RANDOM, "Natural": "eight ordinary rounds"}
+    return names.get(method, method)
 
 
 def hf_kcu() -> str:
