@@ -7,13 +7,13 @@ These papers have one request per setting, so only seeds vary, and a verdict is 
 (`fu_papers.evidence` is for crossed targets and seeds, and calls a single target undetermined). One seed decides
 nothing, and two hardly anything, since t intervals with few degrees of freedom are wide. What is counted or computed
 exactly has no interval: `exact`. What is one of a few values is in `fu_papers.over_seeds_discrete`. That all parts of a
-claim hold needs no correction for their number.
+claim hold needs no correction for their number; which of six or more do, is corrected for it (Holm).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,7 @@ from scipy.stats import t
 
 from fu_core.errors import ConfigError, check_choice
 from fu_papers.controls import ROUNDING
-from fu_papers.evidence import MOST, in_part
+from fu_papers.evidence import FAMILY_FROM, MOST, holm, in_part
 from fu_papers.verdicts import NO_OTHER, ClaimResult
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "undetermined"
@@ -35,7 +35,8 @@ class Part:
 
     needed: how many seeds would decide an undetermined one if mean and spread stay as they are (infinite: more than
     `MOST`; 0: it is not about their number); now: how many there are; tells: what else would tell; met_by: who
-    meets it, too, and should not (doing nothing), which is why it does not hold, or cannot be told.
+    meets it, too, and should not (doing nothing), which is why it does not hold, or cannot be told; p: what a verdict
+    that is decided is told by, two-sided: intervals of a level up to 1 - p say the same (0: it is exact).
     """
 
     verdict: str
@@ -43,6 +44,7 @@ class Part:
     now: int = 0
     tells: str = ""
     met_by: str = ""
+    p: float = field(default=0.0, compare=False)
 
 
 Parts = Mapping[str, Part]  # by name
@@ -125,8 +127,8 @@ def at_most(values: Iterable[float], limit: float) -> Part:
     found = list(values)
     low, high = interval(found)
     if high <= limit + ROUNDING:
-        return Part(HOLDS)
-    return Part(FAILS) if low > limit + ROUNDING else _open(found, limit)
+        return Part(HOLDS, p=_p(found, limit + ROUNDING))
+    return Part(FAILS, p=_p(found, limit + ROUNDING)) if low > limit + ROUNDING else _open(found, limit)
 
 
 def at_least(values: Iterable[float], limit: float) -> Part:
@@ -139,8 +141,8 @@ def below(values: Iterable[float], limit: float) -> Part:
     found = list(values)
     low, high = interval(found)
     if high < limit - ROUNDING:
-        return Part(HOLDS)
-    return Part(FAILS) if low >= limit - ROUNDING else _open(found, limit)
+        return Part(HOLDS, p=_p(found, limit - ROUNDING))
+    return Part(FAILS, p=_p(found, limit - ROUNDING)) if low >= limit - ROUNDING else _open(found, limit)
 
 
 def above(values: Iterable[float], limit: float) -> Part:
@@ -160,10 +162,10 @@ def all_of(*parts: Part) -> Part:
     Of none it holds: "fewer than every rival that forgot" asks nothing where no rival did. Who has no data must say so
     with a part that is `unknown`.
     """
-    if any(part.verdict == FAILS for part in parts):
-        return Part(FAILS)
+    if failing := [part.p for part in parts if part.verdict == FAILS]:
+        return Part(FAILS, p=min(failing))
     open_ = [part for part in parts if part.verdict == OPEN]
-    return _all_open(open_) if open_ else Part(HOLDS)
+    return _all_open(open_) if open_ else Part(HOLDS, p=max([part.p for part in parts], default=0.0))
 
 
 def lowered_by(nothing: Part, part: Part, who: str = "doing nothing") -> Part:
@@ -171,10 +173,12 @@ def lowered_by(nothing: Part, part: Part, who: str = "doing nothing") -> Part:
 
     As long as nobody knows whether doing nothing does, neither holds. who: another control that must not meet it.
     """
-    if part.verdict == FAILS or nothing.verdict == FAILS:
-        return part
+    if part.verdict == FAILS:
+        return replace(part, p=min(part.p, nothing.p)) if nothing.verdict == HOLDS else part
+    if nothing.verdict == FAILS:
+        return replace(part, p=max(part.p, nothing.p))
     if nothing.verdict == HOLDS:
-        return Part(FAILS, met_by=who)
+        return Part(FAILS, met_by=who, p=nothing.p)
     return _all_open([one for one in (part, nothing) if one.verdict == OPEN])
 
 
@@ -183,8 +187,10 @@ def limited_by(again: Part, part: Part) -> Part:
 
     Where it is known not to, nothing can be told of a method; where it is not known to, that one meets it cannot.
     """
-    if again.verdict == HOLDS or (again.verdict == OPEN and part.verdict == FAILS):
+    if part.verdict == FAILS != again.verdict:
         return part
+    if again.verdict == HOLDS:
+        return replace(part, p=max(part.p, again.p))
     if again.verdict == FAILS:
         return unknown("a second retraining fails the rule, too")
     return _all_open([one for one in (part, again) if one.verdict == OPEN])
@@ -217,6 +223,13 @@ def jackknife(pairs: Mapping[tuple[int, int], float]) -> dict[int, float]:
     return {s: n * mean - (n - 1) * without[s] for s in seeds}
 
 
+def _p(values: Sequence[float], limit: float) -> float:
+    """Two-sided, of a mean over seeds that is `limit`: the t interval of level 1 - p ends there."""
+    distance, spread = abs(float(np.mean(values)) - limit), float(np.std(values, ddof=1))
+    with np.errstate(divide="ignore"):
+        return float(2 * t.sf(np.divide(distance, spread / np.sqrt(len(values))), len(values) - 1))
+
+
 def _open(values: Sequence[float], limit: float) -> Part:
     """An undetermined mean, and how many seeds would decide."""
     now = len(values)
@@ -243,6 +256,18 @@ def verdict_on(parts: Parts) -> str:
     return in_part({name: part.verdict for name, part in parts.items()})[0]
 
 
+def as_one_claim(parts: Parts) -> Parts:
+    """The parts of a claim, corrected for their number (Holm) unless they are few or all agree (`evidence.family`)."""
+    if len(parts) < FAMILY_FROM or len({part.verdict for part in parts.values()}) < 2:
+        return parts
+    adjusted = holm([1.0 if part.verdict == OPEN else part.p for part in parts.values()])
+    alone = "some are told by themselves alone, which more seeds would tell among so many"
+    return {
+        name: part if part.verdict == OPEN or p <= 1 - LEVEL + ROUNDING else Part(OPEN, tells=alone)
+        for (name, part), p in zip(parts.items(), adjusted, strict=True)
+    }
+
+
 def judged(
     id: str,
     printed: Parts,
@@ -256,6 +281,7 @@ def judged(
 
     printed: of the claim as the paper prints it; corrected: of the corrected form, where there are two.
     """
+    printed, corrected = as_one_claim(printed), None if corrected is None else as_one_claim(corrected)
     told_of = {"as printed": _told(printed), "corrected": _told(printed if corrected is None else corrected)}
     if told_of["as printed"] == told_of["corrected"]:
         sentences = [reason, told_of["as printed"]]

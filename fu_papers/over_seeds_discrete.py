@@ -7,13 +7,14 @@ the exact distribution.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.stats import beta, norm, rankdata
+from scipy.stats import beta, binom, norm, rankdata
 
 from fu_core.errors import ConfigError, check_count, check_share
 from fu_papers.evidence import MOST
@@ -45,9 +46,9 @@ def rarely(happened: Iterable[bool], limit: float) -> Part:
         return Part(OPEN, tells="several seeds would tell (0 now)")
     low, high = share_interval(count, now)
     if high <= limit:
-        return Part(HOLDS)
+        return Part(HOLDS, p=2 * float(binom.cdf(count, now, limit)))
     if low > limit:
-        return Part(FAILS)
+        return Part(FAILS, p=2 * float(binom.sf(count - 1, now, limit)))
     ends = ((n, *share_interval(n * count / now, n)) for n in range(now + 1, MOST + 1))
     return Part(OPEN, needed=next((n for n, low, high in ends if high <= limit or low > limit), np.inf), now=now)
 
@@ -110,7 +111,7 @@ def ranks_below(correlations: Sequence[float], sizes: Sequence[int], limit: floa
         return by_interval
     by_orders = orders_below(correlations, sizes, limit)
     if by_interval.verdict == by_orders != OPEN:
-        return by_interval
+        return replace(by_interval, p=max(by_interval.p, 2 * min(rank_shares(correlations, sizes, limit))))
     spread = np.mean([shares @ values**2 - limit**2 for values, shares in (_tilted(size, limit) for size in sizes)])
     distance, n = abs(float(np.mean(correlations)) - limit), np.arange(now + 1, MOST + 1)
     enough = norm.ppf((1 + LEVEL) / 2) * np.sqrt(spread / n) < distance

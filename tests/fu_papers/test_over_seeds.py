@@ -157,6 +157,40 @@ def test_one_of_six_is_not_in_part_and_three_of_six_are():
         assert (f"{holding} of 6 hold (part 0" in result.reason) == (holding < 6)
 
 
+def test_a_part_says_what_its_verdict_is_told_by():
+    """Intervals of a level up to 1 - p say the same."""
+    assert over_seeds.at_most(VALUES, 1.02).p == pytest.approx(ttest_1samp(VALUES, 1.02).pvalue, rel=1e-6)
+    assert over_seeds.at_least(VALUES, 1.02).p == pytest.approx(ttest_1samp(VALUES, 1.02).pvalue, rel=1e-6)
+    assert over_seeds.above(VALUES, 0.08).p == pytest.approx(ttest_1samp(VALUES, 0.08).pvalue, rel=1e-6)
+    assert over_seeds.at_most([0.3, 0.3], 0.4).p == exact(True).p == 0  # no spread, or none to be asked about
+    sure, unsure, no, hardly = Part(HOLDS, p=0.01), Part(HOLDS, p=0.04), Part(FAILS, p=0.02), Part(FAILS, p=0.03)
+    assert over_seeds.all_of(sure, unsure).p == 0.04  # each is needed
+    assert over_seeds.all_of(sure, no, hardly).p == 0.02  # one is enough
+    assert over_seeds.lowered_by(hardly, sure).p == 0.03  # holds where doing nothing fails
+    assert over_seeds.lowered_by(unsure, sure).p == 0.04  # fails because doing nothing holds
+    assert over_seeds.lowered_by(sure, no).p == 0.01  # for either reason
+    assert over_seeds.limited_by(unsure, sure).p == 0.04
+    assert over_seeds.limited_by(unsure, no).p == 0.02  # whatever the second retraining does
+
+
+def test_the_parts_of_a_claim_are_corrected_for_their_number_where_they_disagree():
+    told = {k: Part(HOLDS, p=p) for k, p in zip("abcde", (0.001, 0.009, 0.012, 0.02, 0.04), strict=True)}
+    assert over_seeds.as_one_claim(told | {"f": Part(HOLDS, p=0.04)}) == told | {"f": Part(HOLDS)}  # each must
+    few = {name: told[name] for name in "abcd"} | {"f": unknown("more")}
+    assert over_seeds.as_one_claim(few) == few
+    corrected = over_seeds.as_one_claim(told | {"f": Part(FAILS, p=0.0)})
+    verdicts = {name: part.verdict for name, part in corrected.items()}
+    # 6 x 0.000, 5 x 0.001, 4 x 0.009, 3 x 0.012 are within 0.05, 2 x 0.02 is, 1 x 0.04 is
+    assert set(verdicts.values()) == {HOLDS, FAILS}
+    corrected = over_seeds.as_one_claim({**told, "c": Part(HOLDS, p=0.03), "f": Part(FAILS, p=0.0)})
+    verdicts = {name: part.verdict for name, part in corrected.items()}
+    assert verdicts == {"a": HOLDS, "b": HOLDS, "c": OPEN, "d": OPEN, "e": OPEN, "f": FAILS}  # 3 x 0.02
+    result = judged("F1", {**told, "c": Part(HOLDS, p=0.03), "f": Part(FAILS)}, "", "", ["key"], "rule")
+    assert result.verdict == "undetermined"
+    assert "3 of 6 are undetermined (c, d, e)" in result.reason
+    assert "told by themselves alone" in result.reason
+
+
 def test_the_two_readings_are_judged_and_told_apart():
     result = judged("H2", {"a": exact(False)}, "ours", "", ["key", "key"], "rule", {"a": unknown("more would")})
     assert (result.verdict, result.corrected) == (FAILS, OPEN)

@@ -19,6 +19,21 @@ def test_the_interval_of_a_share_is_exact(count, n):
     assert discrete.share_interval(count, n) == pytest.approx((ends.low, ends.high))
 
 
+def test_a_share_says_what_its_verdict_is_told_by():
+    """As many times as rarely, or as often, by the binomial test of that side, and twice that."""
+    assert discrete.rarely([False] * 100, 0.05).p == pytest.approx(2 * 0.95**100)
+    assert discrete.rarely([True] * 3, 0.05).p == pytest.approx(2 * 0.05**3)
+    seldom = discrete.rarely([True] * 2 + [False] * 198, 0.05)
+    assert seldom.p == pytest.approx(2 * binomtest(2, 200, 0.05, alternative="less").pvalue)
+
+
+def test_an_order_says_what_its_verdict_is_told_by():
+    """The larger p of the t interval's and of the orders'; here all agree, so that t has none."""
+    found = discrete.ranks_below([-1.0, -1.0], [5, 5], 0.0)
+    assert found.verdict == HOLDS
+    assert found.p == pytest.approx(2 / 120**2)  # one pair of orders
+
+
 @pytest.mark.parametrize("share", [0.05, 0.2, 0.5, 0.8])
 @pytest.mark.parametrize("seeds", [2, 3, 5, 80])
 def test_what_happens_more_often_is_called_rare_by_chance_in_at_most_a_fortieth(share, seeds):
