@@ -60,16 +60,8 @@ OPTIONS = {  # method -> its hyper-parameters that parameters of ours set; the o
 
 
 TRAINING_KEYS = (
-    *PROBLEM_KEYS,
-    "rounds",
-    *TRAINING_FIELDS,
-    "participation",
-    "poisoned",
-    "seed",
-    "request",
-    "history",
-    "weights",
-)
+    *PROBLEM_KEYS, "rounds", *TRAINING_FIELDS, "participation", "poisoned", "seed", "request", "history", "weights"
+)  # fmt: skip
 
 
 def trials_of(config: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -281,7 +273,8 @@ class Experiment(PufParameters):
 
     def history_of(self, setting: str) -> int:
         """Every so-many-th round of the original training is stored there; 0: none."""
-        return self.history_interval_of.get(Setting.parse(setting).dataset, self.history_interval)
+        of, dataset = self.history_interval_of, Setting.parse(setting).dataset
+        return of.get(setting, of.get(dataset, self.history_interval))
 
     def cap_of(self, scenario: str) -> int:
         """After how many rounds a recovery is given up: `recovery_cap`, in segmentation its own number if less."""

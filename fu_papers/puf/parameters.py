@@ -60,7 +60,7 @@ class PufParameters(Parameters):
     tuning_seed: int = parameter("of the trainings of the trials; none that is judged")
     tuning_cap: Count = parameter("as recovery_cap, in the trials", unit="rounds")
     history_interval: Natural = parameter("FedEraser stores every so-many-th round; 0: no FedEraser", paper="1")
-    history_interval_of: dict[str, Count] = parameter("the same of single data sets, where it is not for all")
+    history_interval_of: dict[str, Count] = parameter("the same of data sets or settings, where it is not for all")
     calibration: Positive = parameter("FedEraser's E_cal as a fraction of E", paper="0.5")
     pga_lr: Positive = parameter("learning rate of PGA's ascent", paper="0.01")
     pga_epochs: Positive = parameter("of PGA's ascent", paper="5")

@@ -341,6 +341,8 @@ def test_a_data_set_may_have_a_history_of_its_own():
     for scenario, setting, expected in (("clients", IID, 3), ("segmentation", SITES, 1)):
         assert training(e, setting, scenario=scenario)["history"] == expected
         assert unlearning(e, "FedEraser", setting, scenario=scenario)["history"] == expected
+    one = experiment(settings=[IID, SKEWED], history_interval=3, history_interval_of={"digits": 2, IID: 1})
+    assert [training(one, setting)["history"] for setting in (IID, SKEWED)] == [1, 2]  # the setting before its data set
     with pytest.raises(ConfigError, match="history_interval must be at least 1 where history_interval_of is given"):
         everything(history_interval=0, history_interval_of={"phantom": 1})
 
