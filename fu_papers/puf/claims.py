@@ -110,6 +110,7 @@ def _cheaper(e: Experiment, ended: pd.DataFrame, own: pd.DataFrame) -> ClaimResu
         return ClaimResult("P3", "not run", reason=f"needs PUF, {NOTHING} and {AGAIN} in the main block")
     longer, margin = PAPER_ROUNDS / e.rounds, -1 / CHEAPER
     cells = {part(str(m), title(str(s)), r): one for (s, m), one in r.groupby(["setting", "method"], sort=False)}
+    gave_up = {name: completed(one)[1] for name, one in cells.items()}  # or diverged
     sent = {name: one.assign(value=1 / (one.bytes_gain * longer)) for name, one in cells.items()}
     sent = {name: one for name, one in sent.items() if one.value.notna().any()}  # else all diverged
     nearer = {n: beats_nothing(completed(one)[0], main[main.setting.isin(one.setting)]) for n, one in sent.items()}
@@ -121,7 +122,6 @@ def _cheaper(e: Experiment, ended: pd.DataFrame, own: pd.DataFrame) -> ClaimResu
             verdicts[name] = cheap if cheap != "holds" else "undetermined" if gave_up[name] else nearer[name][0]
         return verdicts
 
-    gave_up = {name: completed(one)[1] for name, one in cells.items()}  # or diverged
     shares, parts = as_one_claim({name: crossed(one) for name, one in sent.items()}, judged, step_down=False)
     shown, open_ = [], []
     for name, cell in cells.items():

@@ -268,6 +268,7 @@ class _Waited:
         return cls(found, means, floor, gave_up, mostly, 0 < len(done) == len(at), useful, nearer)
 
     def verdict(self, found: Estimate | None) -> str:
+        """By `found`, the difference at whatever level it is read, and by what else is asked."""
         if self.mostly or not self.useful:
             return "does not hold"
         if found is None:
@@ -278,6 +279,7 @@ class _Waited:
         return "undetermined" if self.gave_up or not self.watched else self.nearer[0]
 
     def told(self, found: Estimate | None) -> str:
+        """Means, floor and interval, and who gave up."""
         if found is None:
             return self.gave_up or "nothing to compare"
         return "; ".join([f"{self.means}, {found.text()}", *filter(None, [self.gave_up])])
