@@ -228,8 +228,9 @@ def _rate_matters(swept: pd.DataFrame) -> ClaimResult:
     def judged(found: Mapping[str, Estimate]) -> dict[str, str]:
         parts = {}
         for where, (_, by_orders, claim) in trends.items():
-            agreed = {decide(found[where], claim=claim), by_orders(found[where].level)} if where in found else {""}
-            parts[where] = agreed.pop() if len(agreed) == 1 and where in found else "undetermined"
+            by_interval = decide(found[where], claim=claim) if where in found else "undetermined"
+            agree = by_interval != "undetermined" and by_interval == by_orders(found[where].level)
+            parts[where] = by_interval if agree else "undetermined"
         return parts
 
     means, parts = as_one_claim({where: one for where, (one, *_) in trends.items() if one is not None}, judged)
@@ -308,17 +309,17 @@ def _insensitive(e: Experiment, ended: pd.DataFrame, swept: pd.DataFrame) -> Cla
             continue
         floor, done = noise_floor(here), here[here.method.isin([*rivals, NOTHING])]
         best = str(done.groupby("method")[GAP].mean().idxmin())
-        points = dict(list(r[r.setting == setting].groupby(["method", "label"], sort=False)))
-        kept = {name: for_means(one)[0] for name, one in points.items()}
+        grid = r[r.setting == setting].groupby(["method", "label"], sort=False)
+        points = {str(name): for_means(one) for name, one in grid}
         best_runs = done[done.method == best]
-        apart = {str(name): paired(one, best_runs, value=GAP) for name, one in kept.items() if len(one)}
+        apart = {name: paired(one, best_runs, value=GAP) for name, (one, _) in points.items() if len(one)}
         apart = family(apart)  # points are counted, so that their number matters
-        patchy = sum(bool(for_means(one)[1]) for one in points.values())
+        patchy = sum(bool(gave_up) for _, gave_up in points.values())
         found = []
-        for name, one in kept.items():
+        for name, (one, gave_up) in points.items():
             useful = len(one) and is_useful(one, here)
-            below = decide(apart[str(name)], beyond=floor) if useful else "does not hold"
-            found.append("undetermined" if len(one) < len(points[name]) and below == "holds" else below)
+            below = decide(apart[name], beyond=floor) if useful else "does not hold"
+            found.append("undetermined" if gave_up and below == "holds" else below)
         yes, no, half = found.count("holds"), found.count("does not hold"), max(len(found), 1) / 2
         parts[title(setting)] = "holds" if yes >= half else "does not hold" if no > half else "undetermined"
         told = f"of {len(found)} points {yes} below {called(best)}, the best baseline, {no} not; floor {floor:.1f}"

@@ -100,15 +100,12 @@ class _Family:
                 self.useless |= {name} if useless else set()
 
     def result(self, id: str, ours: str, keys: Sequence[str], parts: Mapping[str, str] | None = None) -> ClaimResult:
-        """The verdict on all comparisons and `parts`.
-
-        That all hold needs no correction for their number: each must. Which of them count towards "in part" does.
-        """
-        judged, gates = self._judged(one_family=False), self._gates()
-        verdicts = {name: self._verdict(found, name, gates) for name, found in judged.items()}
-        if len(set(verdicts.values())) > 1:
-            judged = self._judged(one_family=True)
-            verdicts = {name: self._verdict(found, name, gates) for name, found in judged.items()}
+        """The verdict on all comparisons and `parts`."""
+        gates, made = self._gates(), {name: c.estimate for name, c in self.compared.items() if c.estimate is not None}
+        estimates, verdicts = as_one_claim(
+            made, lambda of: {name: self._verdict(found, name, gates) for name, found in self._judged(of).items()}
+        )
+        judged = self._judged(estimates)
         if not verdicts:
             return ClaimResult(id, "undetermined", ours, "", keys, "no rival ever came back: no request would tell")
         verdict, counted = in_part({**(parts or {}), **verdicts})
@@ -120,8 +117,9 @@ class _Family:
         intervals = "; ".join(f"{name}: {found.text()}" for name, found in {**judged, **gates}.items())
         return ClaimResult(id, verdict, ours, intervals, keys, "; ".join(told))
 
-    def _judged(self, *, one_family: bool) -> dict[str, Comparison]:
-        return judge_all(self.compared, claim="less", beyond=self.floors, one_family=one_family)
+    def _judged(self, estimates: Mapping[str, Estimate]) -> dict[str, Comparison]:
+        compared = {name: replace(c, estimate=estimates.get(name)) for name, c in self.compared.items()}
+        return judge_all(compared, claim="less", beyond=self.floors, one_family=False)
 
     def _gates(self) -> dict[str, Comparison]:
         floors = {name: floor for name, (_, floor) in self.gates.items()}
