@@ -208,7 +208,8 @@ def keep_figure(path: Path, source: str, draw: Callable[..., Figure], *of: Any) 
 
 def _write(fig: Figure, path: Path, source: str) -> str:
     """Write the PNG file; returns the line below everything else."""
-    note = _line_below(fig, source)
+    fig.draw_without_rendering()
+    note = _line_below(fig, fig.get_tightbbox(), source)
     try:
         with written_atomically(path) as part:
             fig.savefig(
@@ -225,10 +226,8 @@ def _write(fig: Figure, path: Path, source: str) -> str:
     return str(note.get_text())
 
 
-def _line_below(fig: Figure, source: str) -> Any:
-    """Text just below the drawn part of `fig`, whole words, no wider than that; a tight bounding box includes it."""
-    fig.draw_without_rendering()
-    drawn = fig.get_tightbbox()  # inches
+def _line_below(fig: Figure, drawn: Bbox, source: str) -> Any:
+    """Text just below `drawn` (inches), the drawn part of `fig`: whole words, and no wider; tight boxes include it."""
     width, height = fig.get_size_inches()
     note = fig.text(
         drawn.x0 / width,

@@ -20,11 +20,13 @@ from fu_papers.eyes import APART, distance
 SLACK = 1.5  # pixels that two things may share
 
 
-def faults(fig: Figure) -> list[str]:
-    """All that is wrong with `fig`, in words; empty for a good picture."""
+def faults(fig: Figure, *, saved: bool = False) -> list[str]:
+    """All that is wrong with `fig`, in words; empty for a good picture. What is `saved` is laid out already."""
+    if saved:
+        fig.set_layout_engine("none")
     fig.draw_without_rendering()
     fig.set_layout_engine("none")  # what is laid out stays so, and is not laid out again by whoever looks
-    return [*covered(fig), *outside(fig), *overprinted(fig), *alike(fig), *below(fig)]
+    return [*covered(fig), *outside(fig), *overprinted(fig), *alike(fig), *below(fig, fig.get_tightbbox())]
 
 
 def covered(fig: Figure) -> list[str]:
@@ -88,14 +90,20 @@ def alike(fig: Figure) -> list[str]:
     return found
 
 
-def below(fig: Figure) -> list[str]:
-    """Whether a line says what a dot or a band is, and is no wider than the picture with the data in short."""
+def below(fig: Figure, drawn: Bbox | None = None) -> list[str]:
+    """Whether a line says what a dot or a band is, and is no wider than the picture with the data in short.
+
+    drawn: the tight bounding box of `fig`, of whoever has drawn it already.
+    """
     if not fig.get_label():
         return ["nothing says what a dot or a line stands for"]
-    note = look._line_below(fig, "Some data; " + "and very much to be said of it. " * 30)
+    if drawn is None:
+        fig.draw_without_rendering()
+        drawn = fig.get_tightbbox()
+    note = look._line_below(fig, drawn, "Some data; " + "and very much to be said of it. " * 30)
     told, width = note.get_text(), note.get_window_extent().width
     note.remove()
-    wide = bool(width > 1.01 * fig.get_tightbbox().width * fig.dpi)
+    wide = bool(width > 1.01 * drawn.width * fig.dpi)
     return [f"{told!r} is wider than its picture"] * wide + [f"{told!r} has no data"] * ("Data: S" not in told)
 
 

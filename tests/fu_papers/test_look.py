@@ -62,7 +62,7 @@ def test_one_line_below_the_drawing_says_what_a_dot_is_and_the_data_as_far_as_th
     fig.draw_without_rendering()
     drawn = fig.get_tightbbox()
     report.say_below(fig, "Band: 2 seeds")
-    note = report._line_below(fig, "MNIST: downloaded" if whole else SOURCE)
+    note = report._line_below(fig, drawn, "MNIST: downloaded" if whole else SOURCE)
     box = note.get_window_extent().transformed(fig.dpi_scale_trans.inverted())
     assert box.y1 <= drawn.y0
     assert box.width <= drawn.width
