@@ -189,7 +189,8 @@ def trials_table(e: Experiment, tuning: Unlearnings) -> pd.DataFrame:
 
 def tuning_table(tuning: Unlearnings, unlearnings: Unlearnings) -> pd.DataFrame:
     """What the trials chose, per setting and method: the values, their mean objective beside that of trial 0, which has
-    the method's own settings, and how many came back on every request. In points; smaller is better."""
+    the method's own settings, and how many came back on every request, where recovery follows. In points; smaller is
+    better."""
     trials: dict[tuple[str, str], dict[int, list[Record]]] = {}
     for cell, record in tuning.items():
         trials.setdefault((cell.setting, cell.method), {}).setdefault(int(cell.label), []).append(record)
@@ -203,13 +204,13 @@ def tuning_table(tuning: Unlearnings, unlearnings: Unlearnings) -> pd.DataFrame:
         tried = [by_number[k] for k in sorted(by_number)]
         best = chosen[setting, method]["trial"] if (setting, method) in chosen else best_trial(tried)
         options = chosen[setting, method]["chosen"] if (setting, method) in chosen else None
-        came_back = sum(all(record.metrics.get("reached") for record in trial) for trial in tried)
+        back = sum(all(record.metrics.get("reached") for record in trial) for trial in tried)
         rows.append(
             {
                 "setting": title(setting),
                 "method": method,
                 "trials": len(tried),
-                "came back": came_back,
+                "came back": back if registered(method).recovers else math.nan,
                 "chosen": _told(options) if options else f"trial {best}",
                 "objective": objective(tried[best]),
                 "as published": objective(tried[0]),

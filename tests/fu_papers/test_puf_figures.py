@@ -901,6 +901,9 @@ def test_what_the_trials_chose_stands_beside_what_the_method_comes_with():
     pga = table.loc[("CIFAR-10, IID", "PGA")]
     assert (pga["chosen"], pga["objective"], pga["came back"]) == ("trial 1", 4.0, 1)
     assert np.isnan(pga["as published"])
+    eraser = table.loc[("CIFAR-10, IID", "FedEraser")]
+    assert np.isnan(eraser["came back"])  # nothing follows it: it cannot give up
+    assert eraser["chosen"] == "trial 2"
 
 
 def test_every_trial_is_listed_with_what_was_tried():
