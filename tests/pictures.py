@@ -154,15 +154,16 @@ def _texts(fig: Figure) -> Iterator[Text]:
     """Everything written, but for what stands in legends."""
     every: list[Text] = list(fig.texts)
     for ax in fig.axes:
-        labels = [*ax.get_xticklabels(), *ax.get_yticklabels()]
+        every += [*ax.texts, ax.title, ax._left_title, ax._right_title]
+        if not ax.axison:  # matplotlib keeps the names and numbers of axes that it does not draw
+            continue
         frame = ax.get_window_extent().padded(0.1)  # of a pixel, for rounding: a tick at the limit is drawn
         for axis, ticks in ((0, ax.get_xticklabels()), (1, ax.get_yticklabels())):
-            for tick in ticks:  # matplotlib keeps those beyond the limits, and does not draw them
+            for tick in ticks:  # and those beyond the limits
                 at = ax.transData.transform(tick.get_position())[axis]
-                if not frame.min[axis] <= at <= frame.max[axis]:
-                    labels.remove(tick)
-        titles = [ax.title, ax._left_title, ax._right_title]
-        every += [*ax.texts, *titles, ax.xaxis.label, ax.yaxis.label, *labels]
+                if frame.min[axis] <= at <= frame.max[axis]:
+                    every.append(tick)
+        every += [ax.xaxis.label, ax.yaxis.label]
     yield from (text for text in every if text.get_text().strip() and text.get_visible())
 
 

@@ -5,7 +5,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from fu_papers.look import say_below, style
-from tests.pictures import faults
+from tests.pictures import faults, overprinted
 
 
 def picture(fault=""):
@@ -34,6 +34,19 @@ def picture(fault=""):
 
 def test_a_good_picture_has_no_fault():
     assert faults(picture()) == []
+
+
+@pytest.mark.parametrize(("off", "found"), [(False, ["'1.0' lies on '0.0'"]), (True, [])])
+def test_numbers_of_axes_that_are_not_drawn_lie_on_nothing(off, found):
+    fig = Figure(figsize=(6, 4))
+    for ax in fig.subplots(1, 2, gridspec_kw={"wspace": 0}):
+        ax.plot([0, 1], [0, 1])
+        ax.set(xlim=(0, 1), ylim=(0, 1), xticks=[0, 1], yticks=[])
+        ax.xaxis.set_major_formatter("{x:.1f}")
+    if off:
+        ax.set_axis_off()
+    fig.draw_without_rendering()
+    assert overprinted(fig) == found
 
 
 @pytest.mark.parametrize(
