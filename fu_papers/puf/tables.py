@@ -188,9 +188,8 @@ def trials_table(e: Experiment, tuning: Unlearnings) -> pd.DataFrame:
 
 
 def tuning_table(tuning: Unlearnings, unlearnings: Unlearnings) -> pd.DataFrame:
-    """What the trials chose, per setting and method: the values, their mean objective beside that of trial 0, which has
-    the method's own settings, and how many came back on every request, where recovery follows. In points; smaller is
-    better."""
+    """What the trials chose, per setting and method, and its mean objective in points, smaller is better, beside
+    that of trial 0, which has the method's own settings; how many came back on every request, if recovery follows."""
     trials: dict[tuple[str, str], dict[int, list[Record]]] = {}
     for cell, record in tuning.items():
         trials.setdefault((cell.setting, cell.method), {}).setdefault(int(cell.label), []).append(record)
@@ -202,8 +201,8 @@ def tuning_table(tuning: Unlearnings, unlearnings: Unlearnings) -> pd.DataFrame:
     rows = []
     for (setting, method), by_number in trials.items():
         tried = [by_number[k] for k in sorted(by_number)]
-        best = chosen[setting, method]["trial"] if (setting, method) in chosen else best_trial(tried)
-        options = chosen[setting, method]["chosen"] if (setting, method) in chosen else None
+        told = chosen.get((setting, method), {})
+        best, options = told["trial"] if told else best_trial(tried), told.get("chosen")
         back = sum(all(record.metrics.get("reached") for record in trial) for trial in tried)
         rows.append(
             {
