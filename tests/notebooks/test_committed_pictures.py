@@ -49,7 +49,7 @@ def drawn(request, tmp_path_factory):
     write = look._write
 
     def looked_at(fig, path, source):
-        said = write(fig, path, source)  # first: to look at a figure lays it out once more
+        said = write(fig, path, source)  # first: who looks at a figure takes its layout engine
         wrong[path.name] = [fault for fault in faults(fig, saved=True) if ON_PURPOSE.get(path.name, "\n") not in fault]
         return said
 
