@@ -173,17 +173,16 @@ def trials_table(e: Experiment, tuning: Unlearnings) -> pd.DataFrame:
     """Every trial of every method: what was tried on which request, its objective in points, whether it came back.
 
     Objective: forget gap to Retrain plus shortfall of validation accuracy, on clients and a seed that nobody is judged
-    by. Missing where training left the numbers.
+    by. Missing where training left the numbers, and `reached` of who has no recovery to come back with.
     """
-    rows = []
+    rows, numbered = [], ["objective", "forget_gap", "shortfall", "rounds", "reached"]
     for cell, record in tuning.items():
         m = record.metrics
         tried = e.trials(cell.method)[int(cell.label)]
-        numbers = {name: m.get(name) for name in ("objective", "forget_gap", "shortfall", "rounds", "reached")}
+        numbers = {name: m.get(name) for name in numbered if name != "reached" or registered(cell.method).recovers}
         lost = next((name for name in ("unsupported", "diverged") if name in m), "")
         what = {"trial": int(cell.label), "tried": _told(tried), "request": cell.request}
         rows.append({"setting": cell.setting, "method": cell.method, **what, **numbers, "lost": lost})
-    numbered = ["objective", "forget_gap", "shortfall", "rounds", "reached"]
     return pd.DataFrame(rows, columns=["setting", "method", "trial", "tried", "request", *numbered, "lost"])
 
 

@@ -916,6 +916,8 @@ def test_every_trial_is_listed_with_what_was_tried():
     assert "lr = 0.01" in pga.tried.iloc[0]  # as published
     assert pga.lost.tolist() == ["diverged", "", ""]
     assert pga.objective.tolist()[1:] == [4.0, 2.0]
+    assert pga.reached.notna().tolist() == [False, True, True]
+    assert table[table.method == "FedEraser"].reached.isna().all()  # nothing follows it: it cannot give up
 
 
 def test_tuning_is_shown_and_kept_or_said_to_be_missing(monkeypatch, capsys, tmp_path):
