@@ -22,6 +22,7 @@ import fu_papers
 
 MIB = 2**20
 SAMPLE_SECONDS = 0.05
+SAMPLING_SHARE = 0.02  # of one core's time, at most
 
 
 @functools.cache
@@ -99,7 +100,8 @@ class PeakMemory:
     """The largest resident memory inside a `with` block, in `mib`; with `children`, of the whole process tree.
 
     The kernel's high-water mark is exact but covers the whole life of one process, so it tells only when it rises
-    inside the block; otherwise the largest of regular samples is taken.
+    inside the block; otherwise the largest of regular samples is taken. The share that each of several large processes
+    has in common pages takes the kernel long to count, and the more memory, the longer: samples that are slow are rare.
     """
 
     def __init__(self, children: bool = False) -> None:
@@ -123,8 +125,11 @@ class PeakMemory:
         self.mib = (mark if exact else self._sampled) / MIB
 
     def _sample(self) -> None:
-        while not self._stop.wait(10 * SAMPLE_SECONDS if self.children else SAMPLE_SECONDS):
+        pause = SAMPLE_SECONDS
+        while not self._stop.wait(pause):
+            start = time.perf_counter()
             self._sampled = max(self._sampled, _resident(self.children))
+            pause = max(SAMPLE_SECONDS, (time.perf_counter() - start) / SAMPLING_SHARE)
 
 
 def _resident(children: bool = False) -> int:
