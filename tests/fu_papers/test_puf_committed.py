@@ -8,7 +8,7 @@ from fu_papers.lab.record import config_key
 from fu_papers.puf import runs
 
 OF = {"Original": "original", "Retrain": "retrained"}  # control -> the training whose model it is
-APART = {"quick": 0.0, "laptop": 0.5, "workstation": 0.5}  # points: sizes that took several machines train anew on each
+APART = {"quick": 0.0, "laptop": 0.0, "workstation": 0.5}  # points: what took several machines was trained anew on each
 
 
 @pytest.mark.parametrize("profile", APART)
@@ -17,7 +17,7 @@ def test_original_and_retrain_are_the_trainings_beside_them(profile):
     records = read_records(ROOT / "figures" / profile / "puf").values()
     trained = {config_key(r.config): r.metrics["test"] for r in records if r.function == "puf.train"}
     controls = [r for r in records if r.function == "puf.unlearn" and r.config["method"] in OF]
-    assert len(controls) >= 30
+    assert len(controls) >= 20
     apart = {}
     for r in controls:
         _, training = runs.needs(r.config)[OF[r.config["method"]]]
