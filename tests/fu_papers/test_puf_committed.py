@@ -9,6 +9,7 @@ from fu_papers.puf import runs
 
 OF = {"Original": "original", "Retrain": "retrained"}  # control -> the training whose model it is
 APART = {"quick": 0.0, "laptop": 0.0, "workstation": 0.5}  # points: what took several machines was trained anew on each
+CONTROLS = {"quick": 30, "laptop": 24, "workstation": 30}  # at least
 
 
 @pytest.mark.parametrize("profile", APART)
@@ -17,7 +18,7 @@ def test_original_and_retrain_are_the_trainings_beside_them(profile):
     records = read_records(ROOT / "figures" / profile / "puf").values()
     trained = {config_key(r.config): r.metrics["test"] for r in records if r.function == "puf.train"}
     controls = [r for r in records if r.function == "puf.unlearn" and r.config["method"] in OF]
-    assert len(controls) >= 20
+    assert len(controls) >= CONTROLS[profile]
     apart = {}
     for r in controls:
         _, training = runs.needs(r.config)[OF[r.config["method"]]]
